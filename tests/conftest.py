@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
-from tests import schedule, spark_classes
+from tests import schedule, spark_classes, store_guard
 from tests.progress import Progress
 
 from weir.java import find_java
@@ -195,6 +195,13 @@ def _name_of(parent):
         return f"{parent.pid} ({shlex.join(parent.cmdline())[:100]})"
     except psutil.Error:
         return f"{parent.pid}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_store_in_transactions():
+    """In no test the store is asked in a transaction that others wait for."""
+    with store_guard.watched():
+        yield
 
 
 @pytest.fixture(scope="session")

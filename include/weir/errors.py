@@ -6,6 +6,7 @@ Invariant: a message names the object, what was expected, what was found and the
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,7 +48,14 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class Conflict(WeirError):
-    """The inputs or the run have changed since the attempt began: begin a new one. Costs no restart budget."""
+    """The inputs or the run have changed since the attempt began: begin a new one. Costs no restart budget.
+
+    `damaged` are the inputs whose bytes were found damaged after they had been read.
+    """
+
+    def __init__(self, message: str = "", damaged: Iterable[Loss] = ()) -> None:
+        self.damaged = tuple(damaged)
+        super().__init__(message)
 
 
 class Fenced(WeirError):

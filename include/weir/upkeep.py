@@ -13,6 +13,7 @@ from datetime import timedelta
 from sqlalchemy import select
 
 from weir.coordination.airflow import Clearer
+from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
 from weir.errors import Internal, Misconfigured, Retryable
 from weir.integrity.scrub import scrub_dataflow
@@ -81,6 +82,8 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     with services.ledger.transaction(dataflow) as session:
         drop_expired(session, services.now())
         runs = runs_to_release(session, dataflow)
+    with kept.trying(dataflow):
+        write_records(services, dataflow)
     with kept.trying(dataflow):
         expire_versions(services, dataflow)
     checkpoints = ""

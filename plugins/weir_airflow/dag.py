@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
 from weir.errors import Misconfigured
-from weir.topology.regions import (
-    RETRIES,
-    RETRY_DELAY,
-    LogicalRegion,
-    Topology,
-    compacted_regions,
-    compaction_task,
-)
+from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
@@ -27,8 +20,9 @@ from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
     from weir.dataflow import Dataflow
@@ -44,6 +38,17 @@ AFTER_REGIONS: Final = TriggerRule.NONE_FAILED
 """The trigger rule of a task that reads regions. Airflow's default, all_success, removes a mapped task instance that
 waits for its producers' repair if an upstream task once had more instances; and it skips a consumer of a skipped
 producer silently, where this one lets the consumer run and name the producer."""
+
+AFTER_REGION: Final = TriggerRule.ALL_DONE
+"""The trigger rule of a compaction: no other one keeps it from `upstream_failed`, and it is a leaf of the DAG, so that
+the DagRun would stay failed when the failed region has been repaired and the run is closed."""
+
+CLOSE_PRIORITY: Final = 1_000_000
+"""The priority of closing tasks: a complete run is closed and published before anything else is computed."""
+
+ABSOLUTE: Final = "absolute"
+"""The weight rule of all tasks. Airflow's default adds the weights of all downstream tasks: the closing task would come
+last, after the regions of all later runs. With equal weights the scheduler takes the earliest run first."""
 
 _NAMED_BY_SUBTASK: Final = "{{ task.weir_region }}[{{ ti.map_index }}]"
 """The name of a mapped task instance, known before it runs, so that the grid never shows bare numbers."""
@@ -123,7 +128,7 @@ def dataflow_group(
     declared as in `dataflow_dag`.
     Raises Misconfigured.
     """
-    group = TaskGroup(group_id or flow.name, **group_kwargs)
+    group = DataflowGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}
     recovery = TaskRecovery.declared(
         inherited,
@@ -137,6 +142,14 @@ def dataflow_group(
     with group:
         _add_tasks(Declaration(flow, Topology(flow), recovery, group.child_id(""), spark_conn_id))
     return group
+
+
+class DataflowGroup(TaskGroup):  # type: ignore[misc]  # Airflow's classes are not followed
+    """The tasks of a dataflow in a DAG. What comes after the group comes after its closing task."""
+
+    def get_leaves(self) -> Iterator[BaseOperator]:
+        """Yield the closing task: no task waits for a compaction."""
+        return (task for task in super().get_leaves() if not isinstance(task, WeirCompactOperator))
 
 
 def _add_tasks(declared: Declaration) -> None:
@@ -153,6 +166,7 @@ def _add_tasks(declared: Declaration) -> None:
         doc_md=_CLOSE_DOC,
         outlets=outlets,
         trigger_rule=AFTER_REGIONS,
+        priority_weight=CLOSE_PRIORITY,
         **_recovery_arguments(),
     )
     for leaf in topology.leaves:
@@ -168,20 +182,20 @@ def _add_compactions(declared: Declaration, tasks: Mapping[str, Any]) -> None:
 def _compaction_task(declared: Declaration, region: LogicalRegion) -> Any:
     """Build the task that compacts a region's state.
 
-    It is a teardown in Airflow's terms: its failure changes no run's state, and what follows a task group does not
-    wait for it.
+    It is an ordinary task, since teardowns decide about DagRuns that a person has marked (decision 50). It ends as a
+    success whatever happens, so it decides about no run.
     """
-    arguments = {name: value for name, value in declared.task_arguments(region).items() if name != "execution_timeout"}
-    task = WeirCompactOperator(
+    return WeirCompactOperator(
         declared=declared,
         region=region.name,
         task_id=compaction_task(region.name),
         doc_md=_COMPACTION_DOC,
-        retries=RETRIES,
-        retry_delay=RETRY_DELAY,
-        **arguments,
+        trigger_rule=AFTER_REGION,
+        retries=AIRFLOW_RETRIES,
+        retry_delay=AIRFLOW_RETRY_DELAY,
+        weight_rule=ABSOLUTE,
+        **{**declared.task_arguments(region), "execution_timeout": None},
     )
-    return task.as_teardown()
 
 
 def _region_tasks(declared: Declaration) -> dict[str, Any]:
@@ -244,7 +258,12 @@ def _region_arguments(declared: Declaration, region: LogicalRegion) -> dict[str,
 
 
 def _recovery_arguments() -> dict[str, Any]:
-    return {"retries": AIRFLOW_RETRIES, "retry_delay": AIRFLOW_RETRY_DELAY, "retry_policy": WeirRetryPolicy()}
+    return {
+        "retries": AIRFLOW_RETRIES,
+        "retry_delay": AIRFLOW_RETRY_DELAY,
+        "retry_policy": WeirRetryPolicy(),
+        "weight_rule": ABSOLUTE,
+    }
 
 
 def _refuse_mapped(group: TaskGroup) -> None:
@@ -262,5 +281,5 @@ if not, what is missing is computed again and this task runs again afterwards.""
 
 _COMPACTION_DOC: Final = """### Compacts state
 
-Merges small sorted runs of the region's state, so that the next epochs read few files. Nothing waits for it: where it
-fails, or has not ended in time, the next epochs go on from what was committed."""
+Merges small sorted runs of the region's state, so that the next epochs read few files. Nothing waits for it, and it
+never fails: where it could not compact, its note says why, and the next epoch's compaction does the work."""

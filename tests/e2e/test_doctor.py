@@ -25,10 +25,10 @@ UPKEEP = "weir_upkeep"
 def known_store(store, ledger):
     """The stack's store, as after a first run: with a marker that the ledger knows."""
     marker = store.initialise()
-    with ledger.transaction() as session:
+    with ledger.transaction("of_the_doctor_s_test") as session:
         session.add(DataflowRow(name="of_the_doctor_s_test", store_id=str(marker)))
     yield store
-    with ledger.transaction() as session:
+    with ledger.transaction("of_the_doctor_s_test") as session:
         session.delete(session.get(DataflowRow, "of_the_doctor_s_test"))
 
 

@@ -9,9 +9,12 @@ from random import Random
 
 import pytest
 
+from weir.testing.simulator.actions import apply
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
+from weir.testing.simulator.healing import heal
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
+from weir.testing.simulator.world import World
 
 SEEDS = 150
 """As many as two cores do in half a minute. They are the same each time; thousands of others are a soak."""
@@ -42,6 +45,28 @@ def test_what_was_once_wrong_is_right(file):
     """Each file is what the simulator printed when it was wrong."""
     text = file.read_text()
     assert simulate(scene_from_text(text.splitlines()), events_from_text(text)) is None
+
+
+TWO_STAGES = """\
+dataflow failover=region consumers=if_changed tries=any largest_plan=1
+stage s0 x1 fine: source
+stage s1 x1 fine: blocking s0
+"""
+
+
+@pytest.mark.parametrize("has_changed", [True, False])
+def test_the_heartbeat_of_a_suspended_process_stops_work_whose_input_has_changed_and_no_other(has_changed):
+    stopped = []
+    for at in range(3, 32):
+        world = World(scene_from_text(TWO_STAGES.splitlines()))
+        world.airflow.on_stop = lambda begun: stopped.append(begun.attempt.region.name)
+        change = "change 0\n" if has_changed else ""
+        for event in events_from_text(f"step 0\nstep 0 suspend@{at}\n{change}clear 0\nstep 0\nbeat 0\nresume 0"):
+            apply(world, event)
+        heal(world)
+        world.close()
+    assert (len(stopped) >= 3) is has_changed
+    assert set(stopped) <= {"s1-set_s1", "s1"}
 
 
 def test_a_seed_is_the_same_each_time():

@@ -21,6 +21,5 @@ def database():
 
 @pytest.fixture
 def world(request, tmp_path, database):
-    (tmp_path / "store").mkdir()
     on_postgresql = request.getfixturevalue("empty_postgres_ledger") if database == "postgresql" else None
     return World(tmp_path, ladder(), on_postgresql)

@@ -34,6 +34,10 @@ def aircraft(name="ladder", parallelism=2, states=None, **more):
     )
 
 
+HISTORY_FLOW = aircraft(parallelism=1, states=keyed_state("history", key="k", schema="k BIGINT"))
+"""The smallest dataflow with state."""
+
+
 def run_days(airflow, *days):
     for day in days:
         airflow.dag_run(day)

@@ -38,6 +38,7 @@ class World:
     """Everything a scenario needs, in one place."""
 
     def __init__(self, folder, flow, empty_ledger=None):
+        (folder / "store").mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.store = Store.open(f"file://{folder}/store")
         self.content = {}
@@ -66,7 +67,7 @@ class World:
 class Saved:
     """A world as it was, of which any number can go on from there."""
 
-    STATE = ("tasks", "time", "clear_numbers", "queued", "deleted")
+    STATE = ("tasks", "time", "clear_numbers", "queued", "incarnations", "marks", "run_notes")
 
     def __init__(self, world, folder):
         world.ledger.close()

@@ -109,7 +109,7 @@ class Flow(BaseOperator):
         self.arm = arm
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")
-with DAG("river", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
+with DAG("river", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC), is_paused_upon_creation=False):
     spring, mouth = Flow(task_id="spring"), Flow(task_id="mouth")
     delta = Flow.partial(task_id="delta").expand(arm=[0, 1, 2])
     spring >> delta >> mouth
@@ -120,8 +120,10 @@ with DAG("river", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
 def new_run(river):
     """Make a run of the DAG `river`: `new_run("success", spring=("success", 1))` gives its run id.
 
-    Task instances that are not named have succeeded in their first try; `delta_1` names a subtask.
+    Task instances that are not named have succeeded in their first try; `delta_1` names a subtask. Runs that a test
+    leaves running are finished after it, so that they hold no place among the active runs.
     """
+    from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
@@ -145,9 +147,13 @@ def new_run(river):
             for ti in session.query(TaskInstance).filter_by(dag_id="river", run_id=run_id):
                 name = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
                 ti.state, ti.try_number = tasks.get(name, ("success", 1))
+        made.append(run_id)
         return run_id
 
-    return make
+    made = []
+    yield make
+    with create_session() as session:
+        session.query(DagRun).filter(DagRun.dag_id == "river", DagRun.run_id.in_(made)).update({"state": "failed"})
 
 
 @pytest.fixture
@@ -165,6 +171,10 @@ def look(river):
         def queued_at(self, run_id):
             with create_session() as session:
                 return session.query(DagRun.queued_at).filter_by(dag_id="river", run_id=run_id).scalar()
+
+        def run_note(self, run_id):
+            with create_session() as session:
+                return session.query(DagRun).filter_by(dag_id="river", run_id=run_id).one().note
 
         def task(self, run_id, task_id, map_index=-1):
             with create_session() as session:

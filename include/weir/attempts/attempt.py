@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from weir.attempts.coordinator import Coordinator
+from weir.attempts.notes import SAYS, try_to_annotate, try_to_withdraw_note
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import (
+    Heartbeat,
     end_without_result,
     read_report,
     ready_outcome,
-    renewed,
-    try_to_annotate,
     try_to_deliver_clears,
+    try_to_have_run_closed,
     try_to_release,
     write_job,
 )
@@ -32,7 +33,7 @@ from weir.coordination.values import (
     NotInRecord,
     TaskKey,
 )
-from weir.errors import Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
+from weir.errors import Conflict, Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
 from weir.formats.region_job import RegionReport
 
 
@@ -54,9 +55,12 @@ def run_attempt(
     outcome = ready_outcome(task, lambda: _begin(task, engine, described))
     match outcome:
         case Begun():
+            try_to_have_run_closed(task, described)
             engine.connect()
             return _compute(task, engine, described.key, outcome, make_pages)
         case Adopted():
+            try_to_have_run_closed(task, described)
+            try_to_withdraw_note(task, described.key, described.try_number)
             task.log("An earlier try has committed this result, and the task was not cleared since: adopted")
             return dict(outcome.summary)
         case _:
@@ -88,10 +92,12 @@ def _compute(
     task.log(
         f"Attempt {attempt.id} of {attempt.region} computes at {attempt.session_url}, session {attempt.session_id}"
     )
-    with renewed(coordinator, attempt, task.log), inputs_suspected(coordinator, begun):
-        engine.run(job, attempt.session_id, task.log)
-    evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
-    committed = coordinator.commit(begun, evaluated.report, task.airflow)
+    heartbeat = Heartbeat(task, engine, begun)
+    with task.heartbeats(heartbeat.beat):
+        with inputs_suspected(coordinator, begun), heartbeat.computing():
+            engine.run(job, attempt.session_id, task.log)
+        evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
+        committed = coordinator.commit(begun, evaluated.report, task.airflow)
     after_commit(task, key, begun, evaluated, committed)
     return dict(committed.summary)
 
@@ -109,7 +115,7 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         raise InputUnreadable(
             f"{error}. By now it is there, as recorded: nothing is lost, and the task tries again"
         ) from error
-    except (Fenced, Retryable):
+    except (Conflict, Fenced, Retryable):
         raise
     except Exception as error:
         try:
@@ -131,6 +137,7 @@ def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: C
 
 def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
     """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
+    try_to_withdraw_note(task, key, begun.attempt.try_number)
     _note_warnings(task, key, evaluated)
     if committed.owed:
         try_to_deliver_clears(task, begun.run.dataflow.name)
@@ -142,4 +149,4 @@ def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Evaluated) -> None:
         return
     for warning in evaluated.notes:
         task.log(f"Committed, with a warning: {warning}")
-    try_to_annotate(task, key, f"Weir: committed, with a warning: {'; '.join(evaluated.notes)}")
+    try_to_annotate(task, key, f"{SAYS}committed, with a warning: {'; '.join(evaluated.notes)}")

@@ -76,7 +76,11 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
         reads=reads_of_job(state, inputs, manifests),
         inputs=tuple(
             InputFiles(
-                manifests[each], state.results[each].folder, read.key_groups, state.results[each].manifest_sha256
+                result=state.results[each].result,
+                manifest=manifests[each],
+                folder=state.results[each].folder,
+                key_groups=read.key_groups,
+                manifest_sha256=state.results[each].manifest_sha256,
             )
             for read in inputs
             for each in read.partitions

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from weir.attempts.commit import require_unchanged
+from weir.attempts.commit_check import require_unchanged
 from weir.attempts.gathering import gather
 from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
@@ -27,9 +27,16 @@ from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import drop_leases
-from weir.ledger.publications import begin_publication, complete_publications, last_publication, next_version
+from weir.ledger.publications import (
+    begin_publication,
+    complete_publications,
+    is_expiring,
+    last_publication,
+    next_version,
+)
 from weir.ledger.reads import record_reads
 from weir.ledger.results import results_in
+from weir.ledger.runs import note_close
 from weir.ledger.snapshot import run_state
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
@@ -128,7 +135,7 @@ def _decide(
         require_newest(session, run, CLOSE, attempt.id)
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
-        _require_same_attempts(state, reads)
+        _require_present(state, reads)
         for sink in sinks:
             version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
             pointer = _pointer(services, registered, state, sink, version)
@@ -137,12 +144,19 @@ def _decide(
     return pointers
 
 
-def _require_same_attempts(state: RunState, reads: Sequence[InputRead]) -> None:
-    """Refuse results that were replaced, also by equal content: a pointer would name files that are to be deleted."""
+def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
+    """Refuse results that were replaced, also by equal content, lost or released: a pointer names their files.
+
+    The lease of a process that was suspended may have run out.
+    """
     for read in reads:
         current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
         if current.attempt != read.attempt:
             raise Conflict(f"{current.partition} was recomputed by {current.attempt} while it was to be published")
+        if current.state is not PartitionState.FINISHED:
+            raise Conflict(
+                f"{current.partition} of {current.attempt} is {current.state.value}, and was to be published"
+            )
 
 
 def _digest(sink: SinkResult) -> str:
@@ -157,7 +171,7 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
-    if last is None or last.published_at is None or last.expired_at is not None or last.digest != _digest(sink):
+    if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):
         return False
     if not _is_of(services, last.pointer, last.attempt):
         return False
@@ -191,8 +205,11 @@ def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manife
     ]
     answers = probe(services.store, services.store_id(), references)
     parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
-    broken = {loss.attempt for loss in verify_segments(services.store, services.store_id(), parts)}
-    return {folder: manifest for manifest, folder, _ in parts if manifest.attempt not in broken}
+    losses = verify_segments(services.store, services.store_id(), parts)
+    broken = {(loss.attempt, loss.stage, loss.subtask, loss.layout) for loss in losses}
+    return {
+        folder: each for each, folder, _ in parts if (each.attempt, each.stage, each.subtask, each.layout) not in broken
+    }
 
 
 def _is_of(services: Services, path: str, attempt: str) -> bool:
@@ -253,6 +270,7 @@ def _complete(
         record_reads(session, attempt.id, reads)
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
+        note_close(session, run.id)
         # A result may have been replaced since all were found valid, and others may be stale by now.
         note_whether_closed(session, services, run, registered.topology)
         versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
@@ -270,7 +288,7 @@ def _complete(
 def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> None:
     for sink in sinks:
         last = last_publication(session, run, sink.sink)
-        if last is None or last.expired_at is not None:
+        if last is None or is_expiring(last):
             raise Conflict(f"the published version of {sink.sink} has expired meanwhile: it is published again")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weir.attempts.notes import try_to_withdraw_note, try_to_withdraw_run_note
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import end_without_result, ready_outcome, try_to_deliver_clears, try_to_release
 from weir.coordination.values import BeginRequest, Published
@@ -33,5 +34,8 @@ def run_close(
     for sink, version in outcome.versions.items():
         task.log(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
     announce(described, outcome.versions)
+    try_to_withdraw_note(task, described.key, described.try_number)
+    if described.clear_number:
+        try_to_withdraw_run_note(task, described.key)
     try_to_release(task, dataflow)
     return dict(outcome.summary)

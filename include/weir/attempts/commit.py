@@ -11,27 +11,27 @@ or running.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from weir.attempts.commit_check import require_committable
 from weir.attempts.copies import require_whole_copies
 from weir.coordination.airflow import ClearAnswer, Clearer
-from weir.coordination.registered import newest_of, summary_of
+from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
-from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.codec import manifest_to_json
-from weir.formats.manifest import InputRead, Manifest, digest_schema, digest_version, inputs_fingerprint
+from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
 from weir.ledger.reads import record_reads
-from weir.ledger.results import NewResult, damaged_attempts, replace_results
+from weir.ledger.results import NewResult, replace_results
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import has_checks
 from weir.quality.rules import gate_results
@@ -39,12 +39,11 @@ from weir.recovery.awaiting import clear_item
 from weir.recovery.consequences import add_clears_of_commit, note_whether_closed
 from weir.recovery.inputs import Part, require_intact
 from weir.recovery.pending_clears import FINISHED
-from weir.recovery.rules.staleness import restarts_consumers
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
 from weir.store.probe import probe
-from weir.topology.ids import Digest, run_ref
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.ids import Digest
+from weir.topology.regions import PartitionId
 
 K = TypeVar("K")
 
@@ -73,8 +72,8 @@ def _read(begun: Begun) -> list[Part]:
 def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
     """Make the written results current.
 
-    Raises Fenced if a newer attempt is registered, Conflict if an input has changed since it was read,
-    ResultUnavailable if an input was damaged while it was read, and Misconfigured if siblings have other columns.
+    Raises Fenced and Conflict as the attempt's heartbeats do (`weir.attempts.commit_check`), ResultUnavailable if an
+    input was damaged while it was read, and Misconfigured if siblings have other columns.
     """
     # A file that was deleted after it was read is no error. The bytes of state, which is large, are compared by
     # scrubbing; the files of it that the new manifests name again are checked below.
@@ -144,10 +143,8 @@ def _enter(
     tries = attempts_of(session, begun.run.id, begun.attempt.region)
     if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
         return 1
-    row = newest_of(session, begun.run, begun.attempt.region, begun.attempt.id, tries)
+    row, before = require_committable(session, services, begun, tries)
     _require_evaluated(session, begun)
-    before = run_state(session, begun.run, begun.topology)
-    require_unchanged(session, before, begun.reads, begun.attempt.region)
     require_none_since(before, results, unlike)
     marked = [_compared(before, result) for result in results]
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
@@ -173,30 +170,6 @@ def _compared(before: RunState, result: NewResult) -> NewResult:
         return result
     is_declared = not before.topology.dataflow.stage(result.partition.stage).deterministic
     return result if is_declared else replace(result, differs_from=old.attempt)
-
-
-def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
-    """Check that all inputs are as they were read: of the same attempt, or with the same digest. Raises Conflict.
-
-    With `consumers="always"` only the same attempt is accepted; bytes that were found damaged meanwhile never are.
-    """
-    damaged = damaged_attempts(session, {read.attempt for read in reads})
-    for read in reads:
-        partition = PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, state.run))
-        why = _why_changed(state, read, partition, damaged)
-        if why:
-            raise Conflict(f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins again")
-
-
-def _why_changed(state: RunState, read: InputRead, partition: PartitionId, damaged: Set[str]) -> str:
-    current = state.results.get(partition)
-    if current is None:
-        return "nothing is current now"
-    must_be_same = restarts_consumers(state.topology_of(partition.run), partition.stage)
-    is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)
-    if is_other or current.state is PartitionState.QUARANTINED:
-        return f"{current.attempt} ({current.digest}) is current now"
-    return "its bytes were found damaged meanwhile" if read.attempt in damaged else ""
 
 
 def _manifest(services: Services, begun: Begun, report: RegionReport, output: OutputReport) -> Manifest:

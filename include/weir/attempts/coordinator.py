@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from weir.attempts import begin, close, commit, evaluation, failure
+from weir.attempts import begin, close, commit, commit_check, evaluation, failure
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.values import (
     Action,
-    Attempt,
     BeginOutcome,
     BeginRequest,
     Begun,
@@ -23,9 +22,6 @@ from weir.coordination.values import (
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
-from weir.ledger.attempts import record_heartbeat
-from weir.ledger.leases import renew_leases
-from weir.ledger.runs import dataflow_of
 from weir.recovery import pending_clears
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.checkpoints import maintain_checkpoints
@@ -34,6 +30,7 @@ from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
+from weir.topology.ids import Epoch
 
 
 class Coordinator:
@@ -63,22 +60,25 @@ class Coordinator:
         """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""
         return commit.commit(self._services, begun, report, clearer)
 
-    def renew(self, attempt: Attempt) -> None:
-        """Renew the attempt's read leases and record its heartbeat."""
-        now = self._services.now()
-        with self._services.ledger.transaction(dataflow_of(attempt.run)) as session:
-            renew_leases(session, attempt.id, now)
-            record_heartbeat(session, attempt.id, now)
+    def heartbeat(self, begun: Begun) -> None:
+        """Renew the attempt's read leases, record its heartbeat; raise Fenced or Conflict where its commit would."""
+        commit_check.heartbeat(self._services, begun)
 
     def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
         return close.close(self._services, request, clearer)
 
     def fail(
-        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+        self,
+        dataflow: str,
+        key: TaskKey,
+        try_number: int,
+        error: BaseException,
+        strategy: RestartStrategy,
+        epoch: Epoch | None = None,
     ) -> FailureDecision:
         """Record a failed try and decide what follows; deliver the pending clears next. Raises Retryable."""
-        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy)
+        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy, epoch)
         if not isinstance(error, StoreFull):
             return decision
         return replace(

@@ -22,7 +22,7 @@ from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import COPY
 from weir.formats.region_job import CopyToRead, CopyToWrite, InputToRead, RegionJob, StageToRun
 from weir.ledger.attempts import Origin, attempts_of
-from weir.ledger.results import damaged_attempts
+from weir.ledger.results import damaged_results
 from weir.store.errors import NotFound
 from weir.store.probe import verify_files
 
@@ -190,11 +190,19 @@ class _Search:
     def _why_not(self, stage: StageToRun, folder: str, copy: StageCopy) -> str:
         if copy.made_from != self.made_from[stage.name]:
             return "it was made from other inputs or settings"
-        with self.services.ledger.transaction() as session:
-            damaged = damaged_attempts(session, copy.inputs)
+        damaged = self._damaged_inputs(stage, copy)
         if damaged:
             return f"it was read from results of {', '.join(sorted(damaged))}, whose bytes were found damaged later"
         return self._why_not_whole(folder, copy)
+
+    def _damaged_inputs(self, stage: StageToRun, copy: StageCopy) -> set[str]:
+        """Return the attempts with a damaged result that the copy was computed from: it reads what the job reads."""
+        by_name = {each.name: each for each in self.job.stages}
+        inputs = [read for name in _with_upstream(by_name, stage.name) for read in by_name[name].inputs]
+        read_from = {(part.stage, part.subtask, read.layout.id) for read in inputs for part in read.partitions}
+        with self.services.ledger.transaction() as session:
+            found = damaged_results(session, copy.inputs)
+        return {attempt for attempt, *partition in found if tuple(partition) in read_from}
 
     def _why_not_whole(self, folder: str, copy: StageCopy) -> str:
         """Check that its bytes are present and correct, and that copies that it was computed from are not damaged."""

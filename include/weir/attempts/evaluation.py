@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from weir.attempts.commit import check_inputs, require_unchanged, written_results
+from weir.attempts.commit import check_inputs, written_results
+from weir.attempts.commit_check import require_unchanged
 from weir.coordination.registered import require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Begun, Evaluated

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from weir.attempts.notes import SAYS, annotate
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import deliver_clears
 from weir.coordination.values import Action, FailureDecision, TaskKey
@@ -17,6 +18,7 @@ from weir.errors import Fenced, Retryable, WeirError
 from weir.execution.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
 from weir.recovery.pending_clears import NOTE_LENGTH
 from weir.restarts.strategy import RestartStrategy
+from weir.topology.ids import Epoch
 
 LEDGER_DELAY: Final = 5.0
 """Seconds before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""
@@ -36,17 +38,26 @@ Enrich = Callable[[Mapping[str, str]], Enriched]
 
 @dataclass(frozen=True, slots=True)
 class FailedTry:
-    """A try of a task instance that has failed, with the restart strategy that decides about it."""
+    """A try of a task instance that has failed, with the restart strategy that decides about it.
+
+    `epoch` is None where its DagRun has no data interval.
+    """
 
     dataflow: str
     key: TaskKey
     try_number: int
     error: BaseException
     strategy: RestartStrategy
+    epoch: Epoch | None = None
 
 
-def decide_failure(error: BaseException, tries_left: int, book: Callable[[], FailureDecision]) -> FailureDecision:
-    """Decide by `book`, which opens the ledger and books the failure, unless the try is fenced or `book` fails."""
+def decide_failure(
+    error: BaseException, tries_left: int, book: Callable[[], FailureDecision], leave_note: Callable[[str], None]
+) -> FailureDecision:
+    """Decide by `book`, which opens the ledger and books the failure, unless the try is fenced or `book` fails.
+
+    `leave_note` sets the note at the task instance where `book` could not.
+    """
     if isinstance(error, Fenced):
         # Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has
         # fenced the try (a restored ledger): then another try is right.
@@ -55,11 +66,15 @@ def decide_failure(error: BaseException, tries_left: int, book: Callable[[], Fai
         return book()
     except Retryable as trouble:
         delay = LEDGER_DELAY if tries_left >= LONG_OUTAGE_BELOW else LONG_OUTAGE_DELAY
-        return FailureDecision(
-            action=Action.RETRY, delay_seconds=delay, reason=f"Weir could not book the failure: {trouble}"
-        )
+        action, reason = Action.RETRY, f"Weir could not book the failure: {trouble}"
     except WeirError as trouble:
-        return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=f"{trouble} (while booking: {error})")
+        action, delay, reason = Action.FAIL, 0, f"{trouble} (while booking: {error})"
+    decision = FailureDecision(action=action, delay_seconds=delay, reason=reason)
+    try:
+        leave_note(note_of(decision, f"{reason}. The failure was: {error}", {}))
+    except WeirError as untold:
+        return replace(decision, reason=f"{reason}; no note was left at the task instance: {untold}")
+    return decision
 
 
 def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: Enrich) -> FailureDecision:
@@ -67,7 +82,9 @@ def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: E
 
     Raises Retryable, or as the coordinator does, where the failure cannot be booked.
     """
-    decision = task.coordinator.fail(failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy)
+    decision = task.coordinator.fail(
+        failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy, failed.epoch
+    )
     decision, answer = consult(decision)
     reason = f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}"
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")
@@ -88,15 +105,16 @@ def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, rea
 
     The decision is made by now: a failure here is only logged.
     """
-    if not decision.attempt:
-        return ""
+    if decision.failure is None and not decision.attempt:
+        return ""  # fenced, or booked already: the note is another process's
     lines: list[str] = []
     try:
         labels = {} if decision.failure is None else built_in_labels(decision.failure, failed.error)
-        found = enrich(labels)
-        lines += [f"failure enricher {complaint}" for complaint in found.complaints]
-        labels = task.coordinator.label(failed.dataflow, decision.attempt, {**labels, **found.labels})
-        task.airflow.annotate(failed.key, note_of(decision, reason, labels))
+        if decision.attempt:  # else the try failed before it was registered
+            found = enrich(labels)
+            lines += [f"failure enricher {complaint}" for complaint in found.complaints]
+            labels = task.coordinator.label(failed.dataflow, decision.attempt, {**labels, **found.labels})
+        annotate(task.airflow, failed.key, note_of(decision, reason, labels))
         lines.insert(0, f"labels: {shown(labels)}")
     except Exception as error:  # noqa: BLE001  raised, it would have Airflow forget the decision and use its own retries
         lines.append(f"labels or note are missing: {type(error).__name__}: {error}")
@@ -107,5 +125,5 @@ def note_of(decision: FailureDecision, reason: str, labels: Mapping[str, str]) -
     """Compose the note at the task instance: the decision, the labels of the user's enrichers, and the reason."""
     decided = "tried again" if decision.action is Action.RETRY else "not tried again"
     own = shown({key: value for key, value in labels.items() if key not in BUILT_IN})
-    head = f"Weir: {labels.get(TYPE, 'failed')}, {decided}{f' ({own})' if own else ''}. "
+    head = f"{SAYS}{labels.get(TYPE, 'failed')}, {decided}{f' ({own})' if own else ''}. "
     return f"{head}{reason}"[:NOTE_LENGTH]

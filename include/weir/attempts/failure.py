@@ -28,7 +28,8 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.manifest import COPY_NAME
 from weir.formats.paths import COPY, manifest_path
 from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
-from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
+from weir.ledger.database.tables import AttemptRow, FailedBeginRow, FailoverRow, RunRow
+from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.leases import drop_leases
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id
@@ -42,6 +43,7 @@ from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.secrecy import without_secrets
 from weir.store.errors import NotFound
+from weir.topology.ids import Epoch
 from weir.topology.regions import RegionId
 
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
@@ -66,9 +68,18 @@ _JITTER = 0.1
 
 
 def fail(
-    services: Services, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+    services: Services,
+    dataflow: str,
+    key: TaskKey,
+    try_number: int,
+    error: BaseException,
+    strategy: RestartStrategy,
+    epoch: Epoch | None = None,
 ) -> FailureDecision:
-    """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer."""
+    """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer.
+
+    `epoch` is for a try that failed before it was registered; None where its DagRun has no interval.
+    """
     failure = classify(error)
     if failure is FailureClass.FENCED:
         return FailureDecision(action=Action.NOTHING, delay_seconds=UNREGISTERED_DELAY, reason=f"fenced: {error}")
@@ -76,6 +87,22 @@ def fail(
         row = _attempt(session, dataflow, key, try_number)
         run = None if row is None else run_by_id(session, row.run)
     if row is None or run is None:
+        with services.ledger.transaction(dataflow) as session:
+            record_failed_begin(
+                session,
+                FailedBeginRow(
+                    dataflow=dataflow,
+                    epoch=epoch,
+                    dag_id=key.dag_id,
+                    run_id=key.run_id,
+                    task_id=key.task_id,
+                    map_index=key.map_index,
+                    try_number=try_number,
+                    failed_at=services.now(),
+                    failure=failure.value,
+                    error=f"{type(error).__name__}: {error}",
+                ),
+            )
         return _unregistered(failure, error)
     if row.state not in LIVE:
         return already_ended(row)
@@ -86,6 +113,9 @@ def fail(
             # If it were not recorded, the next begin would take the process for killed.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(dataflow) as session:
+        if isinstance(error, Conflict):
+            # Else a damaged result that the ledger calls finished would be read, and refused, again and again.
+            record_losses(session, error.damaged, services.now())
         decision = book(session, services, row.id, failure, error, strategy)
         booked = session.get(AttemptRow, row.id)
         if booked is not None and booked.state == AttemptState.RETRYING.value:
@@ -114,7 +144,7 @@ def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> 
 
 def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
-    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=str(error))
+    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=str(error), failure=failure)
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:

@@ -227,7 +227,7 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     """
     if stage.resolve is None:
         return None
-    with services.ledger.transaction(run.dataflow.name) as session:
+    with services.ledger.transaction() as session:
         known = slices_of(session, run.id, stage.name)
     if known is None:
         context = ResolveContext(run.dataflow.name, run.epoch, run.interval, stage.parallelism, run.parameters)

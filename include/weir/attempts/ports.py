@@ -7,6 +7,8 @@ from an error are the drivers'.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from weir.attempts.coordinator import Coordinator
@@ -17,11 +19,31 @@ from weir.formats.region_job import SparkJob
 Log = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class SeenRun:
+    """A DagRun's state in Airflow, and its note ("" where there is none)."""
+
+    state: str
+    note: str
+
+
 class Airflow(Clearer, Protocol):
-    """Airflow as a task reaches it: a clearer that also sets notes."""
+    """Airflow as a task reaches it: a clearer that also reads and sets notes."""
+
+    def note(self, key: TaskKey) -> str:
+        """Return the task instance's note, "" where there is none. Raises Retryable or Misconfigured."""
+        ...
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note, which Airflow's UI shows. Raises Retryable or Misconfigured."""
+        ...
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Return state and note of a DagRun; None where there is none. Raises Retryable or Misconfigured."""
+        ...
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
+        """Set the note of a DagRun. Raises Retryable or Misconfigured."""
         ...
 
 
@@ -47,7 +69,11 @@ class TaskPorts(Protocol):
         ...
 
     def log(self, message: str) -> None:
-        """Write a line to the task's log."""
+        """Write a line to the task's log, from any thread."""
+        ...
+
+    def heartbeats(self, beat: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `beat` from time to time while the block runs."""
         ...
 
 
@@ -69,6 +95,10 @@ class TaskEngine(Protocol):
     def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job; its report is in the store afterwards.
 
-        Raises Retryable, InputUnreadable, Misconfigured, Fenced, or the user's error.
+        Raises Retryable, InputUnreadable, Misconfigured, Fenced (also where `stop` was called), or the user's error.
         """
+        ...
+
+    def stop(self) -> None:
+        """Stop what `run` does, from another thread, and do not wait for its end; a second call does no harm."""
         ...

@@ -10,14 +10,15 @@ the earlier DagRun out of use and numbers its attempts below 1.
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.failure import restart_answer
+from weir.attempts.predecessor import give_up_deleted_predecessors
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
-from weir.coordination.run_records import write_record
+from weir.coordination.run_records import owe_record, require_own, stored_record, write_record
 from weir.coordination.services import Services, region_folder
 from weir.coordination.values import (
     Attempt,
@@ -29,7 +30,7 @@ from weir.coordination.values import (
     SparkWork,
     TaskKey,
 )
-from weir.errors import Fenced, Misconfigured
+from weir.errors import Conflict, Fenced, Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
@@ -39,6 +40,9 @@ from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_in
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.topology.regions import RegionId, Topology
+
+ROUNDS = 10
+"""How often the run may be taken from its dataflow while a task of it begins."""
 
 REASON = "its DagRun was deleted in Airflow, and another one owns its epoch now"
 
@@ -52,6 +56,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
 
     Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
     """
+    give_up_deleted_predecessors(services, request, lambda: _new_run(request, services.store_id()), clearer)
     try:
         return register(services, request)
     except EpochOwned as owned:
@@ -70,7 +75,7 @@ def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
     item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
     try:
         (answer,) = clearer.inspect([item])
-        return answer.state == MISSING and clearer.start(owned.dag_id, owned.run_id) == MISSING
+        return answer.state == MISSING and clearer.exists(owned.dag_id, owned.run_id) is not True
     except Misconfigured:  # not allowed to look at the owner's DAG
         return False
 
@@ -100,31 +105,69 @@ def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool
 
 
 def register(services: Services, request: BeginRequest) -> Registered | NotBegun:
-    """Register the attempt.
+    """Register the attempt, once the run is pinned and its record is in the store.
 
     Returns Exhausted if the try before was killed and the restart strategy allows no further one. Raises Fenced if a
     newer try is registered and Misconfigured if another DagRun owns the epoch.
     """
     store_id = services.store_id()
-    key, dataflow = request.key, request.dataflow
-    with services.ledger.transaction(dataflow.name) as session:
-        require_after_restore(session, dataflow.name, epoch_of(request.interval[0]))
-        new = NewRun(
-            dataflow=dataflow,
-            interval=request.interval,
-            dag_id=key.dag_id,
-            run_id=key.run_id,
-            task_prefix=request.task_prefix,
-            parameters=dict(request.parameters),
-            store_id=store_id,
-            previous=request.previous,
-        )
-        run = own_epoch(session, new, services.now(), partial(write_record, services, session))
-        topology = run.topology
-        region = _region_of(run, topology, request)
+    for _ in range(ROUNDS):
+        try:
+            return _register(services, request, store_id)
+        except _RecordDue:
+            _pin(services, request, store_id)
+    raise Conflict(f"the run of {request.key.run_id} was moved to another dataflow {ROUNDS} times while a task began")
+
+
+class _RecordDue(Exception):
+    """The record of the run has to be written first, outside of the transaction."""
+
+
+def _register(services: Services, request: BeginRequest, store_id: str) -> Registered | NotBegun:
+    def not_pinned(_row: RunRow) -> None:
+        raise _RecordDue
+
+    with services.ledger.transaction(request.dataflow.name) as session:
+        require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
+        run = own_epoch(session, _new_run(request, store_id), services.now(), not_pinned)
+        if session.get_one(RunRow, run.id).is_record_due:
+            raise _RecordDue
+        region = _region_of(run, run.topology, request)
         if region is None:
             return NotInRecord(_not_in_record(run, request))
-        return _enter(session, services, request, run, topology, region)
+        return _enter(session, services, request, run, run.topology, region)
+
+
+def _pin(services: Services, request: BeginRequest, store_id: str) -> None:
+    """Pin the run, unless it is, and write its record."""
+    dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
+    stored = stored_record(services, dataflow, epoch)
+    with services.ledger.transaction(dataflow) as session:
+
+        def on_pin(row: RunRow) -> None:
+            if not row.is_record_due and not _has_attempts(session, row.id):
+                require_own(stored, row)
+            owe_record(session, row)
+
+        own_epoch(session, _new_run(request, store_id), services.now(), on_pin)
+    write_record(services, run_key(dataflow, epoch))
+
+
+def _has_attempts(session: Session, run: str) -> bool:
+    return session.scalar(select(AttemptRow.id).where(AttemptRow.run == run).limit(1)) is not None
+
+
+def _new_run(request: BeginRequest, store_id: str) -> NewRun:
+    return NewRun(
+        dataflow=request.dataflow,
+        interval=request.interval,
+        dag_id=request.key.dag_id,
+        run_id=request.key.run_id,
+        task_prefix=request.task_prefix,
+        parameters=dict(request.parameters),
+        store_id=store_id,
+        previous=request.previous,
+    )
 
 
 def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:

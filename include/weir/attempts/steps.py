@@ -1,8 +1,8 @@
-"""Steps that several drivers take: pending clears, notes and releases, waits, job and report, and read leases.
+"""Steps that several drivers take: pending clears, notes and releases, waits, job and report, and heartbeats.
 
 Invariants: what a task does for others (clears, notes, releases) never decides how the task itself ends: where it
 fails, the log says so, and any later process does it. A job and a report are whole files, and are written once; the
-report is all that an engine answers. The leases of an attempt outlive it by less than one lease.
+report is all that an engine answers. A heartbeat stops only work that could not be committed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.ports import Airflow, Log, TaskPorts
-from weir.coordination.values import Attempt, Awaiting, Exhausted, NotInRecord, TaskKey
-from weir.errors import Internal, WeirError
+from weir.attempts.notes import SAYS, try_to_annotate
+from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
+from weir.coordination.airflow import ClearItem
+from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
+from weir.errors import Conflict, Fenced, Internal, WeirError
+from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
 from weir.store.store import Store
 
 T = TypeVar("T")
 
-RENEWAL_SECONDS: Final = 600.0
-"""How often an attempt prolongs its read leases."""
+HEARTBEAT_SECONDS: Final = 30.0
+"""How often an attempt asks whether it may commit still; a heartbeat is one short transaction of the ledger."""
+
+CLOSED_ANEW: Final = "weir: a region of this run runs again, and the run is closed after it"
+
+_LEFT_OUT: Final = ("skipped", "upstream_failed")
+"""Airflow's states of a closing task that has not run, and would not."""
 
 
 def deliver_clears(coordinator: Coordinator, airflow: Airflow, dataflow: str | None, log: Log) -> int:
@@ -46,12 +55,23 @@ def try_to_deliver_clears(task: TaskPorts, dataflow: str) -> None:
         task.log(f"Clears remain pending: {error}")
 
 
-def try_to_annotate(task: TaskPorts, key: TaskKey, note: str) -> None:
-    """Set the task instance's note; where that fails, the task ends as it would with the note."""
+def try_to_have_run_closed(task: TaskPorts, request: BeginRequest) -> None:
+    """Clear the closing task of a run that a person has marked and then cleared in part.
+
+    Airflow skips the tasks that have not run when a DagRun is marked, and counts a skipped leaf as a success: the run
+    would end as one though it is not closed. While this task runs, the DagRun cannot end.
+    """
+    if not request.clear_number:
+        return
+    key = request.key
+    item = ClearItem(key.dag_id, key.run_id, request.task_prefix + CLOSE.name, -1, None)
     try:
-        task.airflow.annotate(key, note)
+        (found,) = task.airflow.inspect([item])
+        if found.state in _LEFT_OUT:
+            task.airflow.clear([replace(item, expected_try=found.try_number, is_skipped=True)], CLOSED_ANEW)
+            task.log(f"{item.task_id} was {found.state}; it was cleared, so that the run is closed after this task")
     except WeirError as error:
-        task.log(f"No note was left at the task instance: {error}")
+        task.log(f"It is not known whether {item.task_id} will run after this task: {error}")
 
 
 def try_to_release(task: TaskPorts, dataflow: str, runs: Iterable[str] | None = None) -> None:
@@ -78,7 +98,7 @@ def ready_outcome(task: TaskPorts, begin: Callable[[], T | Awaiting]) -> T:
 def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[str, Any]:
     """End a try that computes nothing: fail it where its restarts are exhausted, else return its summary."""
     if isinstance(outcome, Exhausted):
-        try_to_annotate(task, key, f"Weir: killed, not tried again. {outcome.reason}")
+        try_to_annotate(task, key, f"{SAYS}killed, not tried again. {outcome.reason}")
         # No retry policy is asked: the restart strategy has answered already.
         task.fail(outcome.reason)
     if isinstance(outcome, NotInRecord):
@@ -101,21 +121,52 @@ def read_report(store: Store, job: SparkJob) -> RegionReport:
     return region_report_from_json(store.read(job.report))
 
 
+class Heartbeat:
+    """The heartbeats of an attempt: they renew its leases, and stop its work once its commit would be refused."""
+
+    def __init__(self, task: TaskPorts, engine: TaskEngine, begun: Begun) -> None:
+        self._task, self._engine, self._begun = task, engine, begun
+        self._is_computing = False
+        self.refusal: Conflict | Fenced | None = None
+        """Why the work was stopped."""
+
+    def beat(self) -> None:
+        """Take one heartbeat, from any thread; where it fails, the next one is long before the leases end."""
+        attempt = self._begun.attempt.id
+        try:
+            self._task.coordinator.heartbeat(self._begun)
+        except (Conflict, Fenced) as refusal:
+            if self._is_computing:  # else the commit is about to raise the same
+                self.refusal = self.refusal or refusal
+                self._task.log(f"The Spark work of {attempt} is stopped, since it could not be committed: {refusal}")
+                self._engine.stop()
+        except WeirError as error:
+            self._task.log(f"A heartbeat of {attempt} failed; the next one is soon: {error}")
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Let heartbeats stop the work of the block; raise why they did, where it ended because of that."""
+        self._is_computing = True
+        try:
+            yield
+        except Exception as error:
+            if self.refusal is None:
+                raise
+            raise self.refusal from error
+        finally:
+            self._is_computing = False
+
+
 @contextmanager
-def renewed(
-    coordinator: Coordinator, attempt: Attempt, log: Log, every_seconds: float = RENEWAL_SECONDS
-) -> Iterator[None]:
-    """Prolong the attempt's read leases from time to time, in a thread, until the block ends."""
+def repeated(action: Callable[[], None], every_seconds: float) -> Iterator[None]:
+    """Call `action` from time to time, in a thread, until the block ends."""
     is_over = threading.Event()
 
-    def renew() -> None:
+    def repeat() -> None:
         while not is_over.wait(every_seconds):
-            try:
-                coordinator.renew(attempt)
-            except WeirError as error:  # the next renewal comes long before the lease ends
-                log(f"The read leases of {attempt.id} were not prolonged; the next renewal is soon: {error}")
+            action()
 
-    thread = threading.Thread(target=renew, name="weir-renew", daemon=True)
+    thread = threading.Thread(target=repeat, name="weir-heartbeat", daemon=True)
     thread.start()
     try:
         yield

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
-from weir.recovery.rules.plan import Cost, Plan, Step, StepKind, Total
+from weir.cli.tables import key, number, print_rows, text
+from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
 
 MOST_ROWS = 40
@@ -26,11 +26,11 @@ def print_plan(plan: Plan) -> None:
             console, "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
         )
     else:
-        console.print(_table(steps[:MOST_ROWS]))
+        print_rows(_COLUMNS, map(_cells, steps[:MOST_ROWS]), console)
     if len(steps) > MOST_ROWS:
         _line(console, f"and {len(steps) - MOST_ROWS} more, which --json shows")
-    for text in _totals(plan):
-        _line(console, text)
+    for line in _totals(plan):
+        _line(console, line)
 
 
 def amount(total: Total) -> str:
@@ -43,22 +43,25 @@ def amount(total: Total) -> str:
     )
 
 
-def _table(steps: list[Step]) -> Table:
-    table = Table("region", "action", "why", "rows", "bytes", "seconds")
-    for step in steps:
-        table.add_row(str(step.region), str(step.kind), step.reason, *_cells(step.cost))
-    return table
+_COLUMNS = (key("region"), text("action"), text("why"), number("rows"), number("bytes"), number("seconds"))
 
 
-def _cells(cost: Cost | None) -> tuple[str, str, str]:
-    return ("?", "?", "?") if cost is None else (f"{cost.rows:,}", _bytes(cost.bytes), f"{cost.seconds:,.1f}")
+def _cells(step: Step) -> tuple[str, ...]:
+    cost = step.cost
+    costs = ("?", "?", "?") if cost is None else (f"{cost.rows:,}", _bytes(cost.bytes), f"{cost.seconds:,.1f}")
+    return (str(step.region), str(step.kind), step.reason, *costs)
+
+
+def _unless(plan: Plan) -> str:
+    """Say that some of the spared regions run again if an input of theirs changes."""
+    return ", unless an input changes" if any(step.kind is not StepKind.SPARED for step in plan.spared()) else ""
 
 
 def _totals(plan: Plan) -> list[str]:
     lines = [
         f"Re-run: {amount(plan.total(StepKind.RERUN))}.",
         f"If their input changes: at most {amount(plan.total(StepKind.IF_CHANGED, StepKind.SUSPENDED))}.",
-        f"Spared: {amount(plan.total(StepKind.SPARED))}.",
+        f"Spared: {amount(total_of(step.cost for step in plan.spared()))}{_unless(plan)}.",
         f"A full restart: {amount(plan.full_restart())}.",
     ]
     if plan.not_deterministic:

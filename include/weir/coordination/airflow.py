@@ -16,13 +16,17 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class ClearItem:
-    """A task instance to clear if it is finished and has `expected_try` (None: whatever its try)."""
+    """A task instance to clear if it is finished and has `expected_try` (None: whatever its try).
+
+    One that was skipped is cleared only if it is expected to be: a task that skipped itself would skip again.
+    """
 
     dag_id: str
     run_id: str
     task_id: str
     map_index: int
     expected_try: int | None
+    is_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,10 @@ class Clearer(Protocol):
         ...
 
     def start(self, dag_id: str, run_id: str) -> str:
-        """Set a queued run running, regardless of `max_active_runs`, and return the state that it had."""
+        """Set a queued run running that a later run waits for, and return the state that it had.
+
+        It remains queued where as many runs of earlier epochs are running as `max_active_runs` allows.
+        """
         ...
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:

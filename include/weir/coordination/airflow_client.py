@@ -111,8 +111,8 @@ class AirflowClient:
         if code in _REFUSED:
             raise Misconfigured(
                 f"Airflow at {self.base_url} refused {method} {path} with {_text_of(response)}: the account "
-                f"{self._login or '(token)'} of {self._source} needs the permission to edit task "
-                "instances of this DAG (PUT on TASK_INSTANCE; role `user` of the simple auth manager)"
+                f"{self._login or '(token)'} of {self._source} needs the permission to edit task instances and runs "
+                "of this DAG (PUT on TASK_INSTANCE and on RUN; role `user` of the simple auth manager)"
             )
         if response.is_server_error or code in _TRANSIENT:
             raise Retryable(f"Airflow's API at {self.base_url} answered {method} {path} with {_text_of(response)}")

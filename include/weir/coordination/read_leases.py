@@ -15,23 +15,18 @@ import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
-from weir.ledger.database.tables import ResultRow
-from weir.ledger.leases import LEASE, drop_leases, renew_leases, take_leases
+from weir.ledger.leases import LEASE, drop_leases, hold_leases, stored, take_leases
 
 RENEWAL = LEASE.total_seconds() / 12
 """Seconds between two heartbeats of a reader: a ledger may be unavailable for most of an hour."""
 
 _LONGEST_NAME = 100
 """Characters; the ledger has room for 120."""
-
-_AT_ONCE = 500
-"""How many results a query selects: databases limit the bound values."""
 
 _SECONDS_TO_DROP = 10.0
 
@@ -103,19 +98,9 @@ def claimed(
 
     `states` includes results in quarantine only for their inspection.
     """
-    claim = _Claim(services, dataflow, holder, _stored(session, results, states), states)
+    claim = _Claim(services, dataflow, holder, stored(session, results, states), states)
     take_leases(session, sorted(claim.results), claim.holder, services.now())
     return claim
-
-
-def _stored(session: Session, results: Collection[int], states: Collection[PartitionState]) -> frozenset[int]:
-    numbers, found = sorted(results), set[int]()
-    for begin in range(0, len(numbers), _AT_ONCE):
-        query = select(ResultRow.id).where(
-            ResultRow.id.in_(numbers[begin : begin + _AT_ONCE]), ResultRow.state.in_([each.value for each in states])
-        )
-        found.update(session.scalars(query))
-    return frozenset(found)
 
 
 class _Claim:
@@ -151,13 +136,8 @@ class _Claim:
 
     def renew(self) -> None:
         with self._services.ledger.transaction(self._dataflow) as session:
-            now = self._services.now()
-            if self.ended.is_set():
-                return  # it may have been dropped already
-            if renew_leases(session, self.holder, now) < len(self.results):
-                # The process was suspended until its leases expired: results that are still present are leased again.
-                drop_leases(session, self.holder)
-                take_leases(session, sorted(_stored(session, self.results, self._states)), self.holder, now)
+            if not self.ended.is_set():  # else it may have been dropped already
+                hold_leases(session, self.holder, self.results, self._states, self._services.now())
 
     def _work(self) -> None:
         while not self.ended.wait(RENEWAL):

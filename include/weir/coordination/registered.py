@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.values import Attempt, SparkWork
-from weir.errors import Fenced
+from weir.errors import Conflict, Fenced
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.ledger.attempts import Origin, attempts_of
@@ -46,12 +46,12 @@ _LINEAGE = select(DataflowRow.__table__.c.lineage).where(DataflowRow.__table__.c
 
 
 def require_newest(session: Session, run: Run, region: RegionId, attempt: str) -> AttemptRow:
-    """Return the attempt's row if it may still commit. Raises Fenced."""
+    """Return the attempt's row if it may still commit. Raises Fenced, or Conflict if the lineage has changed."""
     return newest_of(session, run, region, attempt, attempts_of(session, run.id, region))
 
 
 def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries: Sequence[AttemptRow]) -> AttemptRow:
-    """Return the newest of a region's attempts, which must be `attempt`. Raises Fenced."""
+    """Return the newest of a region's attempts, which must be `attempt`. Raises Fenced or Conflict, as above."""
     newest = next(reversed(tries), None)
     if newest is None:
         raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger was rebuilt, and does not know it")
@@ -61,8 +61,9 @@ def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries:
             f"attempt {attempt} of {region} may not commit: {newest.id} is {newest.state}. Nothing was changed"
         )
     if newest.lineage != lineage:
-        raise Fenced(
-            f"attempt {attempt} of {region} is of lineage {newest.lineage}; {run.dataflow.name} is at {lineage} now"
+        raise Conflict(
+            f"attempt {attempt} of {region} is of lineage {newest.lineage}, but {run.dataflow.name} is at {lineage} "
+            "now: it begins again"
         )
     return newest
 

@@ -1,41 +1,82 @@
 """Writes the record of a run to the store.
 
-Invariant: the pinned dataflow is in the store before the ledger commits it, so that a ledger that is lost at any moment
-can be rebuilt. It is written inside the ledger's transaction, so that two first begins of an epoch cannot mix.
+Invariant: the record is written from the ledger's row alone, after the transaction that pins the run or takes its pin
+away, and before an attempt of it computes: a ledger that is lost at any moment can be rebuilt. A process that is killed
+in between leaves the record due; the next begin or upkeep writes it. No transaction is open while the store is asked.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Conflict, Misconfigured
 from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.store.errors import NotFound
 
+ROUNDS = 10
+"""How often the pin of a run may change while its record is being written."""
 
-def write_record(services: Services, session: Session, row: RunRow) -> None:
-    """Write the record of a run after its pin has changed; all its attempts so far are listed as abandoned.
 
-    Raises Misconfigured if the store has another record of a run that this ledger does not know.
+def owe_record(session: Session, row: RunRow, *, abandons: bool = True) -> None:
+    """Note that the record of a run is to be written; all its attempts so far are listed as abandoned.
+
+    They are not where only the epoch before has changed, of which none has read anything (`abandons=False`).
     """
-    path = record_path(row.dataflow, row.epoch)
-    before = _record(services, path)
-    _require_own(before, row)
-    known = set(session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id)))
-    abandoned = tuple(sorted(known.union(before.abandoned if before else ())))
-    services.store.replace(path, run_record_to_json(record_of(row, abandoned)))
+    row.is_record_due = True
+    if abandons:
+        attempts = session.scalars(select(AttemptRow.id).where(AttemptRow.run == row.id))
+        row.abandoned = sorted({*attempts, *(row.abandoned or ())})
 
 
-def record_of(row: RunRow, abandoned: tuple[str, ...] = ()) -> RunRecord:
-    """Return the record of a run as the ledger has it; `abandoned` are the attempts from before its pin."""
+def write_record(services: Services, run: str) -> None:
+    """Write the record of a run if it is due. Raises Retryable, and Conflict if its pin changes again and again."""
+    for _ in range(ROUNDS):
+        with services.ledger.transaction() as session:
+            row = session.get(RunRow, run)
+            if row is None or not row.is_record_due:
+                return
+            record = record_of(row)
+        if _write(services, record):
+            return
+    raise Conflict(f"run {run} was pinned anew {ROUNDS} times while its record was written")
+
+
+def write_records(services: Services, dataflow: str) -> int:
+    """Write the records of a dataflow that killed processes left due; return their number. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        of_dataflow = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
+        due = list(session.scalars(of_dataflow.where(RunRow.is_record_due)))
+    for run in due:
+        write_record(services, run)
+    return len(due)
+
+
+def _write(services: Services, record: RunRecord) -> bool:
+    """Write a record; return whether the ledger still says the same."""
+    before = stored_record(services, record.dataflow, record.epoch)
+    abandoned = tuple(sorted({*record.abandoned, *(before.abandoned if before else ())}))
+    data = run_record_to_json(replace(record, abandoned=abandoned))
+    services.store.replace(record_path(record.dataflow, record.epoch), data)
+    services.store_id()  # or it was written below a mount point whose disk is gone
+    with services.ledger.transaction(record.dataflow) as session:
+        row = session.get_one(RunRow, record.run)
+        row.is_record_due = record_of(row) != record
+        if not row.is_record_due:
+            row.abandoned = list(abandoned)
+        return not row.is_record_due
+
+
+def record_of(row: RunRow) -> RunRecord:
+    """Return the record of a run as the ledger has it."""
     return RunRecord(
         run=row.id,
         dataflow=row.dataflow,
@@ -48,19 +89,23 @@ def record_of(row: RunRow, abandoned: tuple[str, ...] = ()) -> RunRecord:
         pinned=row.pinned,
         predecessor=row.predecessor,
         created_at=_iso(row.created_at),
-        abandoned=abandoned,
+        abandoned=tuple(row.abandoned or ()),
     )
 
 
-def _record(services: Services, path: str) -> RunRecord | None:
+def stored_record(services: Services, dataflow: str, epoch: str) -> RunRecord | None:
+    """Read the record of a run in the store; None where there is none."""
     try:
-        return run_record_from_json(services.store.read(path))
+        return run_record_from_json(services.store.read(record_path(dataflow, epoch)))
     except NotFound:
         return None
 
 
-def _require_own(before: RunRecord | None, row: RunRow) -> None:
-    """Refuse to mix the results of two topologies: a pin is replaced only after it was removed."""
+def require_own(before: RunRecord | None, row: RunRow) -> None:
+    """Refuse to mix the results of two topologies. Raises Misconfigured.
+
+    `before` is the record in the store of a run that is about to be pinned, and of which the ledger knows no attempt.
+    """
     if before is None or before.pinned is None or row.pinned is None:
         return
     if json.dumps(before.pinned, sort_keys=True) != json.dumps(row.pinned, sort_keys=True):

@@ -92,10 +92,14 @@ class Attempt:
     session_url: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputFiles:
-    """An input partition as it is read: its manifest, its folder, and the inclusive range of key groups (None: all)."""
+    """An input partition as it is read: its number in the ledger, its manifest, its folder, and the key groups.
 
+    The range of key groups is inclusive; None: all.
+    """
+
+    result: int
     manifest: Manifest
     folder: str
     key_groups: tuple[int, int] | None

@@ -24,7 +24,7 @@ class RetainUntil(Enum):
     END_OF_RUN = "end_of_run"
     """When its run has ended."""
     RUNS = "runs"
-    """When a number of runs have been closed after its own."""
+    """When a number of runs of later epochs are closed, whenever they were closed."""
     TIME = "time"
     """A duration after its run was closed."""
 

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown, warning
 from weir.errors import Misconfigured
 from weir.ledger.database.migrate import known_revisions
-from weir.ledger.database.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
+from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
 
@@ -67,7 +67,7 @@ class LedgerExam:
         path = self._path.absolute()
         folder = next((each for each in (path.parent, *path.parents) if each.exists()), path.parent)
         kind = file_system_of(folder)
-        if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+        if is_on_network(kind):
             yield problem(
                 AREA,
                 "place",

@@ -5,7 +5,7 @@ Invariant: Spark's error is in the finding; it only selects the advice.
 
 from __future__ import annotations
 
-from weir.doctor.examination import Finding, ok, problem, unknown, warning
+from weir.doctor.examination import Finding, ok, problem, warning
 
 
 def version_finding(area: str, version: str, client: str) -> Finding:
@@ -65,21 +65,6 @@ def store_error_finding(area: str, name: str, error: str, url: str, hadoop: str)
     """Judge an error of Spark that could not read or write at `url`; `hadoop` is its version, empty if unknown."""
     expected = "Spark and this machine see the same store"
     return problem(area, name, f"{url}: {_first_line(error)}", expected=expected, mend=_advice(error, url, hadoop))
-
-
-def submit_finding(area: str, version: str | None, client: str, program: str) -> Finding:
-    """Compare the version of a spark-submit, None if it printed none, with that of pyspark here."""
-    if version is None:
-        return unknown(area, "spark-submit", f"{program} printed no version", mend=f"try: {program} --version")
-    if version == client:
-        return ok(area, "spark-submit", f"{program}, Spark {version}, as pyspark here")
-    return problem(
-        area,
-        "spark-submit",
-        f"{program} is of Spark {version}; pyspark here is {client}",
-        expected="one version",
-        mend=f"put the spark-submit of pyspark {client} onto the PATH, or pip install 'pyspark[connect]=={version}'",
-    )
 
 
 def _advice(error: str, url: str, hadoop: str) -> str:

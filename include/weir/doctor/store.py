@@ -45,18 +45,10 @@ def marker_finding(found: str | None, known: tuple[str, ...] | None, url: str) -
     if known is None:
         text = "no marker" if found is None else f"id {found}"
         return unknown(AREA, "marker", f"{text}; the ledger, which has the expected id, does not answer")
-    if len(known) > 1:
-        return problem(
-            AREA,
-            "marker",
-            f"the ledger knows {len(known)} stores: {', '.join(known)}",
-            expected="one store for all dataflows of a ledger",
-            mend="give each store a ledger of its own, then `weir ledger rebuild --all` with each pair",
-        )
     if not known:
         text = "none yet; the first run writes it" if found is None else f"id {found}; the ledger knows no run yet"
         return ok(AREA, "marker", text)
-    if found == known[0]:
+    if found in known:
         return ok(AREA, "marker", f"id {found}, as the ledger knows it")
     expected = f"{MARKER} with the id {known[0]}, as the ledger knows it"
     if found is None:
@@ -74,19 +66,8 @@ def _check_marker(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> Ite
     yield ok(AREA, "place", store.url)
     marker, known = _marker(store), _known(known_ids)
     yield marker_finding(marker, known, store.url)
-    if marker is not None or known != ():
-        return
-    names = _names(store)
-    if names is None and is_local(store.url):
+    if marker is None and known == () and is_local(store.url) and not _exists(store):
         raise Enough  # the first run creates the folder
-    if names:  # an object store has no root that could be missing
-        yield problem(
-            AREA,
-            "marker",
-            f"{store.url} has no {MARKER}, but {', '.join(names[:5])}",
-            expected="an empty folder, or a store: the first run refuses anything else",
-            mend="name an empty folder as the store, or restore its marker from a backup",
-        )
 
 
 def _check_files(store: Store) -> Iterator[Finding]:
@@ -137,13 +118,12 @@ def _unusable(store: Store, found: str) -> Finding:
     )
 
 
-def _names(store: Store) -> list[str] | None:
-    """Return the names in a root without a marker; None if the root does not exist."""
+def _exists(store: Store) -> bool:
     try:
-        found = [*store.folders(""), *(name for name, _ in store.list(""))]
+        store.list("")
     except NotFound:
-        return None
-    return sorted(name for name in found if not name.startswith(".") and name != "lost+found")
+        return False
+    return True
 
 
 def _marker(store: Store) -> str | None:

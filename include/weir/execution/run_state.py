@@ -115,7 +115,6 @@ class EarlierRun:
     run: RunRef
     topology: Topology
     predecessor: RunRef | None
-    has_begun: bool = True
     has_tasks: bool = True
 
 

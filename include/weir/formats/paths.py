@@ -162,12 +162,15 @@ def savepoints_folder(dataflow: str) -> str:
 
 
 def numbers_folder(dataflow: str) -> str:
-    """Return the folder of the numbers of savepoints that the store does not hold, or no longer holds."""
+    """Return the folder of the numbers of savepoints and checkpoints that the store does not hold, or not any more."""
     return f"{savepoints_folder(dataflow)}/{NUMBERS}"
 
 
 def number_path(dataflow: str, number: int) -> str:
-    """Return the path of the file that records a savepoint's number and folder, for a rebuild of the ledger."""
+    """Return the path of the file that records a number for a rebuild of the ledger.
+
+    It has the folder of a savepoint, and is empty for a checkpoint.
+    """
     return f"{numbers_folder(dataflow)}/{number:08d}"
 
 

@@ -68,6 +68,7 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
             .where(
                 PublicationRow.run.in_(runs),
                 PublicationRow.published_at.is_not(None),
+                PublicationRow.expiring_at.is_(None),
                 PublicationRow.expired_at.is_(None),
             )
             .order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)

@@ -26,6 +26,7 @@ from weir.formats.suite import Severity
 from weir.integrity.verify import reference
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, complete, enter_checkpoint, is_retained
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
+from weir.ledger.names import require_dataflow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.quality.check_queries import enter_checks
 from weir.quality.rules import described
@@ -37,9 +38,9 @@ from weir.snapshots.source import (
     OpenStore,
     Source,
     folder_at,
+    is_retained_now,
     read_checkpoint,
     read_savepoint,
-    require_retained,
 )
 from weir.state.checkpoint_content import fingerprint
 from weir.store.errors import NotFound
@@ -111,8 +112,7 @@ def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[st
         kept = {row.dataflow for row in session.query(CheckpointRow).where(is_retained()) if not row.is_savepoint}
         if name is None:
             return tuple(sorted(kept))
-        if session.get(DataflowRow, name) is None:
-            raise Misconfigured(f"the ledger knows no dataflow {name}; a restore test takes a dataflow, not a run")
+        require_dataflow(session, name)
         pinned = [row.pinned for row in runs_of(session, name) if row.pinned is not None]
         keeps_state = any(topology_of(each).dataflow.keeps_state for each in pinned[-1:])
     if name not in kept:
@@ -155,8 +155,7 @@ def restore_test_source(
     if which is not None and "/" in which:
         return _in_folder(services, which, open_store)
     with services.ledger.transaction() as session:
-        if session.get(DataflowRow, dataflow) is None:
-            raise Misconfigured(f"the ledger knows no dataflow {dataflow}")
+        require_dataflow(session, dataflow)
         rows = [row for row in checkpoints_of(session, dataflow) if _is_kept(row)]
     if which is None:
         wanted = [row for row in rows if not row.is_savepoint][-1:]
@@ -202,15 +201,11 @@ def _in_folder(services: Services, url: str, open_store: OpenStore) -> RestoreTe
 
 
 def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
-    """Report whether a snapshot is still retained. The files of a savepoint belong to the user."""
+    """Report whether a snapshot is still retained; of one that cannot be read only that is known."""
     if isinstance(found.source, str):
         return True
     with services.ledger.transaction() as session:
-        try:
-            require_retained(session, found.source)
-        except Misconfigured:
-            return False
-    return True
+        return is_retained_now(session, found.source)
 
 
 @contextmanager

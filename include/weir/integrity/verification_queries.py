@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import FailoverRow, HousekeepingRow, ResultRow, RunRow
-from weir.ledger.runs import named_run, runs_of
+from weir.ledger.names import unknown_run
+from weir.ledger.runs import run_if_known, runs_of
 
 _SCRUBBED = "scrubbed until"
 """The housekeeping job whose timestamp says until when the share of bytes to read is used up."""
@@ -23,9 +24,14 @@ _MOST = 10_000
 
 
 def runs_named(session: Session, name: str | None) -> list[str]:
-    """Return the runs of a dataflow, of one run, or of all (None). Raises Misconfigured with the known names."""
-    known = runs_of(session, name) or ([] if name is None else [named_run(session, name)])
-    return [row.id for row in known]
+    """Return the runs of a dataflow, of one run, or of all (None). Raises Misconfigured with similar names."""
+    known = runs_of(session, name)
+    if known or name is None:
+        return [row.id for row in known]
+    run = run_if_known(session, name)
+    if run is None:
+        raise unknown_run(session, name, or_dataflow=True)
+    return [run.id]
 
 
 def results_to_verify(session: Session, runs: Collection[str], states: Iterable[PartitionState]) -> list[ResultRow]:

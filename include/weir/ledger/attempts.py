@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.execution.failure_class import FailureCause, FailureClass
@@ -141,11 +141,6 @@ def synthetic_attempt(
         ended_at=at,
         waits=0,
     )
-
-
-def record_heartbeat(session: Session, attempt: str, now: datetime) -> None:
-    """Record the time of an attempt's heartbeat."""
-    session.execute(update(AttemptRow).where(AttemptRow.id == attempt).values(heard_at=now))
 
 
 def failures_since_clear(rows: Iterable[AttemptRow], classes: Iterable[FailureClass]) -> list[datetime]:

@@ -1,6 +1,7 @@
 """Stores checkpoints and savepoints.
 
-Invariant: a number is assigned once, and a failed checkpoint is never completed.
+Invariant: a number is assigned once, and a failed checkpoint is never completed. The results that a checkpoint names
+are recorded with its number, and none of them is released while the checkpoint is being completed or is retained.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Conflict
+from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
-from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.database.tables import CheckpointRow, ResultRow
 
 _SHOWN = 10
 
@@ -35,6 +37,12 @@ def is_retained() -> ColumnElement[bool]:
         & CheckpointRow.subsumed_at.is_(None)
         & CheckpointRow.deleted_at.is_(None)
     )
+
+
+def is_needed() -> ColumnElement[bool]:
+    """Return the condition on rows of checkpoints whose results must stay: retained, or being completed."""
+    is_checkpoint = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
+    return is_checkpoint & (is_retained() | (CheckpointRow.status == CheckpointStatus.PENDING.value))
 
 
 def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
@@ -84,7 +92,7 @@ def next_number(session: Session, dataflow: str) -> int:
 def enter_checkpoint(
     session: Session, checkpoint: Checkpoint, content: str, triggered_at: datetime, folder: str = ""
 ) -> CheckpointRow:
-    """Add a pending checkpoint or savepoint with its number."""
+    """Add a pending checkpoint or savepoint with its number. Results that a checkpoint names stay from now on."""
     row = CheckpointRow(
         dataflow=checkpoint.dataflow,
         number=checkpoint.number,
@@ -96,6 +104,7 @@ def enter_checkpoint(
         attempt=checkpoint.attempt,
         content=content,
         folder=folder,
+        results=[] if checkpoint.kind.is_savepoint else results_named(session, checkpoint),
         triggered_at=triggered_at,
         full_bytes=checkpoint.full_bytes,
         incremental_bytes=checkpoint.incremental_bytes,
@@ -105,6 +114,32 @@ def enter_checkpoint(
     session.add(row)
     session.flush()
     return row
+
+
+def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
+    """Return the numbers of the results that a checkpoint names, as far as the ledger has them."""
+    named = {
+        (part.attempt, each.state.name, part.subtask, each.layout.id)
+        for each in checkpoint.states
+        for part in each.partitions
+    }
+    named |= {(each.attempt, each.stage, each.subtask, each.layout) for each in checkpoint.results}
+    columns = (ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout)
+    rows = session.execute(select(ResultRow.id, *columns).where(ResultRow.run == checkpoint.run))
+    return sorted(number for number, *of in rows if tuple(of) in named)
+
+
+def add_results(session: Session, row: CheckpointRow, checkpoint: Checkpoint) -> None:
+    """Record that a checkpoint names these results, too: they consist of the same files as those it was made of."""
+    row.results = sorted({*(row.results or ()), *results_named(session, checkpoint)})
+
+
+def is_whole(session: Session, row: CheckpointRow) -> bool:
+    """Report whether no result that a checkpoint names is known to be gone or damaged."""
+    if not row.results:
+        return True
+    query = select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.state != PartitionState.FINISHED.value)
+    return set(row.results).isdisjoint(session.scalars(query))
 
 
 def enter_taken(
@@ -128,6 +163,7 @@ def enter_taken(
             attempt="",
             content="",
             folder=folder,
+            results=[],
             triggered_at=now,
             deleted_at=now if folder else None,
             full_bytes=0,

@@ -12,14 +12,26 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from weir.ledger.database.tables import LeaseRow, Table
+from weir.execution.partition_state import PartitionState
+from weir.ledger.database.tables import LeaseRow, ResultRow, Table
 
 LEASE = timedelta(hours=1)
 """How long a lease lasts if it is not renewed; longer than any interval between two heartbeats."""
 
+RENEWAL = timedelta(minutes=5)
+"""The age at which a heartbeat renews a lease: heartbeats are more frequent, and an input is a row each."""
+
+_AT_ONCE = 500
+"""How many results a query selects: databases limit the bound values."""
+
 _LEASES = Table.metadata.tables[LeaseRow.__tablename__]
 _TAKE = insert(_LEASES)
 _DROP = delete(_LEASES).where(_LEASES.c.holder == bindparam("of"))
+_DROP_EXPIRED = _DROP.where(_LEASES.c.expires_at <= bindparam("at"))
+_RENEW = update(_LEASES).where(_LEASES.c.holder == bindparam("of")).values(expires_at=bindparam("until"))
+_HELD = select(LeaseRow.result, LeaseRow.expires_at).where(
+    LeaseRow.holder == bindparam("of"), LeaseRow.expires_at > bindparam("at")
+)
 _CLAIMS = (
     select(LeaseRow)
     .where(LeaseRow.result.in_(bindparam("of", expanding=True)), LeaseRow.expires_at > bindparam("at"))
@@ -43,11 +55,34 @@ def take_leases(session: Session, results: Iterable[int], holder: str, now: date
         session.execute(_TAKE, [{"result": each, "holder": holder, "expires_at": expires} for each in numbers])
 
 
-def renew_leases(session: Session, holder: str, now: datetime) -> int:
-    """Renew the leases of `holder` and return their number."""
-    expires = clock(session, now) + LEASE
-    done = session.execute(update(LeaseRow).where(LeaseRow.holder == holder).values(expires_at=expires))
-    return int(done.rowcount)  # type: ignore[attr-defined]  # an update's result has it
+def hold_leases(
+    session: Session, holder: str, results: Collection[int], states: Collection[PartitionState], now: datetime
+) -> frozenset[int]:
+    """Renew the leases of `holder` on `results`, and return the results that it has none on from now on.
+
+    Leases that ran out, since the process was suspended, are taken again on results that have one of `states` still.
+    """
+    at = clock(session, now)
+    held = dict(session.execute(_HELD, {"of": holder, "at": at}).tuples().all())
+    expired = set(results) - held.keys()
+    if not expired and all(each > at + LEASE - RENEWAL for each in held.values()):
+        return frozenset()
+    again = stored(session, expired, states)
+    session.execute(_DROP_EXPIRED, {"of": holder, "at": at})
+    session.execute(_RENEW, {"of": holder, "until": at + LEASE})
+    take_leases(session, sorted(again), holder, now)
+    return frozenset(expired - again)
+
+
+def stored(session: Session, results: Collection[int], states: Collection[PartitionState]) -> frozenset[int]:
+    """Return those of `results`, given by number, that have one of `states`."""
+    numbers, found = sorted(results), set[int]()
+    for begin in range(0, len(numbers), _AT_ONCE):
+        query = select(ResultRow.id).where(
+            ResultRow.id.in_(numbers[begin : begin + _AT_ONCE]), ResultRow.state.in_([each.value for each in states])
+        )
+        found.update(session.scalars(query))
+    return frozenset(found)
 
 
 def drop_leases(session: Session, holder: str) -> None:

@@ -1,8 +1,8 @@
 """Opens the ledger and runs its transactions.
 
-Invariant: a dataflow has one writing transaction at a time, and a transaction sees one instant. SQLite serialises all
-transactions; on PostgreSQL the dataflow's row is locked first, and a read-only transaction has a snapshot. So a
-decision and its consequences are atomic.
+Invariant: a dataflow has one writing transaction at a time, and a transaction sees one instant. SQLite has one writing
+transaction at a time; on PostgreSQL the dataflow's row is locked first. A transaction that only reads has a snapshot,
+and waits for no other. So a decision and its consequences are atomic.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import URL, Engine, inspect, select, text
@@ -27,12 +28,12 @@ from weir.ledger.database.postgres import (
     patiently,
     postgres_engine,
     postgres_error,
-    read_only,
 )
+from weir.ledger.database.reading import begin_as, reading_options, refuse_writing
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "0007"
+HEAD = "0010"
 """The newest migration; a ledger at any other revision is migrated or refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
@@ -43,6 +44,10 @@ ATTEMPTS = 3
 T = TypeVar("T")
 
 _STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
+
+
+class NotMigrated(Misconfigured):
+    """The ledger is not there, or has the tables of an older Weir, and who opens it may not change that."""
 
 
 class Ledger:
@@ -66,12 +71,30 @@ class Ledger:
             patiently(partial(_bring_to_head, engine, shown), is_busy)
         return cls(engine)
 
+    @classmethod
+    def open_as_it_is(cls, url: str) -> Ledger:
+        """Open `url`, creating and migrating nothing: for a page, which a person may only read.
+
+        Raises NotMigrated for one that is not there, or is at an older revision, Misconfigured for a newer one, and
+        Retryable if the database does not answer.
+        """
+        parsed = _parsed(url)
+        shown = parsed.render_as_string(hide_password=True)
+        if parsed.drivername != DRIVER and not Path(parsed.database or "").exists():
+            raise NotMigrated(f"there is no ledger {shown}, and a reader creates none: the first task or command does")
+        engine = _engine(parsed)
+        with _database_errors(parsed):
+            _require_head(*patiently(partial(_revision, engine), is_busy), shown)
+        return cls(engine)
+
     @contextmanager
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
         """Give a session that is committed at the end, or rolled back by an error.
 
-        It excludes all other transactions of `dataflow`; without a dataflow it is read-only. Waits for a server that is
-        starting. Raises Retryable if the ledger does not answer.
+        It excludes all other transactions of `dataflow`; without a dataflow it only reads. No store is asked in one
+        that writes: all others wait for it. Waits for a server that is starting. Raises Retryable if the ledger does
+        not answer: if that was to the commit, the changes may be there, or may still come. A later transaction of
+        `dataflow` begins when that is decided; until it has looked, nothing that was written for them may be deleted.
         """
         with _database_errors(self._engine.url), self._begun(dataflow) as session:
             yield session
@@ -109,11 +132,8 @@ class Ledger:
         return patiently(begin, is_coming) if self._is_server else begin()
 
     def _enter(self, session: Session, dataflow: str | None) -> None:
-        if not self._is_server:
-            return  # SQLite's transactions begin with the lock of the whole database
-        if dataflow is None:
-            read_only(session)
-        else:
+        begin_as(session, reads=dataflow is None)  # SQLite's waits here for the lock of the whole database
+        if dataflow is not None and self._is_server:
             lock_dataflow(session, dataflow)
 
     def close(self) -> None:
@@ -136,7 +156,9 @@ def _parsed(url: str) -> URL:
 
 
 def _engine(url: URL) -> Engine:
-    return postgres_engine(url) if url.drivername == DRIVER else sqlite_engine(url)
+    engine = postgres_engine(url) if url.drivername == DRIVER else sqlite_engine(url)
+    refuse_writing(engine)
+    return engine
 
 
 @contextmanager
@@ -158,7 +180,26 @@ def _bring_to_head(engine: Engine, shown: str) -> None:
     found, is_ledger = _revision(engine)
     if found == HEAD:
         return
-    from weir.ledger.database.migrate import known_revisions, upgrade  # noqa: PLC0415 - alembic is slow to import and rarely needed
+    from weir.ledger.database.migrate import upgrade  # noqa: PLC0415 - alembic is slow to import and rarely needed
+
+    _require_known(found, shown, is_ledger=is_ledger)
+    with _migrating:
+        upgrade(engine)
+
+
+def _require_head(found: str | None, is_ledger: bool, shown: str) -> None:  # noqa: FBT001
+    if found == HEAD:
+        return
+    _require_known(found, shown, is_ledger=is_ledger)
+    raise NotMigrated(
+        f"the ledger {shown} is at revision {found or 'none'}, older than {HEAD}, which this Weir needs: type `weir "
+        "ledger upgrade`; the next task or command of this Weir migrates it, too"
+    )
+
+
+def _require_known(found: str | None, shown: str, *, is_ledger: bool) -> None:
+    """Refuse another program's tables, and those of a newer Weir. Raises Misconfigured."""
+    from weir.ledger.database.migrate import known_revisions  # noqa: PLC0415 - alembic is slow to import
 
     if found is not None and not is_ledger:
         raise Misconfigured(
@@ -170,13 +211,11 @@ def _bring_to_head(engine: Engine, shown: str) -> None:
             f"the ledger {shown} is at revision {found}, newer than {HEAD}, the newest that this Weir knows: "
             "install the Weir that wrote it, or point WEIR_LEDGER to another ledger"
         )
-    with _migrating:
-        upgrade(engine)
 
 
 def _revision(engine: Engine) -> tuple[str | None, bool]:
     """Return the revision of the database's tables, if they have one, and whether they are a ledger's."""
-    with engine.connect() as connection:
+    with engine.connect().execution_options(**reading_options(engine.dialect.name)) as connection:
         tables = inspect(connection)
         if not tables.has_table("alembic_version"):
             return None, False

@@ -28,6 +28,11 @@ def last_publication(session: Session, run: str, sink: str) -> PublicationRow | 
     return session.scalar(_LAST, {"run": run, "sink": sink})
 
 
+def is_expiring(row: PublicationRow) -> bool:
+    """Report whether the pointer of a version is deleted, or may be at any moment."""
+    return row.expiring_at is not None or row.expired_at is not None
+
+
 def next_version(session: Session, run: str, sink: str) -> int:
     """Return the next version number."""
     highest = session.scalar(
@@ -53,6 +58,6 @@ def complete_publications(session: Session, run: str, attempt: str, now: datetim
     """Record that the pointers of `attempt` exist. Raises Conflict if one has expired."""
     query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.attempt == attempt)
     for row in session.scalars(query):
-        if row.expired_at is not None:
+        if is_expiring(row):
             raise Conflict(f"version {row.version} of {row.sink} has expired before it was complete: begin again")
         row.published_at = row.published_at or now

@@ -31,9 +31,12 @@ _CURRENT = select(ResultRow).where(
     ResultRow.is_current,
 )
 
-_DAMAGED = select(ResultRow.attempt).where(
+_DAMAGED = select(ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout).where(
     ResultRow.attempt.in_(bindparam("attempts", expanding=True)), ResultRow.fault == Fault.DAMAGED.value
 )
+
+ResultKey = tuple[str, str, int, str]
+"""The attempt, stage, subtask and layout of a result, which no other result has."""
 
 _OUT_OF_USE = (PartitionState.LOST.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
 _TOUCHED = update(RunRow.__table__).where(RunRow.__table__.c.id == bindparam("of")).values(released_at=None)  # type: ignore[arg-type]
@@ -152,10 +155,13 @@ def record_found(session: Session, results: Iterable[CurrentResult], now: dateti
                 session.execute(_TOUCHED, {"of": row.run})
 
 
-def damaged_attempts(session: Session, attempts: Iterable[str]) -> frozenset[str]:
-    """Return those of `attempts` with a damaged result, current or not."""
-    asked = set(attempts)
-    return frozenset(session.scalars(_DAMAGED, {"attempts": list(asked)})) if asked else frozenset()
+def damaged_results(session: Session, attempts: Iterable[str]) -> frozenset[ResultKey]:
+    """Return the results of `attempts` that were found damaged, current or not; their other results are whole."""
+    asked = sorted(set(attempts))
+    if not asked:
+        return frozenset()
+    rows = session.execute(_DAMAGED, {"attempts": asked}).tuples()
+    return frozenset((attempt, stage, subtask, layout) for attempt, stage, subtask, layout in rows)
 
 
 def transition(session: Session, row: ResultRow, to: PartitionState, reason: str, now: datetime) -> None:

@@ -17,15 +17,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, RunRow, SourceSliceRow, Table
+from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
+from weir.ledger.names import SHOWN, unknown_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
@@ -46,13 +47,13 @@ _SLICES = select(SourceSliceRow.slices).where(
 
 _NEWEST_PINNED = (
     select(RunRow.pinned)
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.pinned.is_not(None))
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_pinned)
     .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
     .limit(1)
 )
 
-SHOWN = 20
-"""The largest number of runs that an error names."""
+FIRST_LINEAGE = 1
+"""The lineage of a dataflow at its first begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
     """Return the row of a dataflow, added at its first begin. Raises Retryable if its results are in another store."""
     row = session.scalar(_DATAFLOW, {"dataflow": name})
     if row is None:
-        row = DataflowRow(name=name, lineage=1, store_id=store_id)
+        row = DataflowRow(name=name, lineage=FIRST_LINEAGE, store_id=store_id)
         session.add(row)
         session.flush()
     if row.store_id != store_id:
@@ -180,37 +181,43 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         # Not pinned: the first DagRun that begins owns the epoch.
         row.dag_id, row.run_id, row.deleted_at = new.dag_id, new.run_id, None
         set_aside(session, row.id)
+    was_expired, row.expired_at = row.expired_at is not None, None
     if row.pinned is None:
         require_no_secrets(dataflow.name, (), new.parameters)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
         row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
-        row.task_prefix, row.predecessor = new.task_prefix, _predecessor(session, new, epoch, now)
+        row.task_prefix, row.predecessor = new.task_prefix, predecessor_of(session, new, epoch, now)
         session.flush()
         is_backwards = new.previous is not None and new.previous.is_queued
         require_sound_epoch(session, row, new.dataflow, is_backwards=is_backwards)
         on_pin(row)
-    elif row.expired_at is not None:
-        row.expired_at = None  # its record is written again, from which its new results can be found
+    elif was_expired:
         session.flush()
-        on_pin(row)
+        on_pin(row)  # its record is written again, from which its new results can be found
     return _run(row, dataflow.lineage)
 
 
-def _predecessor(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
+def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
     """Return the newest earlier epoch, begun or not: Airflow starts several runs at once, in any order."""
-    known = _newest_before(session, new.dataflow.name, epoch)
+    known = newest_before(session, new.dataflow.name, epoch)
     if new.previous is None:
         return known
     earlier = epoch_of(new.previous.interval[0])
     if earlier >= epoch or (known is not None and known >= earlier):
         return known
     owner = (new.previous.dag_id, new.previous.run_id, new.previous.interval)
-    session.add(_row(new, earlier, owner, now))
+    row = session.scalar(_OF_EPOCH, {"dataflow": new.dataflow.name, "epoch": earlier})
+    if row is None:
+        session.add(_row(new, earlier, owner, now))
+    else:  # given up, and created again in Airflow
+        (row.dag_id, row.run_id, _), row.deleted_at = owner, None
     return earlier
 
 
-def _newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
-    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch)
+def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
+    """Return the newest earlier epoch, without those that never began and whose DagRun was deleted."""
+    is_given_up = ~RunRow.is_pinned & RunRow.deleted_at.is_not(None)
+    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch, ~is_given_up)
     return session.scalar(query)
 
 
@@ -286,23 +293,32 @@ def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
 
 
 def named_run(session: Session, name: str) -> RunRow:
-    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names known runs."""
-    known = runs_of(session)
-    matching = [row for row in known if name in (row.id, row.run_id)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        raise Misconfigured(
-            f"{name} is a run of several dataflows: type one of {', '.join(row.id for row in matching)} instead"
-        )
-    listed = ", ".join(f"{row.id} ({row.run_id})" for row in known[-SHOWN:]) or "none at all"
-    more = f", and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
-    raise Misconfigured(f"the ledger knows no run {name}; it knows {listed}{more}")
+    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names similar runs."""
+    found = run_if_known(session, name)
+    if found is None:
+        raise unknown_run(session, name)
+    return found
+
+
+def run_if_known(session: Session, name: str) -> RunRow | None:
+    """Return the run of this name, if there is one. Raises Misconfigured if it is that of several."""
+    query = select(RunRow).where(or_(RunRow.id == name, RunRow.run_id == name)).order_by(RunRow.dataflow, RunRow.epoch)
+    found = list(session.scalars(query))
+    if len(found) > 1:
+        named = ", ".join(row.id for row in found[:SHOWN]) + (f" and {len(found) - SHOWN} more" * (len(found) > SHOWN))
+        raise Misconfigured(f"{name} is a run of several dataflows: type one of {named} instead")
+    return found[0] if found else None
 
 
 def mark_closed(session: Session, run: str, now: datetime | None) -> None:
     """Record that all results of `run` are valid since `now`, unless they already were; None: that they are not."""
     session.connection().execute(_REOPEN if now is None else _CLOSE, {"run": run, "now": now})
+
+
+def note_close(session: Session, run: str) -> None:
+    """Record that the closing task commits after all results that the run has now."""
+    newest = select(func.max(ResultRow.id)).where(ResultRow.run == run).scalar_subquery()
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=newest))
 
 
 def forget_pin(session: Session, run: str) -> None:
@@ -320,6 +336,7 @@ def set_aside(session: Session, run: str) -> None:
     # The distance is so large that no attempt gets the present number of another.
     by = most - least + 1
     session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
+    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
 
 
 def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:

@@ -101,7 +101,7 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
     row = session.get_one(RunRow, run)
     topology = like if row.pinned is None else topology_of(row.pinned)
     predecessor = None if row.predecessor is None else RunRef(run_key(row.dataflow, row.predecessor))
-    return EarlierRun(run, topology, predecessor, row.pinned is not None, row.has_dag_run)
+    return EarlierRun(run, topology, predecessor, row.has_dag_run)
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:

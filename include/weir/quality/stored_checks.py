@@ -125,7 +125,7 @@ def checks_now(
     Raises Misconfigured for a suite that is missing or invalid.
     """
     with services.ledger.transaction() as session:
-        query = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None), RunRow.has_dag_run)
+        query = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.is_pinned, RunRow.has_dag_run)
         newest = session.scalar(query.order_by(RunRow.epoch.desc()).limit(1))
     flows = [pinned] if newest is None else [topology_of(newest).dataflow, pinned]
     stages = [each for flow in flows for each in flow.stages if each.name == stage]

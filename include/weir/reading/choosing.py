@@ -12,8 +12,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import DataflowRow, PublicationRow, ResultRow, RunRow
-from weir.ledger.runs import SHOWN, runs_of, topology_of
+from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
+from weir.ledger.names import NO_RUN, SHOWN, require_dataflow, unknown_run
+from weir.ledger.runs import runs_of, topology_of
 from weir.reading.availability import Chosen, current_results, published_results, results_of_attempt
 from weir.topology.regions import Topology
 
@@ -28,9 +29,9 @@ def choose(session: Session, dataflow: str, run: When, stage: str | None, attemp
     """
     known = runs_of(session, dataflow)
     if not known:
-        names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
-        raise Misconfigured(f"the ledger knows no run of a dataflow {dataflow}; it knows the dataflows: {names}")
-    wanted = None if run is None else _named(dataflow, known, run)
+        require_dataflow(session, dataflow)
+        raise Misconfigured(f"dataflow {dataflow} has no run: {NO_RUN}")
+    wanted = None if run is None else _named(session, dataflow, known, run)
     if attempt is not None:
         return _of_attempt(session, dataflow, wanted, stage, attempt)
     begun = [each for each in known if each.pinned is not None]
@@ -70,7 +71,7 @@ def _topology(row: RunRow) -> Topology:
 # Which run
 
 
-def _named(dataflow: str, known: list[RunRow], run: str | date) -> RunRow:
+def _named(session: Session, dataflow: str, known: list[RunRow], run: str | date) -> RunRow:
     if isinstance(run, str):
         for row in known:
             if run in (row.id, row.run_id, row.epoch):
@@ -78,10 +79,11 @@ def _named(dataflow: str, known: list[RunRow], run: str | date) -> RunRow:
     found = _at(known, _time(run))
     if len(found) == 1:
         return found[0]
-    listed = ", ".join(f"{row.id} ({row.run_id})" for row in (found or known)[-SHOWN:])
     if found:
-        raise Misconfigured(f"{dataflow} has several runs of {run}: name one of {listed}")
-    raise Misconfigured(f"{dataflow} has no run {run}; the ledger knows {listed}")
+        listed = ", ".join(f"{row.id} ({row.run_id})" for row in found[-SHOWN:])
+        more = f" or {len(found) - SHOWN} earlier ones" if len(found) > SHOWN else ""
+        raise Misconfigured(f"{dataflow} has several runs of {run}: name one of {listed}{more}")
+    raise unknown_run(session, str(run), dataflow)
 
 
 def _time(run: str | date) -> date | None:

@@ -60,6 +60,8 @@ class StateAt:
     partitions: tuple[OpenStatePartition, ...]
     advice: str
     """Return the command that restores a missing file."""
+    is_stale: bool = False
+    """Whether the newest epoch cannot be read, and this is the newest whole one."""
 
 
 class OpenedState:
@@ -97,6 +99,11 @@ class OpenedState:
     def checkpoint(self) -> int | None:
         """The number of the checkpoint that it is read from; None for what the epoch has committed."""
         return self._at.checkpoint
+
+    @property
+    def stale(self) -> bool:
+        """Whether newer state is being computed: no epoch was named, and the newest cannot be read now."""
+        return self._at.is_stale
 
     @property
     def keys(self) -> tuple[str, ...]:

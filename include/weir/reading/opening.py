@@ -16,7 +16,7 @@ from weir.reading.availability import manifests_of
 from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
 from weir.reading.opened_state import OpenedState
-from weir.reading.state_opening import open_snapshot, open_state
+from weir.reading.state_opening import open_newest_state, open_snapshot, open_state
 
 
 @overload
@@ -37,6 +37,7 @@ def open_results(
     *,
     state: str,
     checkpoint: int | str | None = None,
+    fresh: bool = False,
     attempt: str | None = None,
     services: Services | None = None,
 ) -> OpenedState: ...
@@ -49,6 +50,7 @@ def open_results(
     *,
     state: str | None = None,
     checkpoint: int | str | None = None,
+    fresh: bool = False,
     attempt: str | None = None,
     services: Services | None = None,
 ) -> OpenedResults | OpenedState:
@@ -57,9 +59,11 @@ def open_results(
     `run` is DATAFLOW@EPOCH, Airflow's run id, an epoch, a date or a time (UTC) of the run's data interval; None is the
     newest run in which the stage has been made. `stage` is a sink (its newest published version) or any stage that is
     written; None is the dataflow's only sink. `state` names a keyed state instead: that which the run has left, or that
-    of a checkpoint or savepoint, given by `checkpoint`: its number, a savepoint's name, or its folder. `attempt` opens
-    what one attempt has written, also in quarantine: that of its own subtask. Ledger and store are those of the
-    environment, or of the local stack, unless `services` are given.
+    of a checkpoint or savepoint, given by `checkpoint`: its number, a savepoint's name, or its folder. If none is named
+    and the newest epoch's state cannot be read, as while a correction of an earlier epoch cascades, that of the newest
+    epoch that is whole is opened, and is `stale`; with `fresh` that is refused. `attempt` opens what one attempt has
+    written, also in quarantine: that of its own subtask. Ledger and store are those of the environment, or of the local
+    stack, unless `services` are given.
 
     Raises Misconfigured for what is not known, Unreadable for what was released, lost, or is not valid (it says what
     brings it back), and Retryable where ledger or store do not answer.
@@ -69,6 +73,8 @@ def open_results(
         services = services or closing.enter_context(opened_services())
         if state is not None and checkpoint is not None:
             return open_snapshot(services, dataflow, str(checkpoint), state, closing)
+        if state is not None and run is None and attempt is None:
+            return open_newest_state(services, dataflow, state, closing, is_fresh=fresh)
         if state is not None:
             return open_state(services, dataflow, run, state, closing, attempt)
         return _open_stage(services, dataflow, run, stage, closing, attempt)

@@ -1,13 +1,14 @@
 """Selects the state that a reader names: at the end of an epoch, or in a checkpoint or savepoint.
 
 Invariants: a reader gets only committed state, or exactly the files that a manifest names. The lease begins in the
-transaction that finds the state; a savepoint needs none, since only its owner deletes it.
+transaction that finds the state; a savepoint needs none, since only its owner deletes it. Stale state is given only if
+no epoch is named, of one epoch as a whole, and says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from sqlalchemy import select
@@ -17,18 +18,20 @@ from weir.coordination.read_leases import ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
 from weir.environment import open_store
-from weir.errors import Loss, Misconfigured
+from weir.errors import Fault, Loss, Misconfigured
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import checkpoint_path
 from weir.ledger.checkpoints import checkpoint_row, retained_checkpoints
 from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
+from weir.ledger.names import require_dataflow
 from weir.ledger.runs import runs_of, topology_of
 from weir.reading.availability import Chosen, Unreadable, manifests_of
 from weir.reading.choosing import When, choose
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.snapshots.source import Folder, find_source
 from weir.state.checkpoint_content import read_checkpoint
+from weir.state.compactions import missing_files
 from weir.state.file_rules import expired_until
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
@@ -36,8 +39,47 @@ from weir.topology.regions import Topology
 _SHOWN = 10
 
 
+def open_newest_state(
+    services: Services, dataflow: str, name: str, closing: ExitStack, *, is_fresh: bool
+) -> OpenedState:
+    """Open the state that the newest epoch has left; unless `is_fresh`, else that of the newest epoch that is whole.
+
+    An epoch is whole if its state can be read, or that of its checkpoint: while a correction of an earlier epoch
+    cascades, it is as it was before. Raises Misconfigured, Unreadable, Retryable.
+    """
+    try:
+        return open_state(services, dataflow, None, name, closing)
+    except Unreadable:
+        if is_fresh:
+            raise
+        for run, checkpoint in _whole_candidates(services, dataflow, name):
+            with suppress(Unreadable, Misconfigured):
+                if checkpoint is None:
+                    return open_state(services, dataflow, run, name, closing, is_stale=True)
+                return _open_checkpoint(services, dataflow, checkpoint, name, closing, is_stale=True)
+        raise
+
+
+def _whole_candidates(services: Services, dataflow: str, name: str) -> list[tuple[str, int | None]]:
+    """Return runs that may have the state, newest epoch first: as they have left it (None), or in their checkpoint."""
+    with services.ledger.transaction() as session:
+        present = select(ResultRow.run).join(RunRow, RunRow.id == ResultRow.run)
+        present = present.where(RunRow.dataflow == dataflow, ResultRow.stage == name, ResultRow.is_current)
+        found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(present)}
+        for row in kept_checkpoints(session, dataflow):
+            found.setdefault(row.run, []).append(row.number)
+    return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
+
+
 def open_state(
-    services: Services, dataflow: str, run: When, name: str, closing: ExitStack, attempt: str | None = None
+    services: Services,
+    dataflow: str,
+    run: When,
+    name: str,
+    closing: ExitStack,
+    attempt: str | None = None,
+    *,
+    is_stale: bool = False,
 ) -> OpenedState:
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
     with services.ledger.transaction(dataflow) as session:
@@ -51,17 +93,24 @@ def open_state(
         numbers = [row.id for row in chosen.rows]
         claim = claimed(session, services, dataflow, numbers, reader("weir.open"), chosen.states)
     lease = ReadLease(claim)
-    closing.callback(lease.close)
     try:
         manifests = manifests_of(services, chosen)
-    except Unreadable as error:
-        raise _unreadable(error.losses, dataflow, run, retained) from None
+    except BaseException as error:
+        lease.close()
+        if isinstance(error, Unreadable):
+            raise _unreadable(error.losses, dataflow, run, retained) from None
+        raise
+    closing.callback(lease.close)
     at = _of_epoch(topology, name, chosen, manifests, advice_on(chosen.run, retained))
-    return OpenedState(services.store, at, lease, closing.pop_all())
+    return OpenedState(services.store, replace(at, is_stale=is_stale), lease, closing.pop_all())
 
 
 def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
-    """Return the keyed states of all runs in the ledger: dataflows may add and remove states."""
+    """Return the keyed states of all runs in the ledger: dataflows may add and remove states.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
+    require_dataflow(session, dataflow)
     flows = [topology_of(row.pinned).dataflow for row in runs_of(session, dataflow) if row.pinned is not None]
     states = (state for flow in flows for stage in flow.stages for state in stage.states)
     return tuple(sorted({state.name for state in states if state.kind is StateKind.KEYED}))
@@ -144,7 +193,7 @@ def open_snapshot(services: Services, dataflow: str, which: str, name: str, clos
         if is_own:
             return _open_checkpoint(services, dataflow, int(which), name, closing)
     source = find_source(services, dataflow, which, open_store)
-    with services.ledger.transaction(dataflow) as session:
+    with services.ledger.transaction() as session:  # a lease on no result
         lease = ReadLease(claimed(session, services, dataflow, [], reader("weir.open")))
     closing.callback(lease.close)
     advice = f"The savepoint in {source.folder.url} is not whole any more: `weir savepoint list` tells of others"
@@ -152,7 +201,9 @@ def open_snapshot(services: Services, dataflow: str, which: str, name: str, clos
     return OpenedState(source.folder.store, at, lease, closing.pop_all())
 
 
-def _open_checkpoint(services: Services, dataflow: str, number: int, name: str, closing: ExitStack) -> OpenedState:
+def _open_checkpoint(
+    services: Services, dataflow: str, number: int, name: str, closing: ExitStack, *, is_stale: bool = False
+) -> OpenedState:
     with services.ledger.transaction(dataflow) as session:
         row = _retained(session, dataflow, number)
         results = list(session.scalars(select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.stage == name)))
@@ -169,7 +220,22 @@ def _open_checkpoint(services: Services, dataflow: str, number: int, name: str, 
     at = _of_checkpoint(
         checkpoint, _snapshot(checkpoint, name), advice_on(checkpoint.run, retained), Folder(services.store, "")
     )
-    return OpenedState(services.store, at, lease, closing.pop_all())
+    if is_stale:
+        _require_files(services, at)
+    return OpenedState(services.store, replace(at, is_stale=is_stale), lease, closing.pop_all())
+
+
+def _require_files(services: Services, at: StateAt) -> None:
+    """Require that all files of a state exist. Raises Unreadable."""
+    missing = missing_files(services, [file for part in at.partitions for file in part.files])
+    losses = [
+        Loss(at.run, at.state.name, part.subtask, part.layout, part.attempt, Fault.MISSING, f"{file.path} is gone")
+        for part in at.partitions
+        for file in part.files
+        if file.path in missing
+    ]
+    if losses:
+        raise Unreadable(losses, at.advice)
 
 
 def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:

@@ -30,7 +30,14 @@ from weir.formats.paths import (
     numbers_folder,
     savepoints_folder,
 )
-from weir.ledger.checkpoints import CheckpointStatus, checkpoint_row, checkpoints_of, enter_checkpoint, enter_taken
+from weir.ledger.checkpoints import (
+    CheckpointStatus,
+    checkpoint_row,
+    checkpoints_of,
+    enter_checkpoint,
+    enter_taken,
+    results_named,
+)
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.restores import last_restore, origins_of
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
@@ -160,7 +167,7 @@ def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str
         row = enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at))
     elif row.status == CheckpointStatus.PENDING.value and not _is_closed(session, found.run):
         row.status = CheckpointStatus.FAILED.value
-    row.deleted_at = None
+    row.deleted_at, row.results = None, results_named(session, found)
     if row.status != CheckpointStatus.FAILED.value:
         row.status = CheckpointStatus.COMPLETED.value
         row.completed_at = row.completed_at or datetime.fromisoformat(found.completed_at)
@@ -210,7 +217,7 @@ def _enter_savepoint(session: Session, source: Source) -> None:
 
 
 def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
-    """Read the numbers of savepoints in other stores and of dropped ones, with their folders. Raises Retryable."""
+    """Read the numbers of savepoints in other stores, and of what was deleted, with their folders. Raises Retryable."""
     folder = numbers_folder(dataflow)
     try:
         names = [name for name, _ in services.store.list(folder)]
@@ -221,7 +228,8 @@ def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
 
 
 def restore_numbers(session: Session, dataflow: str, taken: Mapping[int, str], now: datetime) -> None:
-    """Enter numbers of savepoints as taken that the ledger does not have."""
+    """Enter numbers as taken that the ledger does not have; a savepoint has a folder."""
     for number, url in taken.items():
         if checkpoint_row(session, dataflow, number) is None:
-            enter_taken(session, dataflow, number, now, SnapshotKind.SAVEPOINT, url)
+            kind = SnapshotKind.SAVEPOINT if url else SnapshotKind.CHECKPOINT
+            enter_taken(session, dataflow, number, now, kind, url)

@@ -87,7 +87,7 @@ def restore_run(session: Session, record: RunRecord) -> RunRow:
     row.interval_start, row.interval_end = (datetime.fromisoformat(each) for each in record.interval)
     row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
     row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
-    row.created_at = datetime.fromisoformat(record.created_at)
+    row.created_at, row.abandoned = datetime.fromisoformat(record.created_at), list(record.abandoned)
     dataflow = session.get_one(DataflowRow, record.dataflow)
     dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
     session.flush()

@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.run_records import record_of
+from weir.coordination.run_records import record_of, write_records
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
@@ -125,6 +125,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
     with services.ledger.transaction(name) as session:
         ensure_dataflow(session, name, store_id)
         lineage = stop_everything(session, name, services.now())
+    write_records(services, name)  # or an older pin in the store would replace that of the ledger
     found = catalogue(services.store, name)
     checkpoints, savepoints = stored_checkpoints(services, name), stored_savepoints(services, name)
     numbers = kept_numbers(services, name)

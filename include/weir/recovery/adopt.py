@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.run_records import write_record
+from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, end
@@ -58,11 +58,16 @@ def adopt(services: Services, name: str) -> Adoption:
         found = named_run(session, name)
     services.store_id()
     with services.ledger.transaction(found.dataflow) as session:
-        return free_run(session, services, session.get_one(RunRow, found.id), MOVED)
+        adoption = free_run(session, services, session.get_one(RunRow, found.id), MOVED)
+    write_record(services, found.id)
+    return adoption
 
 
 def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:
-    """Take all of a run out of use and remove its pin; `reason` is recorded with the results."""
+    """Take all of a run out of use and remove its pin; `reason` is recorded with the results.
+
+    Its record in the store is due from then on.
+    """
     now = services.now()
     fenced = _fence(session, row.id, now)
     results = supersede_all(session, row.id, reason, now)
@@ -71,7 +76,7 @@ def free_run(session: Session, services: Services, row: RunRow, reason: str) -> 
     forget_pin(session, row.id)
     row.closed_at = None
     session.flush()
-    write_record(services, session, row)
+    owe_record(session, row)
     return Adoption(run=row.id, dag_id=row.dag_id, run_id=row.run_id, results=results, fenced=fenced, owed=owed)
 
 

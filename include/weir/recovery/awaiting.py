@@ -128,7 +128,8 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
         raise Misconfigured(
             f"{region} is read as the epoch before, but Airflow has no such task instance ({answer.item.task_id}, map "
             f"index {answer.item.map_index}, in run {run.run_id}): have that interval run again (a backfill, or a "
-            f"trigger with its date), or `weir run adopt {run.id}` if its dataflow has changed; then clear this task"
+            f"trigger with its date), or give its results up with `weir run adopt {run.id}`: if its DagRun is deleted, "
+            "this epoch then goes on from the one before; then clear this task"
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(

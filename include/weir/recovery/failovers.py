@@ -19,11 +19,12 @@ from sqlalchemy.orm import Session
 
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.runs import Run
+from weir.ledger.names import require_dataflow, unknown_run
+from weir.ledger.runs import Run, run_if_known, run_key
 from weir.recovery.history import NotDeterministic, findings_of
 from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
-from weir.topology.ids import RunId, run_ref
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
 _DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
@@ -46,11 +47,15 @@ class FailoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailoverReport:
-    """A failover, its plan, the recomputed results of its clears, and the non-deterministic results among these."""
+    """A failover, its plan, the recomputed results of its clears, and the non-deterministic results among these.
+
+    `spared` is the number of regions of the run that have not run again because of it.
+    """
 
     row: FailoverRow
     plan: Plan
     recomputed: Total
+    spared: int
     findings: tuple[NotDeterministic, ...]
 
     @property
@@ -73,6 +78,7 @@ class FailoverReport:
             "labels": row.labels or {},
             "plan": self.plan.to_json(),
             "recomputed": asdict(self.recomputed),
+            "spared": self.spared,
             "not_deterministic": [asdict(each) for each in self.findings],
             "usual_causes": USUAL_CAUSES if self.findings else None,
         }
@@ -145,8 +151,13 @@ def failovers_of(session: Session, dataflow: str | None = None, epoch: str | Non
 
 
 def failover_reports(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverReport]:
-    """Return the reports of past failovers, oldest first."""
-    return [_report(session, row) for row in failovers_of(session, dataflow, epoch)]
+    """Return the reports of past failovers, oldest first. Raises Misconfigured for an unknown dataflow or epoch."""
+    found = failovers_of(session, dataflow, epoch)
+    if not found and dataflow is not None:
+        require_dataflow(session, dataflow)
+        if epoch is not None and run_if_known(session, run_key(dataflow, epoch)) is None:
+            raise unknown_run(session, run_key(dataflow, epoch), dataflow)
+    return [_report(session, row) for row in found]
 
 
 def _report(session: Session, row: FailoverRow) -> FailoverReport:
@@ -154,7 +165,18 @@ def _report(session: Session, row: FailoverRow) -> FailoverReport:
     caused = [attempt for clear in clears for attempt in _caused_by(session, clear)]
     costs = costs_of_attempts(session, caused)
     recomputed = total_of(_finished(caused, costs))
-    return FailoverReport(row, Plan.from_json(row.plan), recomputed, findings_of(session, list(costs)))
+    plan = Plan.from_json(row.plan)
+    spared = len(plan.spared()) - _changed(session, row, plan)
+    return FailoverReport(row, plan, recomputed, spared, findings_of(session, list(costs)))
+
+
+def _changed(session: Session, failover: FailoverRow, plan: Plan) -> int:
+    """Return how many regions were cleared since then, as an input of theirs had changed."""
+    query = select(PendingClearRow.region, PendingClearRow.subtask, PendingClearRow.expected_try).where(
+        PendingClearRow.run == failover.run
+    )
+    cleared = {(region, subtask, number) for region, subtask, number in session.execute(query)}
+    return sum((step.region.name, step.region.subtask, step.after_try) in cleared for step in plan.spared())
 
 
 def _caused_by(session: Session, clear: PendingClearRow) -> list[AttemptRow]:
@@ -181,16 +203,54 @@ def _finished(rows: Iterable[AttemptRow], costs: dict[str, Cost]) -> list[Cost |
     return [costs[row.id] if row.ended_at is not None else None for row in rows]
 
 
-def costs_of(session: Session, runs: Collection[str], current: str) -> dict[RegionId, Cost]:
-    """Return the costs of the newest committed attempts of `runs`, by region; those of `current` have no run."""
+def costs_of(session: Session, run: Run, regions: Iterable[RegionId]) -> dict[RegionId, Cost]:
+    """Return the costs of the newest committed attempts of regions; those of the run itself have no run.
+
+    A region that has not committed in its run has the cost of the newest epoch in which it has.
+    """
+    wanted = {(each.run_id(run.id), each.name, each.subtask): each for each in regions}
     query = (
         select(AttemptRow)
-        .where(AttemptRow.run.in_(runs), AttemptRow.state == AttemptState.COMMITTED.value)
+        .where(AttemptRow.run.in_({of for of, _, _ in wanted}), AttemptRow.state == AttemptState.COMMITTED.value)
         .order_by(AttemptRow.try_number)
     )
-    newest = {RegionId(row.region, row.subtask, run_ref(row.run, current)): row for row in session.scalars(query)}
+    newest = {
+        wanted[key]: row for row in session.scalars(query) if (key := (row.run, row.region, row.subtask)) in wanted
+    }
+    missing = wanted.values() - newest.keys()
+    of_epochs = _newest_of_epochs(session, run.dataflow.name, {each.name for each in missing})
+    for each in missing:
+        if (row := of_epochs.get((each.name, each.subtask))) is not None:
+            newest[each] = row
     costs = costs_of_attempts(session, newest.values())
     return {region: costs[row.id] for region, row in newest.items()}
+
+
+def _newest_of_epochs(session: Session, dataflow: str, names: Collection[str]) -> dict[tuple[str, int], AttemptRow]:
+    """Return the newest committed attempts of regions in any epoch, by name and subtask."""
+    if not names:
+        return {}
+    epochs = (
+        select(AttemptRow.region, AttemptRow.subtask, func.max(RunRow.epoch).label("epoch"))
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(RunRow.dataflow == dataflow, AttemptRow.region.in_(names))
+        .where(AttemptRow.state == AttemptState.COMMITTED.value)
+        .group_by(AttemptRow.region, AttemptRow.subtask)
+        .subquery()
+    )
+    query = (
+        select(AttemptRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .join(
+            epochs,
+            (epochs.c.region == AttemptRow.region)
+            & (epochs.c.subtask == AttemptRow.subtask)
+            & (epochs.c.epoch == RunRow.epoch),
+        )
+        .where(RunRow.dataflow == dataflow, AttemptRow.state == AttemptState.COMMITTED.value)
+        .order_by(AttemptRow.try_number)
+    )
+    return {(row.region, row.subtask): row for row in session.scalars(query)}
 
 
 def costs_of_attempts(session: Session, attempts: Iterable[AttemptRow]) -> dict[str, Cost]:

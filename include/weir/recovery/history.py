@@ -6,8 +6,8 @@ Invariant: it changes nothing in the ledger.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from typing import TypeVar
@@ -17,14 +17,25 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.execution.run_state import ReadResult, RunState
-from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.clears import clears_of_run
+from weir.ledger.database.tables import (
+    AttemptRow,
+    FailedBeginRow,
+    FailoverRow,
+    PendingClearRow,
+    PublicationRow,
+    ResultRow,
+    RunRow,
+)
+from weir.ledger.failed_begins import failed_begins, failed_begins_of, region_of_begin
+from weir.ledger.names import require_dataflow, similar, unknown_run
 from weir.ledger.reads import reads_of
-from weir.ledger.runs import named_run, run_by_id, runs_of
+from weir.ledger.runs import run_by_id, run_if_known, runs_of, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.ids import run_ref
-from weir.topology.regions import RegionId
+from weir.topology.regions import RegionId, Topology
 
 Row = TypeVar("Row", AttemptRow, PendingClearRow)
 
@@ -36,27 +47,28 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """A run, with the numbers of its regions whose results are valid, stale or missing."""
+    """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed."""
 
-    id: str
     dataflow: str
     epoch: str
-    dag_id: str
     run_id: str
-    is_pinned: bool
-    valid: int
-    stale: int
-    missing: int
-    published: Mapping[str, int]
+    state: str
+    not_begun: tuple[RegionId, ...] = ()
+    published: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """The attempts and clears of a region, oldest first."""
+    """The attempts and clears of a region, oldest first, and its newest try that was never registered.
+
+    `run` is its id in the ledger; empty if the run has not begun.
+    """
 
     region: RegionId
+    run: str
     attempts: tuple[AttemptRow, ...]
     clears: tuple[PendingClearRow, ...]
+    failed_begins: tuple[FailedBeginRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,36 +95,65 @@ class NotDeterministic:
 
 
 def run_overviews(session: Session, dataflow: str | None = None) -> list[RunOverview]:
-    """Return all runs, of one dataflow or of all, by dataflow and epoch."""
-    return [_overview(session, row) for row in runs_of(session, dataflow)]
+    """Return all runs, of one dataflow or of all, by dataflow and epoch; also those of which no task could begin.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
+    rows, failed = runs_of(session, dataflow), _by_run(failed_begins(session, dataflow))
+    if dataflow is not None and not rows and not failed:
+        require_dataflow(session, dataflow)
+    found = [_overview(session, row, failed.pop((row.dag_id, row.run_id), [])) for row in rows]
+    found += [
+        RunOverview(
+            dataflow=each[0].dataflow,
+            epoch=each[0].epoch or "",
+            run_id=run_id,
+            state="not begun",
+            not_begun=tuple(sorted(map(region_of_begin, each))),
+        )
+        for (_, run_id), each in failed.items()
+    ]
+    return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.run_id))
 
 
-def _overview(session: Session, row: RunRow) -> RunOverview:
-    valid, stale, missing = (0, 0, 0)
+def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str], list[FailedBeginRow]]:
+    found: dict[tuple[str, str], list[FailedBeginRow]] = {}
+    for row in rows:
+        found.setdefault((row.dag_id, row.run_id), []).append(row)
+    return found
+
+
+def _overview(session: Session, row: RunRow, failed: Sequence[FailedBeginRow]) -> RunOverview:
+    newest = (
+        select(AttemptRow.task_id, AttemptRow.map_index, func.max(AttemptRow.try_number))
+        .where(AttemptRow.run == row.id)
+        .group_by(AttemptRow.task_id, AttemptRow.map_index)
+    )
+    tries = {(task_id, index): number for task_id, index, number in session.execute(newest)} if failed else {}
     if row.pinned is not None:
-        valid, stale, missing = _counts(run_state(session, run_by_id(session, row.id)))
+        state = _counts(run_state(session, run_by_id(session, row.id)))
+    else:
+        has_begun = session.scalar(select(AttemptRow.id).where(AttemptRow.run == row.id).limit(1)) is not None
+        state = "to be pinned again" if has_begun else "not begun"
+    still = (each for each in failed if tries.get((each.task_id, each.map_index), 0) < each.try_number)
     return RunOverview(
-        id=row.id,
         dataflow=row.dataflow,
         epoch=row.epoch,
-        dag_id=row.dag_id,
         run_id=row.run_id,
-        is_pinned=row.pinned is not None,
-        valid=valid,
-        stale=stale,
-        missing=missing,
+        state=state,
+        not_begun=tuple(sorted(map(region_of_begin, still))),
         published=_published(session, row.id),
     )
 
 
-def _counts(state: RunState) -> tuple[int, int, int]:
+def _counts(state: RunState) -> str:
     written = [outputs for region in state.topology.region_ids() if (outputs := state.topology.outputs(region))]
     valid = sum(all(state.is_done(each) for each in outputs) for outputs in written)
     stale = sum(
         all(each in state.results for each in outputs) and not all(state.is_valid(each) for each in outputs)
         for outputs in written
     )
-    return valid, stale, len(written) - valid - stale
+    return f"{valid} valid, {stale} stale, {len(written) - valid - stale} missing"
 
 
 def _published(session: Session, run: str) -> dict[str, int]:
@@ -128,44 +169,80 @@ def _published(session: Session, run: str) -> dict[str, int]:
 def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     """Return the history of `task` ("joined", or "joined[1]" for one map index) in a run, by subtask.
 
-    Raises Misconfigured for an unknown run or task, and names the known ones.
+    Raises Misconfigured for an unknown run or task, and names similar ones.
     """
-    row, found = named_run(session, run), _TASK.match(task)
+    row, found = run_if_known(session, run), _TASK.match(task)
+    failed = failed_begins_of(session, run if row is None else row.run_id)
+    if row is None and not failed:
+        raise unknown_run(session, run)
+    own = "" if row is None else row.id
+    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == own).order_by(AttemptRow.try_number)))
+    clears = clears_of_run(session, own)
+    rows: list[AttemptRow | PendingClearRow] = [*attempts, *clears]
+    known = {RegionId(each.region, each.subtask): each.task_id for each in rows}
+    known |= {region_of_begin(each): each.task_id for each in failed}
     name = found["task"] if found else task
     index = int(found["index"]) if found and found["index"] else None
-    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == row.id).order_by(AttemptRow.began_at)))
-    clears = list(
-        session.scalars(select(PendingClearRow).where(PendingClearRow.run == row.id).order_by(PendingClearRow.id))
-    )
-    known: dict[RegionId, str] = {}
-    rows: list[AttemptRow | PendingClearRow] = [*attempts, *clears]
-    for each in rows:
-        known[RegionId(each.region, each.subtask)] = each.task_id
+    topology = None if row is None or row.pinned is None else topology_of(row.pinned)
     regions = [
         region
         for region, task_id in sorted(known.items())
-        if name in (task_id, region.name) and index in (None, region.subtask)
+        if (name in (task_id, region.name) or name in _stages(topology, region)) and index in (None, region.subtask)
     ]
     if not regions:
-        raise Misconfigured(
-            f"the ledger has no task {task} in run {row.id}: it has not begun there, or has another name. "
-            f"Known are {', '.join(str(region) for region in sorted(known)) or 'none yet'}"
+        raise _no_history(run, task, topology, known)
+    return [
+        TaskHistory(
+            region,
+            own,
+            _of(region, attempts),
+            _of(region, clears),
+            tuple(each for each in failed if region_of_begin(each) == region),
         )
-    return [TaskHistory(region, _of(region, attempts), _of(region, clears)) for region in regions]
+        for region in regions
+    ]
+
+
+def _stages(topology: Topology | None, region: RegionId) -> tuple[str, ...]:
+    return topology.region(region.name).stages if topology is not None and topology.knows(region) else ()
+
+
+def _no_history(run: str, task: str, topology: Topology | None, begun: Iterable[RegionId]) -> Misconfigured:
+    """Return the error about a task of which nothing is recorded."""
+    names = {region.name for region in begun}
+    name = task.partition("[")[0]
+    later = [] if topology is None else [each for each in topology.regions if each.name not in names]
+    for each in () if topology is None else topology.regions:
+        if name in (each.name, *each.stages) and each.name in names:
+            subtask = task.removeprefix(name).strip("[]")
+            return Misconfigured(
+                f"{each.name} of run {run} has no subtask {subtask}: it has 0 to {each.parallelism - 1}"
+            )
+    if any(name in (each.name, *each.stages) for each in later):
+        return Misconfigured(f"{task} of run {run} has not begun: Airflow shows what it waits for; `weir plan {run}`")
+    known = sorted({*names, *(each.name for each in later)})
+    return Misconfigured(f"run {run} has no task {task}: {similar(name, known)}")
 
 
 def _of(region: RegionId, rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(each for each in rows if (each.region, each.subtask) == (region.name, region.subtask))
 
 
-def events_of(session: Session, run: str, history: TaskHistory) -> list[Event]:
+def events_of(session: Session, history: TaskHistory) -> list[Event]:
     """Return the events of a task instance, oldest first."""
+    run = history.run
     events = [
         *(event for row in history.attempts for event in _attempt(session, run, row)),
         *(_clear(session, row) for row in history.clears),
         *_failovers(session, run, history),
+        *(_failed_begin(row) for row in history.failed_begins),
     ]
     return sorted(events, key=lambda event: event.at)
+
+
+def _failed_begin(row: FailedBeginRow) -> Event:
+    what = f"try {row.try_number}: failed before it was registered"
+    return Event(row.failed_at, what, (f"{row.failure}: {row.error}",))
 
 
 def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:

@@ -56,7 +56,8 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             continue
         if isinstance(answer, Plan):
             runs = {run.id, *state.earlier}
-            answer = answer.with_costs(costs_of(session, runs, run.id))
+            regions = {step.region for step in answer.steps} | ({answer.failed} if answer.failed else set())
+            answer = answer.with_costs(costs_of(session, run, regions))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
             answer = _with_snapshots(session, run, answer)
         return Decided(state, present, answer)

@@ -13,6 +13,7 @@ from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.clears import add_pending_clear, task_of
+from weir.ledger.names import similar
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import run_state
@@ -78,10 +79,8 @@ def _region(run: Run, text: str) -> RegionId:
         return CLOSE
     known = {stage: region for region in run.topology.regions for stage in (region.name, *region.stages)}
     if name not in known:
-        raise Misconfigured(
-            f"run {run.id} has no task {text}; it has {', '.join(each.name for each in run.topology.regions)} and "
-            f"{CLOSE.name}"
-        )
+        names = [*(each.name for each in run.topology.regions), CLOSE.name]
+        raise Misconfigured(f"run {run.id} has no task {text}: {similar(name, names)}")
     region, index = known[name], found["index"] if found else None
     if index is None and region.parallelism > 1:
         raise Misconfigured(f"{region.name} has {region.parallelism} subtasks: say which, {name}[0] for example")
@@ -105,7 +104,7 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     if not known:
         written = sorted({each.stage for region in state.region_ids() for each in state.outputs(region)})
         raise Misconfigured(
-            f"run {state.run} writes no {text}; it writes {', '.join(written)}: say --lost 'STAGE[SUBTASK]'"
+            f"run {state.run} writes no {text}: {similar(stage, written, 'writes')}. Say --lost 'STAGE[SUBTASK]'"
         )
     missing = [each for each in known if each not in state.results]
     if missing:

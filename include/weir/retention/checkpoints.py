@@ -23,7 +23,13 @@ from weir.errors import Conflict
 from weir.execution.run_state import CLOSE
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import DataFile
-from weir.formats.paths import checkpoint_path, is_below_dataflow, parse_attempt_path
+from weir.formats.paths import (
+    checkpoint_path,
+    is_below_dataflow,
+    number_path,
+    numbers_folder,
+    parse_attempt_path,
+)
 from weir.ledger.attempts import LIVE
 from weir.ledger.checkpoints import (
     abandon,
@@ -46,6 +52,7 @@ from weir.state.checkpoint_content import read_checkpoint
 from weir.state.checkpoint_order import is_complete
 from weir.state.files_in_use import COUNTING, live_state_files, paths_of
 from weir.state.registry import SharedFiles
+from weir.store.errors import AlreadyExists
 from weir.store.probe import probe_twice
 from weir.store.worker_threads import in_parallel
 
@@ -143,17 +150,15 @@ def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
 
 
 def _is_outdated(session: Session, run: str) -> bool:
-    """Report whether a closed run has newer state than its checkpoint, and no closing task is running."""
+    """Report whether a closed run has other state than its checkpoint names, and no closing task is running."""
     made = retained_of_run(session, run)
     if made is None or not _may_be_checkpointed(session, run):
         return False
-    named = {(each.stage, each.layout) for each in checkpointed(run_by_id(session, run).topology)}
-    query = (
-        select(ResultRow.stage, ResultRow.layout)
-        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
-        .where(ResultRow.run == run, ResultRow.is_current, AttemptRow.ended_at >= made.triggered_at)
-    )
-    return any((stage, layout) in named for stage, layout in session.execute(query))
+    named = {(each.stage, each.subtask, each.layout) for each in checkpointed(run_by_id(session, run).topology)}
+    query = select(ResultRow.id, ResultRow.stage, ResultRow.subtask, ResultRow.layout)
+    rows = session.execute(query.where(ResultRow.run == run, ResultRow.is_current))
+    current = {number for number, *of in rows if tuple(of) in named}
+    return not current <= set(made.results or ())
 
 
 def _may_be_checkpointed(session: Session, run: str) -> bool:
@@ -208,6 +213,9 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
     gone = _read(services, dataflow, (row.number for row in rows))
     unused = unused_files([*gone.values()], [*_read(services, dataflow, kept).values()])
     services.store_id()  # on an unmounted disk everything seems deleted already
+    highest = max(row.number for row in rows)
+    if highest > max(kept, default=0):
+        _keep_number(services, dataflow, highest)
     for row in rows:
         services.store.delete(checkpoint_path(dataflow, row.number))
     delete_released(services, dataflow)
@@ -220,9 +228,18 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
         for row in rows:
             found = checkpoint_row(session, dataflow, row.number)
             if found is not None and found.deleted_at is None:
-                found.deleted_at = services.now()
+                found.deleted_at, found.results = services.now(), []
         forget_unused(session, dataflow, in_use)
     return tuple(deleted)
+
+
+def _keep_number(services: Services, dataflow: str, number: int) -> None:
+    """Keep the highest number in the store when its manifest goes: a rebuilt ledger does not give it out again."""
+    with suppress(AlreadyExists):
+        services.store.create(number_path(dataflow, number), b"")
+    for name, size in services.store.list(numbers_folder(dataflow)):
+        if size == 0 and name.isdecimal() and int(name) < number:
+            services.store.delete(f"{numbers_folder(dataflow)}/{name}")
 
 
 def _read(services: Services, dataflow: str, numbers: Iterable[int]) -> Mapping[int, Checkpoint]:

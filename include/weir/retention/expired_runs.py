@@ -42,7 +42,7 @@ from weir.ledger.results import transition
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
 from weir.retention.release_queries import stored_results
-from weir.retention.sweep_queries import is_expired, live_attempts, runs_to_sweep
+from weir.retention.sweep_queries import live_attempts, runs_to_sweep
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.topology.ids import RunId
@@ -72,7 +72,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: RetentionSett
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(RunRow, run)
         is_due = any(run == each for each, _ in runs_to_expire(session, dataflow, settings, now))
-        if not is_due or is_expired(session, row) or live_attempts(session, row, settings, now):
+        if not is_due or live_attempts(session, row, settings, now):
             return []
         if why_not_yet(session, run, now) is not None:
             return []
@@ -87,15 +87,14 @@ def runs_to_expire(
     query = (
         select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
         .outerjoin(AttemptRow, AttemptRow.run == RunRow.id)
-        .where(RunRow.dataflow == dataflow)
+        .where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
         .group_by(RunRow.id)
         .order_by(RunRow.epoch)
     )
     found = []
     for row, began, ended in session.execute(query):
-        is_done = row.expired_at is not None and (began is None or began <= row.expired_at)
         last = max(each for each in (row.created_at, began, ended) if each is not None)
-        why = None if is_done else _why(row, last, settings, now)
+        why = _why(row, last, settings, now)
         if why is not None:
             found.append((row.id, why))
     return found

@@ -34,8 +34,12 @@ from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
 
 _RELEASED = select(ResultRow.id).where(
-    ResultRow.folder == bindparam("folder"),
+    ResultRow.attempt == bindparam("attempt"),
+    ResultRow.stage == bindparam("stage"),
+    ResultRow.subtask == bindparam("subtask"),
+    ResultRow.layout == bindparam("layout"),
     ResultRow.run == bindparam("run"),
+    ResultRow.folder == bindparam("folder"),
     ResultRow.state == PartitionState.RELEASED.value,
 )
 
@@ -170,8 +174,10 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
 
 def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
     """Return the folders of results that were released since then: their notes may be missing."""
-    folders = [each.folder for each in pending]
-    query = select(ResultRow.folder).where(ResultRow.folder.in_(folders), ResultRow.state_at >= since)
+    folders = {each.folder: each.attempt for each in pending}
+    query = select(ResultRow.folder).where(
+        ResultRow.attempt.in_(set(folders.values())), ResultRow.folder.in_(folders), ResultRow.state_at >= since
+    )
     return frozenset(session.scalars(query))
 
 
@@ -228,7 +234,7 @@ def _delete_data(services: Services, deleted: Deleted) -> None:
 
 def _is_released(services: Services, deleted: Deleted) -> bool:
     with services.ledger.transaction() as session:
-        return bool(session.scalar(_RELEASED, {"folder": deleted.folder, "run": deleted.run}))
+        return bool(session.scalar(_RELEASED, asdict(deleted)))
 
 
 def _is_noted(services: Services, deleted: Deleted) -> bool:
@@ -246,6 +252,6 @@ def _write_note(services: Services, deleted: Deleted) -> None:
 
 
 def _note_deleted(session: Session, services: Services, deleted: Deleted) -> None:
-    result = session.scalar(_RELEASED, {"folder": deleted.folder, "run": deleted.run})
+    result = session.scalar(_RELEASED, asdict(deleted))
     if result is not None:
         session.get_one(ResultRow, result).deleted_at = services.now()

@@ -1,7 +1,8 @@
 """Ledger queries for the release of results: everything that may need a result, read in one transaction.
 
-Invariant 4: leases, publications, retained checkpoints, and runs that read over `previous` are all included. Nothing is
-changed.
+Invariant 4: leases, publications, checkpoints that are retained or being completed, and runs that read over `previous`
+are all included. Nothing is changed. Invariant 9: what came first is told by the ledger's numbers and by epochs, never
+by the times of two workers.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from sqlalchemy.orm import Session
 from weir.dataflow.retention import RetainUntil
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, AttemptState
+from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import SnapshotKind
-from weir.ledger.checkpoints import is_retained, runs_of_lost_checkpoints
+from weir.ledger.checkpoints import is_needed, is_retained, runs_of_lost_checkpoints
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
-from weir.ledger.snapshot import committed_attempt, run_state
+from weir.ledger.snapshot import run_state
 from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult
 from weir.topology.regions import PartitionId, Topology
 
@@ -68,17 +69,19 @@ _MADE_LATER = (
     .limit(1)
 )
 
-_CLOSED_AFTER = select(func.count()).where(
-    _OF_DATAFLOW, RunRow.id != bindparam("run"), RunRow.closed_at > bindparam("closed_at")
+_CLOSED_LATER = select(func.count()).where(
+    _OF_DATAFLOW, RunRow.epoch > bindparam("epoch"), RunRow.closed_at.is_not(None)
 )
 
-_NEWEST_CURRENT = (
-    select(func.max(AttemptRow.ended_at))
-    .join(ResultRow, ResultRow.attempt == AttemptRow.id)
-    .where(_OF_RUN, ResultRow.is_current)
-)
+_NEWEST_CURRENT = select(func.max(ResultRow.id)).where(_OF_RUN, ResultRow.is_current)
 
 _OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
+
+_NEEDED_BY = (
+    select(CheckpointRow.number, CheckpointRow.results)
+    .where(CheckpointRow.run == bindparam("run"), is_needed())
+    .order_by(CheckpointRow.number)
+)
 
 
 def runs_to_release(session: Session, dataflow: str) -> list[str]:
@@ -97,13 +100,13 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
         stored=tuple(_stored(each, run.topology) for each in stored),
         pins={
             **_read(session, stored, now),
-            **checkpoint_pins(session, row, run.topology, stored),
+            **_checkpointed(session, run.id, stored),
             **_published(session, run.id, stored),
         },
         needed_later=_needed_later(session, row, settings, now),
         closed_at=row.closed_at,
         closed_after=_closed_after(session, row),
-        is_close_newest=_is_close_newest(session, run.id),
+        is_close_newest=_is_close_newest(session, row),
         last_event=last_event(session, row),
         is_deleted=row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
         states=frozenset(run.topology.states),
@@ -173,53 +176,15 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
 
 
 def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """Return the results that retained checkpoints name of a run that is to be pinned anew."""
-    row = session.get_one(RunRow, run)
-    pinned = newest_pinned(session, row.dataflow)
-    return checkpoint_pins(session, row, None if pinned is None else topology_of(pinned), stored)
+    """Return the results of a run that its checkpoints name, retained ones and those that are being completed.
 
-
-def checkpoint_pins(
-    session: Session, run: RunRow, topology: Topology | None, stored: Collection[ResultRow]
-) -> dict[int, Pin]:
-    """Return the results of a run that its retained checkpoints name, by number.
-
-    A result that was recomputed is named by the checkpoints that were triggered before the newer one existed. A
-    checkpoint that is older than all current results may be of a run that was moved to another topology since: it may
-    name any result that is not current.
+    Of a checkpoint without a record of its results it is not known which they are: it may name any.
     """
-    keeps_state = topology is not None and topology.dataflow.keeps_state
-    if not keeps_state and all(each.is_current for each in stored):
-        return {}
-    query = select(CheckpointRow.number, CheckpointRow.triggered_at)
-    retained = session.execute(query.where(CheckpointRow.run == run.id, _OWN, is_retained())).all()
-    if not retained:
-        return {}
-    carried = topology.carried if topology is not None and keeps_state else ()
-    named = {(each.stage, each.subtask, each.layout) for each in carried}
-    made = _made_at(session, run.id)
-    oldest = min(made.values(), default=None)
-    before = [number for number, at in retained if oldest is None or at < oldest]
-    pins = {}
-    for row in stored:
-        partition = (row.stage, row.subtask, row.layout)
-        newer = None if row.is_current else made.get(partition)
-        by = [] if row.is_current else list(before)
-        if partition in named:
-            by += [number for number, at in retained if newer is None or at < newer]
-        if by:
-            pins[row.id] = Pin(f"checkpoint {max(by)} names it")
+    pins: dict[int, Pin] = {}
+    for number, results in session.execute(_NEEDED_BY, {"run": run}):
+        named = {row.id for row in stored} if results is None else results
+        pins |= dict.fromkeys(named, Pin(f"checkpoint {number} names it"))
     return pins
-
-
-def _made_at(session: Session, run: str) -> dict[tuple[str, int, str], datetime]:
-    """Return since when the current result of each partition exists."""
-    query = (
-        select(ResultRow.stage, ResultRow.subtask, ResultRow.layout, AttemptRow.ended_at, AttemptRow.began_at)
-        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
-        .where(ResultRow.run == run, ResultRow.is_current)
-    )
-    return {(stage, subtask, layout): ended or began for stage, subtask, layout, ended, began in session.execute(query)}
 
 
 def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
@@ -284,16 +249,15 @@ def _read_over_previous(pinned: Mapping[str, Any] | None) -> set[str]:
 def _closed_after(session: Session, row: RunRow) -> int | None:
     if row.closed_at is None:
         return None
-    return session.scalar(_CLOSED_AFTER, {"dataflow": row.dataflow, "run": row.id, "closed_at": row.closed_at}) or 0
+    return session.scalar(_CLOSED_LATER, {"dataflow": row.dataflow, "epoch": row.epoch}) or 0
 
 
-def _is_close_newest(session: Session, run: str) -> bool:
+def _is_close_newest(session: Session, row: RunRow) -> bool:
     """Report whether the closing task has committed after all current results."""
-    closing = committed_attempt(session, run, CLOSE)
-    if closing is None or closing.ended_at is None:
+    if row.closed_result is None:
         return False
-    newest = session.scalar(_NEWEST_CURRENT, {"run": run})
-    return newest is None or newest <= closing.ended_at
+    newest = session.scalar(_NEWEST_CURRENT, {"run": row.id})
+    return newest is None or newest <= row.closed_result
 
 
 def why_subsumed(session: Session, run: RunRow, topology: Topology, most: int) -> str | None:

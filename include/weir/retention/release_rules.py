@@ -54,7 +54,7 @@ class RunRetention:
     """The facts that the release of a run's results depends on, at one instant.
 
     `pins` say why a result must stay, by its number. `needed_later` says of a stage which later epoch may read it over
-    `previous`. `closed_after` is how many runs of the dataflow were closed after this one; None: it is not closed.
+    `previous`. `closed_after` is how many runs of later epochs are closed; None: it is not closed.
     `is_close_newest` says that the closing task has committed after all current results. `last_event` is the time of
     the last event in the run.
     """
@@ -226,7 +226,7 @@ class _Evaluation:
         """Return why the policy keeps the results of a closed run."""
         run, keep = self._run, self._settings.keep
         if keep.until is RetainUntil.RUNS and run.closed_after is not None and run.closed_after < keep.runs:
-            return f"it is kept until {keep} have been closed after its own"
+            return f"it is kept until {keep} of later epochs are closed"
         if keep.until is RetainUntil.TIME and run.closed_at is not None and run.closed_at + keep.time > self._now:
             return f"it is kept for {keep} after its run was closed"
         return None

@@ -120,6 +120,13 @@ def run_history(session: Session, run: RunRow, stage: str | None, now: datetime)
     )
 
 
+def stages_written(session: Session, runs: Collection[str]) -> list[str]:
+    """Return the names of all stages that have results in some runs."""
+    return list(
+        session.scalars(select(ResultRow.stage).where(ResultRow.run.in_(runs)).distinct().order_by(ResultRow.stage))
+    )
+
+
 def _made(session: Session, run: RunRow) -> set[str]:
     return set(session.scalars(select(ResultRow.attempt).where(ResultRow.run == run.id)))
 
@@ -136,7 +143,7 @@ def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultR
 def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[Unfinished]:
     """Return attempts that may have begun to write and have not committed."""
     found = []
-    for each in sorted(attempts, key=lambda row: (row.subtask, row.began_at)):
+    for each in sorted(attempts, key=lambda row: (row.subtask, row.try_number)):
         if each.id in made or each.region == CLOSE.name:
             continue
         if each.state in _RUNNING:

@@ -59,7 +59,7 @@ _RUNNING = (
     .where(
         RunRow.closed_at.is_(None),
         RunRow.deleted_at.is_(None),
-        RunRow.pinned.is_not(None),
+        RunRow.is_pinned,
         AttemptRow.is_of_dag_run,
         AttemptRow.region != CLOSE.name,
         AttemptRow.state == AttemptState.RUNNING.value,
@@ -136,14 +136,21 @@ def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
 
 
 def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:
-    """Return the runs with results to release, and their dataflows: closed runs first, oldest first."""
+    """Return the runs with results to release, and their dataflows: closed runs first, oldest first.
+
+    Of each dataflow the oldest epoch comes first, whenever it was closed: a backfill has closed it again, perhaps.
+    """
     is_open = case((RunRow.closed_at.is_(None), 1), else_=0)
-    query = (
-        select(RunRow.dataflow, RunRow.id)
-        .where(RunRow.dataflow.in_(names), RunRow.pinned.is_not(None), RunRow.released_at.is_(None))
-        .order_by(is_open, func.coalesce(RunRow.closed_at, RunRow.created_at), RunRow.id)
+    query = select(RunRow.dataflow, RunRow.id).where(
+        RunRow.dataflow.in_(names), RunRow.is_pinned, RunRow.released_at.is_(None)
     )
-    return [(name, run) for name, run in session.execute(query).tuples()]
+    by_epoch: dict[str, list[str]] = defaultdict(list)
+    for name, run in session.execute(query.order_by(is_open, RunRow.epoch)).tuples():
+        by_epoch[name].append(run)
+    in_turn = {name: iter(runs) for name, runs in by_epoch.items()}
+    since = func.coalesce(RunRow.closed_at, RunRow.created_at)
+    turns = session.execute(query.order_by(is_open, since, RunRow.id)).tuples()
+    return [(name, next(in_turn[name])) for name, _ in turns]
 
 
 def size_estimates(

@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow
+from weir.ledger.names import require_dataflow
 from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
@@ -48,7 +48,8 @@ def sweep(
     report = SweepReport(is_dry=is_dry, is_full=is_full)
     names = _known(services)
     if dataflow is not None and dataflow not in names:
-        raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(names) or 'none'}")
+        with services.ledger.transaction() as session:
+            require_dataflow(session, dataflow)
     for name in names if dataflow is None else [dataflow]:
         _sweep_dataflow(services, name, report, older_than, clearer, is_reclaiming=is_reclaiming)
     if is_full and dataflow is None:

@@ -41,15 +41,6 @@ def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> li
     return list(session.scalars(query.where(recent)))
 
 
-def is_expired(session: Session, run: RunRow) -> bool:
-    """Report whether a run is expired, and no attempt has begun in it since."""
-    if run.expired_at is None:
-        return False
-    query = select(func.max(AttemptRow.began_at)).where(AttemptRow.run == run.id)
-    newest = session.scalar(query)
-    return newest is None or newest <= run.expired_at
-
-
 def knowledge_of(
     session: Session,
     run: str,
@@ -66,7 +57,7 @@ def knowledge_of(
     path, and the folders that they name.
     """
     row = session.get_one(RunRow, run)
-    expired = is_expired(session, row)
+    expired = row.expired_at is not None  # a begin ends that
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run)))
     given_up = _given_up(session, row, settings, attempts, now)
     live = _pointers(session, run)
@@ -155,7 +146,7 @@ def _published(session: Session, run: str) -> frozenset[str]:
 
 def _has_readers(session: Session, run: RunRow) -> bool:
     """Report whether other epochs read this one, or it reads another: then their records are one chain."""
-    of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.pinned.is_not(None))
+    of_dataflow = select(RunRow.pinned).where(RunRow.dataflow == run.dataflow, RunRow.is_pinned)
     after = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
     newest = session.scalars(of_dataflow.order_by(RunRow.epoch.desc()).limit(1))
     pinned = [run.pinned, *after, *newest]

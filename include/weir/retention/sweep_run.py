@@ -1,7 +1,7 @@
 """Sweep the folder of one run, and the manifests of a dataflow's checkpoints: delete what is not needed.
 
 Invariant 4: the store is listed before the ledger is read, so that a file of a running attempt never counts as unknown.
-A file of keyed state that is in use stays, whatever became of the attempt that wrote it; files in use are read after
+A file of state that is in use stays, whatever became of the attempt that wrote it; files in use are read after
 the listing. Invariant 7: a sweep may stop at any step, and the next sweep continues: pointers are deleted before the
 manifests that they name, and these before their data.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
@@ -51,13 +52,12 @@ from weir.retention.orphan_rules import (
     run_folder,
     strays,
 )
-from weir.retention.sweep_queries import is_expired, knowledge_of, note_deleted, silent_attempts, still_finished
+from weir.retention.sweep_queries import knowledge_of, note_deleted, silent_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
-from weir.state.files_in_use import live_state_files
+from weir.state.files_in_use import has_kept_state, live_state_files
 from weir.store.errors import NotFound
 from weir.store.walk import FoundFile, files_below, folders_in
 from weir.store.worker_threads import in_parallel
-from weir.topology.partitions import PLAIN
 
 _POINTERS = (MANIFEST, COPY_NAME)
 """The files that make a folder a result or a copy: they are deleted before its data."""
@@ -127,13 +127,25 @@ class RunSweep:
     def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
         """Delete the record of an expired, unpublished run last, and then its empty folders."""
         record = f"{listed.root}/{RUN_RECORD}"
-        if listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange:
-            # A begin writes it again in a transaction of its own.
-            with self._services.ledger.transaction(dataflow_of(listed.run)) as session:
-                if is_expired(session, session.get_one(RunRow, listed.run)):
-                    self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
+        is_due = listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange
+        if is_due and self._is_expired(listed.run):
+            self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
+            if not self._report.is_dry:
+                self._write_again(listed.run)
         if known.is_expired and not self._report.is_dry:
             self._services.store.prune(listed.root)
+
+    def _is_expired(self, run: str) -> bool:
+        with self._services.ledger.transaction() as session:
+            return session.get_one(RunRow, run).expired_at is not None
+
+    def _write_again(self, run: str) -> None:
+        """Write the record again that was deleted, if an attempt has begun in the run meanwhile."""
+        if self._is_expired(run):
+            return
+        with self._services.ledger.transaction(dataflow_of(run)) as session:
+            session.get_one(RunRow, run).is_record_due = True
+        write_record(self._services, run)
 
     def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
         """Delete unfinished writes of killed processes, once they are old."""
@@ -307,17 +319,19 @@ def _kind(decision: FolderDecision, known: RunKnowledge) -> Garbage:
 def without_state_in_use(
     services: Services, dataflow: str, decided: Iterable[FolderDecision]
 ) -> tuple[FolderDecision, ...]:
-    """Return the decisions, but keep folders with files of keyed state that are in use. Raises Retryable."""
+    """Return the decisions, but keep folders with files of states that are in use, keyed or not. Raises Retryable."""
     decisions = tuple(decided)
     if not any(_may_hold_state(each) for each in decisions):
         return decisions
+    with services.ledger.transaction() as session:
+        if not has_kept_state(session, dataflow):
+            return decisions
     in_use = live_state_files(services, dataflow)
     return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in decisions)
 
 
 def _may_hold_state(decisions: FolderDecision) -> bool:
-    folder = decisions.folder
-    return decisions.action is not FolderAction.KEPT and folder.place is Place.RESULT and folder.layout != PLAIN.id
+    return decisions.action is not FolderAction.KEPT and decisions.folder.place is Place.RESULT
 
 
 def _holds(decisions: FolderDecision, in_use: frozenset[str]) -> bool:
@@ -325,7 +339,7 @@ def _holds(decisions: FolderDecision, in_use: frozenset[str]) -> bool:
 
 
 def _kept(decisions: FolderDecision) -> FolderDecision:
-    return replace(decisions, action=FolderAction.KEPT, reason="keyed state that is in use", is_aged=False)
+    return replace(decisions, action=FolderAction.KEPT, reason="state that is in use", is_aged=False)
 
 
 def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:

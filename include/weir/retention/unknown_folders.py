@@ -31,7 +31,6 @@ from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
 from weir.retention.orphan_rules import TEMPORARY
-from weir.retention.sweep_queries import is_expired
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep, sweep_checkpoints
 from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places
@@ -121,7 +120,7 @@ def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: Sw
         run, folder = run_key(dataflow, epoch), run_pages(dataflow, epoch)
         with services.ledger.transaction() as session:
             row = session.get(RunRow, run)
-            is_gone = row is not None and is_expired(session, row)
+            is_gone = row is not None and row.expired_at is not None
         found = files_below(services.store, [folder])
         if is_gone:
             remove_pages(services, run, report)

@@ -1,12 +1,13 @@
 """Expire published versions: those that were replaced, and those older than `keep_published`.
 
-Invariant 6: the pointer is deleted first, then the ledger records it, and only then may the results be released that
-it named.
+Invariant 6: the ledger records first that a version is expiring: no closing task relies on it any more. Then its
+pointer is deleted, then the ledger records that, and only then may the results be released that it named. If a process
+is killed in between, the next one deletes the pointer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -22,6 +23,8 @@ from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
 from weir.store.errors import NotFound
+
+_BEGUN = "its deletion had begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +47,25 @@ def expire_versions(
         return _swept([each for each in found if each.is_complete], _sizes(services, found))
     gone: list[Swept] = []
     for run in sorted({each.run for each in found}):
-        gone += _expire_of(services, dataflow, run)
+        gone += _expire_of(services, dataflow, run, [each for each in found if each.run == run])
     return gone
 
 
-def _expire_of(services: Services, dataflow: str, run: str) -> list[Swept]:
-    """Delete the pointers of a run in the transaction that records it: no closing task can use them meanwhile."""
-    services.store_id()
+def _expire_of(services: Services, dataflow: str, run: str, found: Sequence[_Expired]) -> list[Swept]:
+    """Delete the pointers of a run."""
+    services.store_id()  # on an unmounted disk all pointers seem deleted
+    sizes = _sizes(services, found)
     with services.ledger.transaction(dataflow) as session:
-        found = _expired(session, services, dataflow, {run})
-        sizes = _sizes(services, found)
+        present = [each for each in _expired(session, services, dataflow, {run}) if each.publication in sizes]
         # Readers see a pointer that exists without a record: its publication is recorded now.
-        published = [each for each in found if not each.is_complete and sizes[each.publication] is not None]
-        going = [each for each in found if each not in published]
-        for each in going:
-            services.store.delete(each.pointer)
-        services.store_id()  # on an unmounted disk all pointers seem deleted
+        published = [each for each in present if not each.is_complete and sizes[each.publication] is not None]
+        going = [each for each in present if each not in published]
         _note(session, services.now(), going, published)
+    for each in going:
+        services.store.delete(each.pointer)
+    services.store_id()  # or it was unmounted meanwhile
+    with services.ledger.transaction(dataflow) as session:
+        _note_deleted(session, services.now(), going)
     return _swept(going, sizes)
 
 
@@ -93,7 +98,8 @@ def _candidates(
     live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
     runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
     several = runs.group_by(PublicationRow.run, PublicationRow.sink).having(func.count() > 1)
-    wanted = PublicationRow.run.in_(several) | PublicationRow.run.in_(runs.where(PublicationRow.published_at.is_(None)))
+    begun = PublicationRow.published_at.is_(None) | PublicationRow.expiring_at.is_not(None)
+    wanted = PublicationRow.run.in_(several) | PublicationRow.run.in_(runs.where(begun))
     if settings.keep_published is not None:
         old = runs.where(PublicationRow.published_at <= services.now() - settings.keep_published)
         wanted = wanted | PublicationRow.run.in_(old)
@@ -113,10 +119,11 @@ def _of_sink(
         keep_failed=settings.keep_failed,
         is_deleted=run.deleted_at is not None and run.deleted_at + settings.orphan_age <= now,
     )
+    why |= {row.version: why.get(row.version, _BEGUN) for row in rows if row.expiring_at is not None}
     return [
-        _Expired(row.id, row.run, row.pointer, row.published_at is not None, why[row.version])
+        _Expired(row.id, row.run, row.pointer, row.published_at is not None or row.expiring_at is not None, reason)
         for row in rows
-        if row.version in why
+        if (reason := why.get(row.version)) is not None
     ]
 
 
@@ -130,8 +137,14 @@ def _size(services: Services, expired: _Expired) -> int | None:
 def _note(session: Session, now: datetime, going: Iterable[_Expired], published: Iterable[_Expired]) -> None:
     for each in going:
         row = session.get_one(PublicationRow, each.publication)
-        row.expired_at = row.expired_at or now
-        session.get_one(RunRow, each.run).released_at = None
+        row.expiring_at = row.expiring_at or now
     for each in published:
         row = session.get_one(PublicationRow, each.publication)
         row.published_at = row.published_at or now
+
+
+def _note_deleted(session: Session, now: datetime, gone: Iterable[_Expired]) -> None:
+    for each in gone:
+        row = session.get_one(PublicationRow, each.publication)
+        row.expired_at = row.expired_at or now
+        session.get_one(RunRow, each.run).released_at = None

@@ -2,39 +2,46 @@
 
 Invariant: what is restored becomes current in one transaction, which starts a new lineage: no attempt that began before
 can commit, and tasks that had read other state become stale and get pending clears. If the process is killed before
-that, nothing has changed.
+that, nothing has changed. What was written for it is deleted only once the ledger has answered that it was not
+committed, in a transaction that begins after that of the restore has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
-from weir.errors import Conflict, Misconfigured
+from weir.errors import Conflict, Misconfigured, Retryable
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
 from weir.ledger.restores import FORK, SAME
-from weir.ledger.runs import ensure_dataflow, run_by_id, run_key, topology_of
+from weir.ledger.results import NewResult
+from weir.ledger.runs import FIRST_LINEAGE, ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.consequences import add_clears_that_follow, note_whether_closed, stale_in_other_runs
 from weir.recovery.rules.staleness import Replacement
 from weir.snapshots.restored_results import (
+    Place,
     RestoredPartition,
     commit_restored,
     copy_restored,
     discard_restored,
+    next_numbers,
     partitions_in,
     restored_partitions,
+    write_restored,
 )
 from weir.snapshots.restored_run import drop_clears, fence_all, restored_run, topology_for
 from weir.snapshots.source import OpenStore, Source, find_source, renamed, require_retained, require_whole
-from weir.topology.regions import PartitionId, Topology
+from weir.topology.regions import PartitionId
 
 ROUNDS = 3
 """How often a restore is planned again because tasks committed meanwhile."""
@@ -96,10 +103,18 @@ class Restored:
 class _Plan:
     """The changes that a restore makes to the ledger as it was read; `replaced` are the partitions that differ."""
 
-    topology: Topology
+    place: Place
     is_repinned: bool
     replaced: frozenset[PartitionId]
     report: Restored
+
+    def is_like(self, other: _Plan) -> bool:
+        """Report whether what is written for one plan is right for the other."""
+        return self._decided == other._decided
+
+    @property
+    def _decided(self) -> tuple[object, ...]:
+        return self.replaced, self.is_repinned, self.place.lineage, self.place.numbers
 
 
 def restore(services: Services, request: RestoreRequest, open_store: OpenStore) -> Restored:
@@ -138,22 +153,30 @@ def _restore(services: Services, request: RestoreRequest, source: Source, store_
         plan = _plan(session, request, source)
     if request.is_dry:
         return plan.report
-    partitions = restored_partitions(services, source, request.target, plan.topology, plan.replaced)
+    partitions = restored_partitions(services, source, plan.place, plan.replaced)
     try:
         copied = copy_restored(services, source, partitions)
+        written = write_restored(services, partitions)
         with services.ledger.transaction(request.target) as session:
             ensure_dataflow(session, request.target, store_id)
-            return _commit(session, services, request, source, plan, partitions, copied)
+            done = _commit(session, services, request, source, plan, partitions, written)
     except BaseException:
-        if _is_committed(services, partitions):
-            return plan.report  # the connection broke after the commit
-        discard_restored(services, partitions)
-        raise
+        if not _is_committed(services, request.target, partitions):
+            discard_restored(services, partitions)
+            raise
+        done = plan.report  # the connection broke after the commit
+    with suppress(Retryable):  # the next begin or upkeep writes it
+        write_record(services, run_key(request.target, source.checkpoint.epoch))
+    return replace(done, copied_bytes=copied)
 
 
-def _is_committed(services: Services, partitions: Sequence[RestoredPartition]) -> bool:
-    """Report whether the ledger has the restored attempts. Raises Retryable: then a later sweep deletes the files."""
-    with services.ledger.transaction() as session:
+def _is_committed(services: Services, dataflow: str, partitions: Sequence[RestoredPartition]) -> bool:
+    """Report whether the ledger has the restored attempts, and never will have them if it does not have them now.
+
+    A commit whose answer was lost may still be going on in the server: a transaction of the same dataflow begins only
+    when it has ended. Raises Retryable where that cannot be awaited: then a later sweep deletes the files.
+    """
+    with services.ledger.transaction(dataflow) as session:
         return any(session.get(AttemptRow, each.manifest.attempt) is not None for each in partitions[:1])
 
 
@@ -177,7 +200,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         stale = stale_in_other_runs(
             session, run, topology, {each: Replacement(each, "", wanted[each]) for each in replaced}
         )
-    lineage = session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == request.target)) or 0
+    lineage = session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == request.target)) or FIRST_LINEAGE
     later = select(RunRow.id).where(RunRow.dataflow == request.target, RunRow.epoch > checkpoint.epoch)
     report = Restored(
         dataflow=request.target,
@@ -191,14 +214,14 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         later=tuple(session.scalars(later.order_by(RunRow.epoch))),
         is_repinned=is_repinned,
     )
-    return _Plan(topology, is_repinned, replaced, report)
+    regions = {topology.producer(each) for each in replaced}
+    numbers = next_numbers(session, run_key(request.target, checkpoint.epoch), regions)
+    return _Plan(Place(request.target, topology, lineage + 1, numbers), is_repinned, replaced, report)
 
 
 def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Checkpoint) -> None:
     """Require that the snapshot is compatible with the dataflow that resumes from it, if that has had a run."""
-    pinned = select(RunRow.pinned).where(
-        RunRow.dataflow == request.target, RunRow.pinned.is_not(None), RunRow.has_dag_run
-    )
+    pinned = select(RunRow.pinned).where(RunRow.dataflow == request.target, RunRow.is_pinned, RunRow.has_dag_run)
     newest = session.scalar(pinned.order_by(RunRow.epoch.desc()).limit(1))
     if request.fork is not None:
         known = session.scalar(select(RunRow.id).where(RunRow.dataflow == request.fork).limit(1))
@@ -231,11 +254,11 @@ def _commit(
     source: Source,
     plan: _Plan,
     partitions: Sequence[RestoredPartition],
-    copied: int,
+    written: Mapping[PartitionId, NewResult],
 ) -> Restored:
     require_retained(session, source)
     present = _plan(session, request, source)
-    if (present.replaced, present.is_repinned) != (plan.replaced, plan.is_repinned):
+    if not present.is_like(plan):
         raise Conflict(f"{request.target} has changed while {source} was being restored")
     dataflow = session.get_one(DataflowRow, request.target)
     dataflow.lineage += 1
@@ -243,18 +266,17 @@ def _commit(
     fenced = fence_all(session, services, request.target, dataflow.lineage)
     row = restored_run(session, services, checkpoint, str(source), is_repinned=plan.is_repinned)
     run = run_by_id(session, row.id)
-    before = run_state(session, run, plan.topology)
+    topology = plan.place.topology
+    before = run_state(session, run, topology)
     dropped = drop_clears(session, services, row.id, {each.region for each in partitions})
-    results = commit_restored(session, services, row, partitions, dataflow.lineage)
+    results = commit_restored(session, services, row, partitions, written)
     attempts = {each.partition: each.manifest.attempt for each in partitions}
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
-    owed = add_clears_that_follow(session, services, run, plan.topology, before, replaced)
+    owed = add_clears_that_follow(session, services, run, topology, before, replaced)
     if row.has_dag_run:
-        note_whether_closed(session, services, run, plan.topology)
+        note_whether_closed(session, services, run, topology)
     session.add(_row(services, request, source, dataflow.lineage))
-    return replace(
-        present.report, lineage=dataflow.lineage, fenced=fenced, owed=owed, dropped=dropped, copied_bytes=copied
-    )
+    return replace(present.report, lineage=dataflow.lineage, fenced=fenced, owed=owed, dropped=dropped)
 
 
 def _row(services: Services, request: RestoreRequest, source: Source, lineage: int) -> RestoreRow:

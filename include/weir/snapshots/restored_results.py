@@ -35,7 +35,7 @@ CODE = "restored"
 
 @dataclass(frozen=True, slots=True)
 class RestoredPartition:
-    """A result partition to be committed: its manifest gets lineage and try number then."""
+    """A result partition to be committed, and the copies of files that belong to it."""
 
     partition: PartitionId
     region: RegionId
@@ -49,15 +49,25 @@ class RestoredPartition:
         return Digest(str(self.manifest.digest))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where restored results belong: a dataflow, its topology and lineage, and the try numbers by region."""
+
+    dataflow: str
+    topology: Topology
+    lineage: int
+    numbers: Mapping[RegionId, int]
+
+
 def restored_partitions(
-    services: Services, source: Source, target: str, topology: Topology, wanted: Set[PartitionId]
+    services: Services, source: Source, place: Place, wanted: Set[PartitionId]
 ) -> tuple[RestoredPartition, ...]:
-    """Return the `wanted` partitions of a checkpoint or savepoint as results of dataflow `target` at its epoch.
+    """Return the `wanted` partitions of a checkpoint or savepoint as results of a dataflow at its epoch.
 
     Nothing is written yet. The files of a savepoint, and results in flight, are to be copied; state files of a
     checkpoint are used where they are.
     """
-    builder = _Builder(services, source, target, topology)
+    builder = _Builder(services, source, place)
     checkpoint = source.checkpoint
     keyed = [(_keyed_id(state, part), state, part) for state in checkpoint.states for part in state.partitions]
     in_flight = [(PartitionId(each.stage, each.subtask, each.layout), each) for each in checkpoint.results]
@@ -92,8 +102,8 @@ def _keyed_id(state: KeyedSnapshot, part: StatePartition) -> PartitionId:
 
 
 class _Builder:
-    def __init__(self, services: Services, source: Source, target: str, topology: Topology) -> None:
-        self._services, self._source, self._target, self._topology = services, source, target, topology
+    def __init__(self, services: Services, source: Source, place: Place) -> None:
+        self._services, self._source, self._place, self._target = services, source, place, place.dataflow
         self._epoch = source.checkpoint.epoch
         self._attempts: dict[RegionId, AttemptId] = {}
         self._places: dict[str, FileLocation] = {}
@@ -111,8 +121,8 @@ class _Builder:
             subtask=partition.subtask,
             layout=partition.layout,
             attempt=attempt,
-            try_number=0,
-            lineage=0,
+            try_number=self._place.numbers[region],
+            lineage=self._place.lineage,
             keys=layout.keys,
             max_parallelism=layout.max_parallelism,
             spark_schema=state.spark_schema,
@@ -136,6 +146,8 @@ class _Builder:
             dataflow=self._target,
             run=run_key(self._target, self._epoch),
             attempt=attempt,
+            try_number=self._place.numbers[region],
+            lineage=self._place.lineage,
             inputs=(),
             source=None,
             created_at=self._services.now().isoformat(),
@@ -162,7 +174,7 @@ class _Builder:
         return found
 
     def _where(self, partition: PartitionId) -> tuple[RegionId, AttemptId, str]:
-        region = self._topology.producer(partition)
+        region = self._place.topology.producer(partition)
         if region not in self._attempts:
             self._attempts[region] = self._services.synthetic_attempt_id()
         attempt = self._attempts[region]
@@ -176,30 +188,38 @@ def copy_restored(services: Services, source: Source, restored: Iterable[Restore
     return copy_files(source.folder.store, services.store, copies)
 
 
+def write_restored(services: Services, restored: Iterable[RestoredPartition]) -> dict[PartitionId, NewResult]:
+    """Write the manifests of restored results, and return the results to commit."""
+    return {each.partition: _write(services, each) for each in restored}
+
+
 def discard_restored(services: Services, restored: Iterable[RestoredPartition]) -> None:
-    """Delete what was written for results that are not committed."""
+    """Delete what was written for results that are not committed, and never will be."""
     for each in restored:
         services.store.delete(manifest_path(each.folder))
         services.store.delete_folder(each.folder)
 
 
 def commit_restored(
-    session: Session, services: Services, row: RunRow, restored: Iterable[RestoredPartition], lineage: int
+    session: Session,
+    services: Services,
+    row: RunRow,
+    restored: Iterable[RestoredPartition],
+    written: Mapping[PartitionId, NewResult],
 ) -> list[NewResult]:
-    """Make restored results the current ones of a run; their manifests are in the store before the ledger has them."""
+    """Make restored results the current ones of a run; their manifests are in the store already."""
     by_region: dict[RegionId, list[RestoredPartition]] = {}
     for each in restored:
         by_region.setdefault(each.region, []).append(each)
     results = []
     indexes = _indexes(session, row, by_region)
     for region, parts in sorted(by_region.items()):
-        attempt, number = parts[0].manifest.attempt, _next_number(session, row.id, region)
-        now, state = services.now(), AttemptState.COMMITTED
-        session.add(
-            synthetic_attempt(row, region, attempt, indexes[region], number, lineage, now, state, Origin.RESTORED)
-        )
+        made, now = parts[0].manifest, services.now()
+        attempt, number, lineage = made.attempt, made.try_number, made.lineage
+        state, origin = AttemptState.COMMITTED, Origin.RESTORED
+        session.add(synthetic_attempt(row, region, attempt, indexes[region], number, lineage, now, state, origin))
         session.flush()
-        new = [_write(services, each, number, lineage) for each in parts]
+        new = [written[each.partition] for each in parts]
         replace_results(session, row.id, attempt, new, services.now())
         results += new
     return results
@@ -219,6 +239,11 @@ def _indexes(
     return found
 
 
+def next_numbers(session: Session, run: str, regions: Iterable[RegionId]) -> dict[RegionId, int]:
+    """Return the try numbers of the next synthetic attempts of regions of a run."""
+    return {region: _next_number(session, run, region) for region in regions}
+
+
 def _next_number(session: Session, run: str, region: RegionId) -> int:
     query = select(func.min(AttemptRow.try_number)).where(
         AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
@@ -227,15 +252,14 @@ def _next_number(session: Session, run: str, region: RegionId) -> int:
     return min(1 if least is None else least, 1) - 1
 
 
-def _write(services: Services, restored: RestoredPartition, number: int, lineage: int) -> NewResult:
-    manifest = replace(restored.manifest, try_number=number, lineage=lineage)
-    data = manifest_to_json(manifest)
+def _write(services: Services, restored: RestoredPartition) -> NewResult:
+    data = manifest_to_json(restored.manifest)
     services.store.create(manifest_path(restored.folder), data)
     return NewResult(
         partition=restored.partition,
         folder=restored.folder,
         manifest_sha256=hashlib.sha256(data).hexdigest(),
         digest=restored.digest,
-        rows=manifest.rows,
-        bytes=manifest.bytes,
+        rows=restored.manifest.rows,
+        bytes=restored.manifest.bytes,
     )

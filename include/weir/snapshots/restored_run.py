@@ -1,7 +1,7 @@
 """Provide the run of the restored epoch: the existing run, or one that no DagRun computes.
 
-Invariant: the run is pinned to a dataflow that writes what is restored, and its record is in the store before the
-ledger has it. No attempt that began before the restore can commit.
+Invariant: the run is pinned to a dataflow that writes what is restored, and its record is due from then on. No attempt
+that began before the restore can commit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.run_records import write_record
+from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.dataflow.state import State
 from weir.execution.run_state import AttemptState
@@ -75,11 +75,11 @@ def restored_run(
             free_run(session, services, row, PINNED_ANEW)
         row.pinned = checkpoint.pinned
         session.flush()
-        write_record(services, session, row)
+        owe_record(session, row)
     elif row.expired_at is not None:
         row.expired_at = None
         session.flush()
-        write_record(services, session, row)
+        owe_record(session, row)
     row.released_at = None
     return row
 
@@ -116,7 +116,7 @@ def _new_run(session: Session, services: Services, checkpoint: Checkpoint, sourc
             .values(predecessor=row.epoch)
         )
     session.flush()
-    write_record(services, session, row)
+    owe_record(session, row)
     return row
 
 

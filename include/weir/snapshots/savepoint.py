@@ -1,10 +1,10 @@
 """Create, list, show and drop savepoints: `weir savepoint create|list|show|drop`.
 
-Invariant: a savepoint exists when its manifest does, which is written last and deleted first. A folder is claimed
-before anything is written there, and only the savepoint's own files are ever deleted. A savepoint that was not finished
-is removed by a later command once it is old, or completed in the ledger if its manifest was written. What is copied is
-compared with its SHA-256. No number is given out twice, even if the ledger was lost: the store keeps the numbers of
-savepoints that it does not hold, or not any more.
+Invariant: a savepoint exists when its manifest does, which is written last and deleted first: from then on only a drop
+deletes it, whatever the ledger answers. A folder is claimed before anything is written there, and only the savepoint's
+own files are ever deleted. A savepoint that was not finished is removed by a later command once it is old, or completed
+in the ledger if its manifest was written. What is copied is compared with its SHA-256. No number is given out twice,
+even if the ledger was lost: the store keeps the numbers of savepoints that it does not hold, or not any more.
 """
 
 from __future__ import annotations
@@ -25,9 +25,19 @@ from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
-from weir.ledger.checkpoints import CheckpointStatus, abandon, checkpoint_row, complete, enter_checkpoint, next_number
+from weir.ledger.checkpoints import (
+    CheckpointStatus,
+    abandon,
+    checkpoint_row,
+    complete,
+    enter_checkpoint,
+    next_number,
+    results_named,
+)
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
-from weir.ledger.database.tables import CheckpointRow, DataflowRow
+from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.leases import drop_leases, take_leases
+from weir.ledger.names import require_dataflow
 from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
@@ -80,40 +90,49 @@ class NotThere(Misconfigured):
 def create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     """Copy a checkpoint with all of its files to a folder of its own.
 
-    Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer.
-    Whatever it raises, nothing is left in the folder.
+    Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer:
+    then nothing is left in the folder. If the ledger does not answer when all is written, the savepoint exists, and the
+    next command completes it in the ledger.
     """
     services.store_id()
     tidy(services, request.dataflow, open_store)
     for _ in range(ROUNDS - 1):
         try:
             return _create(services, request, open_store)
+        except _NumberTaken:
+            continue
         except NotThere:
             if request.checkpoint is not None:
                 raise
     return _create(services, request, open_store)
 
 
+class _NumberTaken(Conflict):
+    """Another command took the number in whose folder the savepoint was to be."""
+
+
 def _create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, request)
-    source = read_checkpoint(services, request.dataflow, row.number)
-    with services.ledger.transaction(request.dataflow) as session:
         number = next_number(session, request.dataflow)
-        folder = _folder(services, request, number, open_store)
-        require_free(folder)
-        now = services.now()
-        savepoint, copies = as_savepoint(
-            source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat()
-        )
+    source = read_checkpoint(services, request.dataflow, row.number)
+    folder = _folder(services, request, number, open_store)
+    require_free(folder)
+    now = services.now()
+    savepoint, copies = as_savepoint(source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat())
+    with services.ledger.transaction(request.dataflow) as session:
+        if next_number(session, request.dataflow) != number:
+            raise _NumberTaken(f"number {number} of {request.dataflow} was taken meanwhile: type the command again")
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
+        # The files of a checkpoint that is subsumed meanwhile stay while they are copied.
+        take_leases(session, results_named(session, source.checkpoint), savepoint.attempt, now)
     try:
         claim(folder, savepoint.attempt)
         _write(services, source, folder, savepoint, copies)
-        return _completed(services, entered, folder)
     except BaseException:
         _undo(services, entered, folder)
         raise
+    return _completed(services, entered, folder)
 
 
 def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
@@ -124,9 +143,7 @@ def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
         if row.number == request.checkpoint:
             return row
     listed = ", ".join(f"{row.number} (epoch {row.epoch})" for row in kept) or "none"
-    if session.get(DataflowRow, request.dataflow) is None:
-        names = ", ".join(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) or "none"
-        raise Misconfigured(f"the ledger knows no dataflow {request.dataflow}; it knows {names}")
+    require_dataflow(session, request.dataflow)
     wanted = "a checkpoint" if request.checkpoint is None else f"checkpoint {request.checkpoint}"
     raise Misconfigured(f"{request.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
 
@@ -161,6 +178,7 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
     services.store_id()  # else it was written below a mount point whose disk is gone
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
+        drop_leases(session, row.attempt)
         return _savepoint(complete(session, row.dataflow, row.number, services.now()))
 
 
@@ -195,14 +213,20 @@ def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(row.dataflow) as session:
         present = checkpoint_row(session, row.dataflow, row.number)
+        drop_leases(session, row.attempt)
         if present is not None:
             abandon(present)
             present.deleted_at = services.now()
 
 
 def savepoints(services: Services, dataflow: str | None = None) -> tuple[Savepoint, ...]:
-    """Return all savepoints in the ledger that were not dropped, by dataflow and number."""
+    """Return all savepoints in the ledger that were not dropped, by dataflow and number.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
     with services.ledger.transaction() as session:
+        if dataflow is not None:
+            require_dataflow(session, dataflow)
         return tuple(_savepoint(row) for row in _rows(session, dataflow) if row.deleted_at is None)
 
 
@@ -243,6 +267,7 @@ def show(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
 def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Savepoint:
     """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
     with services.ledger.transaction() as session:
+        require_dataflow(session, dataflow)
         rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
     wanted = [row for row in rows if name in (str(row.number), row.folder, name_of(row.folder))]
     if len(wanted) != 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
@@ -19,6 +19,7 @@ from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.savepoint import SAVEPOINT
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained
 from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.names import require_dataflow
 from weir.store.errors import NotFound
 from weir.store.probe import size_differs
 from weir.store.store import Store
@@ -88,6 +89,10 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
     if "/" in name:
         return read_savepoint(folder_at(services, name, open_store))
     with services.ledger.transaction() as session:
+        try:
+            require_dataflow(session, dataflow)
+        except Misconfigured as unknown:
+            raise Misconfigured(f"{unknown}. A savepoint of another ledger is named by its folder") from None
         rows = checkpoints_of(session, dataflow)
     wanted = [row for row in rows if name in (str(row.number), name_of(row.folder))]
     usable = [row for row in wanted if _is_usable(row)]
@@ -161,17 +166,24 @@ def require_retained(session: Session, source: Source) -> None:
     A process that deletes files marks their checkpoint subsumed before it reads which files are in use, and waits for
     this transaction to do so: then it sees what was restored. A savepoint has files of its own.
     """
-    if source.is_savepoint:
-        return
-    made = source.checkpoint
-    query = select(CheckpointRow.id).where(
-        CheckpointRow.dataflow == made.dataflow, CheckpointRow.number == made.number, is_retained()
-    )
-    if session.scalar(query.with_for_update(read=True)) is None:
+    if not source.is_savepoint and session.scalar(_retained(source).with_for_update(read=True)) is None:
         raise Misconfigured(
             f"{source} was subsumed while it was being restored, and its files are deleted; nothing was changed. "
-            f"`weir checkpoints {made.dataflow}` lists those that are kept: restore one of them, or a savepoint"
+            f"`weir checkpoints {source.checkpoint.dataflow}` lists those that are kept: restore one of them, or a "
+            "savepoint"
         )
+
+
+def is_retained_now(session: Session, source: Source) -> bool:
+    """Report whether a checkpoint is retained; nothing keeps it. The files of a savepoint belong to the user."""
+    return source.is_savepoint or session.scalar(_retained(source)) is not None
+
+
+def _retained(source: Source) -> Select[int]:
+    made = source.checkpoint
+    return select(CheckpointRow.id).where(
+        CheckpointRow.dataflow == made.dataflow, CheckpointRow.number == made.number, is_retained()
+    )
 
 
 def renamed(checkpoint: Checkpoint, dataflow: str) -> Checkpoint:

@@ -3,6 +3,10 @@
 Invariant 7: the process may be killed after any step. A number that was taken is completed by any later process that
 is to checkpoint the same content, and else given up; a manifest is created exclusively, so that a number never has two
 contents.
+
+Invariant 4: the transaction that takes the number requires that each result it names is valid and present, and records
+them: from then on they are not released, until the checkpoint is given up or subsumed. It can only be completed while
+it is not given up. So a complete checkpoint never names a file that was deleted.
 """
 
 from __future__ import annotations
@@ -25,9 +29,11 @@ from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
 from weir.ledger.checkpoints import (
     abandon,
+    add_results,
     checkpoint_row,
     complete,
     enter_checkpoint,
+    is_whole,
     next_number,
     pending_checkpoints,
     retained_checkpoints,
@@ -40,7 +46,7 @@ from weir.recovery.inputs import checkpointed
 from weir.state.checkpoint_content import checkpoint_of, files_retained, fingerprint, read_checkpoint
 from weir.state.checkpoint_order import is_complete
 from weir.state.compactions import compacted_files, present_compactions
-from weir.state.files_in_use import unpin
+from weir.state.files_in_use import ending_pins, unpin
 from weir.state.retention_rules import CompletedSnapshot, subsumed
 from weir.store.errors import AlreadyExists
 from weir.topology.ids import AttemptId
@@ -96,11 +102,12 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     checkpoint = replace(checkpoint, number=number)
     _create(services, checkpoint)
     services.store_id()  # else it was written below a mount point whose disk is gone
+    pins = ending_pins(services, checkpoint)
     with services.ledger.transaction(checkpoint.dataflow) as session:
         guard(session)
         _require_same(session, draft)
         complete(session, checkpoint.dataflow, number, services.now())
-        unpin(services, session, checkpoint)
+        unpin(session, pins, services.now())
     return number
 
 
@@ -112,10 +119,12 @@ def _take_number(services: Services, draft: Draft, checkpoint: Checkpoint, guard
         _require_order(session, run)
         retained = retained_of_run(session, run.id)
         if retained is not None and retained.content == content:
+            add_results(session, retained, checkpoint)
             return None
         pending = _pending(session, run, content)
         if pending is not None:
             pending.attempt = draft.attempt
+            add_results(session, pending, checkpoint)
             return pending.number
         number = next_number(session, run.dataflow.name)
         enter_checkpoint(session, replace(checkpoint, number=number), content, services.now())
@@ -139,12 +148,13 @@ def _pending(session: Session, run: Run, content: str) -> CheckpointRow | None:
 
 
 def _require_same(session: Session, draft: Draft) -> None:
-    """Require that the results to be checkpointed are still current. Raises Conflict."""
+    """Require that the results to be checkpointed are still current, valid and present. Raises Conflict."""
     present = run_state(session, draft.run, draft.run.topology)
     for partition, result in draft.results.items():
         current = present.results.get(partition)
-        if current is None or current.attempt != result.attempt or not present.is_valid(partition):
-            raise Conflict(f"{partition} was recomputed while it was being checkpointed: begin again")
+        if current is None or current.attempt != result.attempt or not present.is_good(partition):
+            state = "missing" if current is None else f"{current.state.value}, of {current.attempt}"
+            raise Conflict(f"{partition} is {state}: it has changed while it was being checkpointed; begin again")
 
 
 def _create(services: Services, checkpoint: Checkpoint) -> None:
@@ -168,7 +178,10 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
 def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:
     """Mark checkpoints subsumed so that `retained` checkpoints and savepoints stay; return those marked."""
     rows = {row.number: row for row in retained_checkpoints(session, dataflow)}
-    listed = [CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch) for row in rows.values()]
+    listed = [
+        CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch, is_whole=is_whole(session, row))
+        for row in rows.values()
+    ]
     gone = subsumed(listed, retained)
     for number, by in gone.items():
         rows[number].subsumed_at, rows[number].subsumed_by = now, by

@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
+from weir.ledger.names import require_dataflow
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
@@ -62,8 +62,8 @@ def checkpoint_overview(services: Services, dataflow: str | None = None) -> list
     """
     with services.ledger.transaction() as session:
         known = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
-        if dataflow is not None and dataflow not in known:
-            raise Misconfigured(f"the ledger knows no dataflow {dataflow}; it knows {', '.join(known) or 'none'}")
+        if dataflow is not None:
+            require_dataflow(session, dataflow)
         rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
         written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_retained(row)}
     return [_overview(services, row, written) for row in rows]

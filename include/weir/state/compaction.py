@@ -2,6 +2,9 @@
 
 Invariant: no task waits for a compaction or depends on it. Its files hold the same rows as the committed ones; where it
 is missing or incomplete, readers use the files that the manifest names.
+
+Invariant 4: a compaction is entered only while the results count whose files it takes over. So these are in use until
+then, and through the compaction from then on: no other process finds them unused in between.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from weir.state.compactions import (
     present_compactions,
 )
 from weir.state.file_rules import assigned_files, expired_until, sorted_runs, visible
+from weir.state.files_in_use import COUNTING
 from weir.store.errors import NotFound
 from weir.topology.ids import AttemptId, RunId
 from weir.topology.key_groups import key_group_range
@@ -63,11 +67,15 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartToCompact:
-    """A partition to compact: the files that it consists of, and its merges by their number in the job."""
+    """A partition to compact: the files that it consists of, and its merges by their number in the job.
+
+    `used` are the attempts whose results these files are in use through: its own, and those before it.
+    """
 
     of: Compacted
     files: tuple[StateFile, ...]
     merges: Mapping[int, Merge]
+    used: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +133,19 @@ def enter_compacted(services: Services, begun: ToCompact, report: RegionReport |
         raise Internal(f"{begun.attempt} was to write {len(merges)} runs but reports {len(outputs)}")
     new = [_new(begun, part, outputs) for part in begun.parts]
 
-    def enter(session: Session) -> list[bool]:
-        return [enter_compaction(session, each, services.now()) for each in new]
+    def enter(session: Session) -> list[str]:
+        return [_entered(session, services, *each) for each in zip(new, begun.parts, strict=True)]
 
-    entered = services.ledger.perform(begun.dataflow, enter)
-    return [
-        _summary(each, part) if is_in else f"{_name(each)}: compacted by another attempt meanwhile"
-        for each, part, is_in in zip(new, begun.parts, entered, strict=True)
-    ]
+    return services.ledger.perform(begun.dataflow, enter)
+
+
+def _entered(session: Session, services: Services, new: NewCompaction, part: PartToCompact) -> str:
+    query = select(ResultRow.attempt).where(ResultRow.stage == new.of.state, ResultRow.state.in_(COUNTING))
+    if not part.used <= set(session.scalars(query.where(ResultRow.attempt.in_(part.used)))):
+        return f"{_name(new)}: not entered, since the state that was compacted was released meanwhile"
+    if not enter_compaction(session, new, services.now()):
+        return f"{_name(new)}: compacted by another attempt meanwhile"
+    return _summary(new, part)
 
 
 # Selecting partitions
@@ -184,23 +197,27 @@ def _part(services: Services, run: Run, of: Compacted, state: State, folder: str
         return None  # it is lost, and will be recomputed
     if manifest.state is None:
         return None
-    files = _with_earlier(services, run, of, state, manifest)
+    files, used = _with_earlier(services, run, of, state, manifest)
     until = expired_until(state, run.epoch)
     live = sum(each.rows for each in visible(manifest.state.tallies, until))
     limits = Limits(max(1, state.runs), size_from_text("budget", state.budget), manifest.bytes)
     merges = dict(enumerate(merges_of(files, live, limits), first))
-    return PartToCompact(of, files, merges) if merges or files != manifest.state.files else None
+    return PartToCompact(of, files, merges, used) if merges or files != manifest.state.files else None
 
 
 def _with_earlier(
     services: Services, run: Run, of: Compacted, state: State, manifest: Manifest
-) -> tuple[StateFile, ...]:
-    """Return the files of a partition, with earlier ones replaced that were compacted after its attempt had begun."""
+) -> tuple[tuple[StateFile, ...], frozenset[str]]:
+    """Return the files of a partition, with earlier ones replaced that were compacted after its attempt had begun.
+
+    Returns also the attempts whose results these files are in use through.
+    """
     assert manifest.state is not None  # noqa: S101  # a partition of keyed state
+    as_committed = manifest.state.files, frozenset({of.of_attempt})
     read = [each for each in manifest.inputs if each.stage == of.state]
     compacted = present_compactions(services, {each.attempt for each in read})
     if not compacted:
-        return manifest.state.files
+        return as_committed
     parallelism = run.dataflow.stage(of.state).parallelism
     groups, until = key_group_range(manifest.max_parallelism, parallelism, of.subtask), expired_until(state, run.epoch)
     kept = [each for each in manifest.state.files if each.epoch != run.epoch]
@@ -208,9 +225,11 @@ def _with_earlier(
     before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
     plain = [file for each in before for file in (each.state.files if each.state else ())]
     if list(assigned_files(plain, groups, until)) != kept:
-        return manifest.state.files  # it resumed from the compacted files already, or from others
+        return as_committed  # it resumed from the compacted files already, or from others
     replaced = [file for each in before for file in compacted_files(each, compacted)]
-    return (*assigned_files(replaced, groups, until), *own)
+    return (*assigned_files(replaced, groups, until), *own), frozenset(
+        {of.of_attempt, *(each.attempt for each in read)}
+    )
 
 
 def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) -> list[Manifest]:

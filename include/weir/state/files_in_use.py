@@ -37,6 +37,7 @@ from weir.store.catalogue import restored
 from weir.store.errors import NotFound
 from weir.store.walk import files_below
 from weir.store.worker_threads import in_parallel
+from weir.topology.ids import Epoch
 from weir.topology.partitions import PLAIN
 
 COUNTING = (PartitionState.FINISHED.value, PartitionState.LOST.value, PartitionState.QUARANTINED.value)
@@ -56,7 +57,8 @@ def live_state_files(services: Services, dataflow: str) -> frozenset[str]:
         users_of = [row for user in users for row in state_results(session, user, COUNTING)]
         users_of += [row for user in users for row in _leased_results(session, user, services.now())]
         compacted = [path for user in users for path in _compacted(session, user)]
-        pinned = pinned_files(services, session, dataflow)
+        pins = _pinned_folders(session, dataflow)
+    pinned = _pinned_files(services, dataflow, pins)
     named = in_parallel(lambda row: _named(services, row.folder), users_of, services.store.workers)
     checkpointed |= _checkpointed(services, dataflow)
     damaged = [row for row, paths in zip(users_of, named, strict=True) if paths is None]
@@ -173,41 +175,62 @@ def _is_keyed(stage: str, pinned: Mapping[str, Any] | None) -> bool:
 _REASON = "the dataflow has a checkpoint of files that are all its own"
 
 
-def pinned_files(services: Services, session: Session, origin: str) -> set[str]:
-    """Return the paths of files of a dataflow that forks of it still need. Raises Retryable."""
-    found: set[str] = set()
+_Pins = Mapping[tuple[str, Epoch], list[str] | None]
+"""By dataflow and epoch, the folders of restored results; None where the ledger was lost, and knows none."""
+
+
+def _pinned_folders(session: Session, origin: str) -> _Pins:
+    found: dict[tuple[str, Epoch], list[str] | None] = {}
     for pin in pins_on(session, origin):
-        query = select(ResultRow).where(ResultRow.run == run_key(pin.dataflow, pin.epoch))
-        rows = list(session.scalars(query))
+        rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run_key(pin.dataflow, pin.epoch))))
         folders = [row.folder for row in rows if row.state != PartitionState.RELEASED.value]
-        if not rows:  # the ledger was lost, and the fork is not rebuilt yet
-            unreleased = (each for each in restored(services.store, pin.dataflow, pin.epoch) if each.released is None)
+        found[pin.dataflow, pin.epoch] = folders if rows else None
+    return found
+
+
+def _pinned_files(services: Services, origin: str, pins: _Pins) -> set[str]:
+    found: set[str] = set()
+    for (dataflow, epoch), known in pins.items():
+        folders = known
+        if folders is None:  # the fork is not rebuilt yet
+            unreleased = (each for each in restored(services.store, dataflow, epoch) if each.released is None)
             folders = [each.folder for each in unreleased]
         found |= {file.path for folder in folders for file in _state_files_named(services, folder)}
     return {path for path in found if is_below_dataflow(path, origin)}
 
 
-def unpin(services: Services, session: Session, checkpoint: Checkpoint) -> bool:
-    """End the pins of restored results if a checkpoint that is complete now needs none; return whether it did.
+def ending_pins(services: Services, checkpoint: Checkpoint) -> Mapping[int, frozenset[int]]:
+    """Return the pins of restored results that a checkpoint, once it is complete, has no need of.
 
-    The results that a fork began with are released, so that they do not count as lost when the origin deletes them.
+    Each has the results, by number, that consist of files of others. Raises Retryable.
     """
-    pins = [pin for pin in pins_of(session, checkpoint.dataflow) if pin.epoch < checkpoint.epoch]
-    if not pins or needs_others(checkpoint.dataflow, checkpoint.files.values()):
-        return False
-    for pin in pins:
-        end_pin(pin, services.now())
-        _release_others(services, session, pin)
-    return True
+    with services.ledger.transaction() as session:
+        pins = [pin for pin in pins_of(session, checkpoint.dataflow) if pin.epoch < checkpoint.epoch]
+        held = {pin.id: _finished(session, pin) for pin in pins}
+    if needs_others(checkpoint.dataflow, checkpoint.files.values()):
+        return {}
+    name = checkpoint.dataflow
+    return {
+        pin: frozenset(row.id for row in rows if needs_others(name, _state_files_named(services, row.folder)))
+        for pin, rows in held.items()
+    }
 
 
-def _release_others(services: Services, session: Session, pin: RestoreRow) -> None:
-    finished = select(ResultRow).where(
+def unpin(session: Session, pins: Mapping[int, frozenset[int]], now: datetime) -> None:
+    """End pins. Their results that consist of files of others are released, so that they do not count as lost."""
+    for number, foreign in pins.items():
+        pin = session.get_one(RestoreRow, number)
+        end_pin(pin, now)
+        for row in _finished(session, pin):
+            if row.id in foreign:
+                transition(session, row, PartitionState.RELEASED, _REASON, now)
+
+
+def _finished(session: Session, pin: RestoreRow) -> list[ResultRow]:
+    query = select(ResultRow).where(
         ResultRow.run == run_key(pin.dataflow, pin.epoch), ResultRow.state == PartitionState.FINISHED.value
     )
-    for row in session.scalars(finished):
-        if needs_others(pin.dataflow, _state_files_named(services, row.folder)):
-            transition(session, row, PartitionState.RELEASED, _REASON, services.now())
+    return list(session.scalars(query))
 
 
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:

@@ -2,8 +2,9 @@
 
 Invariant: the newest snapshot is retained, and so is the newest checkpoint, unless the newest snapshot is the savepoint
 that the dataflow was stopped with. So there is always a snapshot to restore that the dataflow owns. Of an epoch that
-is completed again the newest checkpoint counts, and the newest epochs are retained: an old epoch that is recomputed
-does not subsume the epoch that the dataflow resumes from. Where epochs complete in order this is Flink's rule.
+is completed again the newest checkpoint counts, and the newest epochs are retained, whatever their numbers: an old
+epoch that is recomputed never subsumes the epoch that the dataflow resumes from. Where epochs complete in order this is
+Flink's rule. A checkpoint that is not whole subsumes none that is.
 """
 
 from __future__ import annotations
@@ -89,22 +90,30 @@ class CompletedSnapshot:
     number: int
     kind: SnapshotKind
     epoch: str
+    is_whole: bool = True
+    """Whether none of its files is known to be gone or damaged."""
 
 
 def subsumed(completed: Sequence[CompletedSnapshot], retained: int) -> dict[int, int]:
     """Return the numbers of snapshots to subsume so that `retained` are left, with the number that subsumes them.
 
     A checkpoint is subsumed when a later one of its epoch is complete; of the others the oldest epochs are subsumed
-    first, whatever their numbers. The highest number is retained in any case, so that no number is given out twice,
-    even by a rebuilt ledger. Raises Misconfigured if `retained` is below 1.
+    first, whatever their numbers. Snapshots that are whole are only subsumed by others that are. Raises Misconfigured
+    if `retained` is below 1.
     """
+    whole = [each for each in completed if each.is_whole]
+    by_whole, by_any = _subsumed(whole, retained), _subsumed(completed, retained)
+    damaged = {each.number for each in completed if not each.is_whole}
+    return by_whole | {number: by for number, by in by_any.items() if number in damaged}
+
+
+def _subsumed(completed: Sequence[CompletedSnapshot], retained: int) -> dict[int, int]:
     outdated = _completed_again(completed)
     left = [each for each in completed if each.number not in outdated]
-    highest = max((each.number for each in left), default=0)
     # Flink's list is in the order of ids, and its last snapshot is retained.
-    in_order = sorted(left, key=lambda each: (each.number == highest, each.epoch, each.number))
+    in_order = sorted(left, key=lambda each: (each.epoch, each.number))
     removed = subsume([Snapshot(each.number, each.kind) for each in in_order], retained).removed
-    return {**outdated, **{each.id: highest for each in removed}}
+    return {**outdated, **{each.id: in_order[-1].number for each in removed}}
 
 
 def _completed_again(completed: Sequence[CompletedSnapshot]) -> dict[int, int]:

@@ -9,7 +9,6 @@ of all of it, downstream of all of it, or independent of it. No compaction task 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from functools import cached_property
 from typing import Final
 
@@ -303,11 +302,6 @@ def _logical_region(group: tuple[Stage, ...]) -> LogicalRegion:
     name = joined if len(joined) <= _MAX_JOINED_NAME else f"{named[0]}-to-{named[-1]}"
     return LogicalRegion(name, names, group[0].parallelism)
 
-
-RETRIES: Final = 2
-
-RETRY_DELAY: Final = timedelta(seconds=30)
-"""Airflow's retries of a compaction task; the next epoch compacts what a failed task has not."""
 
 _PREFIX: Final = "weir_compact-"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.table import Table
 
+from weir.cli.tables import key, number, print_rows, text, value
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.runs import runs_of
@@ -79,14 +79,7 @@ def _cost(attempts: dict[tuple[RunId, RegionId], list[AttemptRow]], start: datet
 
 def print_costs(console: Console, injected: Sequence[InjectedFault], found: Sequence[Cost]) -> None:
     """Print the table of costs, by kind of fault."""
-    table = Table(
-        *("fault", "injected", "ran again", "because", "spared"),
-        title="What each fault cost, counted until the next one",
-        title_justify="left",
-        title_style="bold",
-    )
-    for column in table.columns:
-        column.overflow = "fold"
+    rows = []
     for fault in sorted({one.fault for one in injected}):
         mine = [cost for one, cost in zip(injected, found, strict=True) if one.fault == fault]
         again, reasons = Counter[str](), Counter[str]()
@@ -94,9 +87,9 @@ def print_costs(console: Console, injected: Sequence[InjectedFault], found: Sequ
             again.update(cost.again)
             reasons.update(cost.reasons)
         spared = sum(cost.spared for cost in mine)
-        table.add_row(fault, str(len(mine)), _counted(again), _counted(reasons), f"{spared} results")
-    console.print()
-    console.print(table)
+        rows.append((fault, str(len(mine)), _counted(again), _counted(reasons), f"{spared} results"))
+    console.print("\n[bold]What each fault cost, counted until the next one[/]")
+    print_rows((key("fault"), number("injected"), text("ran again"), text("because"), value("spared")), rows, console)
 
 
 def print_verdicts(console: Console, days: Sequence[DayVerdict], broken: Sequence[str]) -> bool:

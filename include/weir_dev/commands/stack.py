@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from weir.cli.progress import Progress, exits_on_signals
+from weir.cli.tables import key, number, print_rows, value
 from weir.secrecy import without_secrets
 from weir_dev.ports import LOCALHOST, LOOPBACK
 from weir_dev.project import project_root, state_folder
@@ -22,7 +22,7 @@ from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Database, Phase, StackRequest, StackState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 _SQLITE_HELP = "Keep Airflow's database and the ledger in SQLite files, not in a PostgreSQL server."
@@ -80,7 +80,7 @@ def status() -> None:
             )
         raise typer.Exit(EXIT_DOWN)
     console.print(f"The stack is {state.phase.value}. {state.message}".rstrip())
-    console.print(_components(state))
+    print_rows((key("component"), number("pid"), value("state"), number("started again")), _components(state), console)
     _print_access(console, stack)
 
 
@@ -117,13 +117,11 @@ def stack_of_this_checkout(
     return Stack(request, on_change)
 
 
-def _components(state: StackState) -> Table:
-    table = Table("component", "pid", "state", "started again")
+def _components(state: StackState) -> Iterator[tuple[str, ...]]:
     for one in state.processes:
         word = "running" if one.name in {*state.ready, KEEPER} else "starting"
-        word = word if one.is_alive() else "[red]dead[/]"
-        table.add_row(one.name, str(one.pid), word, str(max(0, state.starts.get(one.name, 1) - 1)))
-    return table
+        again = max(0, state.starts.get(one.name, 1) - 1)
+        yield one.name, str(one.pid), word if one.is_alive() else "dead", str(again)
 
 
 def _print_access(console: Console, stack: Stack) -> None:
@@ -137,8 +135,8 @@ def _print_access(console: Console, stack: Stack) -> None:
         "logs": f"{stack.logs}, of tasks {stack.task_logs}",
         "stop": "./weir down",
     }
-    for name, value in lines.items():
-        console.print(f"[bold]{name:>10}[/]  {value}", soft_wrap=True, highlight=False)
+    for name, said in lines.items():
+        console.print(f"[bold]{name:>10}[/]  {said}", soft_wrap=True, highlight=False)
 
 
 def _why_sqlite(stack: Stack) -> str:

@@ -25,7 +25,7 @@ PERSON = "admin"
 """The account for a person: it may do everything."""
 
 SERVICE = "weir"
-"""The account of the connection `weir_api`: it may edit task instances, and not change connections or settings."""
+"""The account of the connection `weir_api`: it may edit task instances and runs, but no connections and no settings."""
 
 
 _ADDED: Final = ("spark_token", "spark_secret")

@@ -40,7 +40,6 @@ def local_stack(stack: Stack) -> Subject:
         about=f"the local stack in {stack.folder}",
         environment=environment,
         is_served=is_kept,
-        is_local=True,
         connections=(_SUBMITTING,) if has_submission else (),
         findings=(finding,),
     )

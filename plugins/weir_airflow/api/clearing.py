@@ -9,6 +9,7 @@ from http import HTTPStatus
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.attempts.ports import SeenRun
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.errors import Misconfigured
@@ -58,7 +59,7 @@ class EndpointClearer:
         return self._ask(wanted, "", lambda items, _: self._rest.inspect(items), is_dry_run=True)
 
     def start(self, dag_id: str, run_id: str) -> str:
-        """Set a queued run running. Public REST cannot: without the plugin this only answers the state."""
+        """Set a queued run running that a run waits for. Without the plugin this only answers the state."""
         response = self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": run_id})
         if response.status_code in NO_ROUTE:
             return self._rest.start(dag_id, run_id)
@@ -68,9 +69,21 @@ class EndpointClearer:
         """Ask by public REST whether Airflow has this DagRun."""
         return self._rest.exists(dag_id, run_id)
 
+    def note(self, key: TaskKey) -> str:
+        """Read the task instance's note, by public REST."""
+        return self._rest.note(key)
+
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note, by public REST."""
         self._rest.annotate(key, note)
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Look at a DagRun, by public REST."""
+        return self._rest.seen_run(dag_id, run_id)
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
+        """Set a DagRun's note, by public REST."""
+        self._rest.annotate_run(dag_id, run_id, note)
 
     def _ask(
         self,
@@ -124,14 +137,31 @@ class RestClearer:
             return True
         return False if self._api.call("GET", path_of("api", "v2", "dags", dag_id)).is_success else None
 
+    def note(self, key: TaskKey) -> str:
+        """Read the task instance's note."""
+        response = self._api.call("GET", _ti_path(key.dag_id, key.run_id, key.task_id, key.map_index))
+        return "" if response.is_error else response.json()["note"] or ""
+
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note."""
         path = _ti_path(key.dag_id, key.run_id, key.task_id, key.map_index)
         self._api.call("PATCH", path, {"note": note[:NOTE_LENGTH]}, update_mask="note")
 
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Look at a DagRun."""
+        response = self._api.call("GET", _run_path(dag_id, run_id))
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        found = response.json()
+        return SeenRun(str(found["state"]), found["note"] or "")
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
+        """Set a DagRun's note."""
+        self._api.call("PATCH", _run_path(dag_id, run_id), {"note": note[:NOTE_LENGTH]}, update_mask="note")
+
     def _run_state(self, dag_id: str, run_id: str) -> str:
-        response = self._api.call("GET", path_of("api", "v2", "dags", dag_id, "dagRuns", run_id))
-        return MISSING if response.status_code == HTTPStatus.NOT_FOUND else str(response.json()["state"])
+        seen = self.seen_run(dag_id, run_id)
+        return MISSING if seen is None else seen.state
 
     def _look(self, item: ClearItem, *, is_active: bool) -> ClearAnswer:
         response = self._api.call("GET", _ti_path(item.dag_id, item.run_id, item.task_id, item.map_index))
@@ -140,7 +170,8 @@ class RestClearer:
         found = response.json()
         state, try_number = found["state"], int(found["try_number"])
         has_expected_try = item.expected_try in {None, try_number}
-        return ClearAnswer(item, state, try_number, cleared=is_active and has_expected_try and state in _CLEARABLE)
+        is_clearable = state in _CLEARABLE or (item.is_skipped and state == "skipped")
+        return ClearAnswer(item, state, try_number, cleared=is_active and has_expected_try and is_clearable)
 
     def _clear(self, seen: ClearAnswer, note: str) -> ClearAnswer:
         if not seen.cleared:
@@ -181,7 +212,7 @@ class DbClearer:
         from weir_airflow.api.compare_and_clear import start_queued  # noqa: PLC0415
 
         with create_session(scoped=False) as session:
-            return start_queued(session, dag_id, run_id)
+            return start_queued(session, dag_id, run_id)[0]
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
         """Ask whether Airflow has this DagRun; None where it does not know the DAG, either."""
@@ -192,6 +223,15 @@ class DbClearer:
         with create_session(scoped=False) as session:
             return has_run(session, dag_id, run_id)
 
+    def note(self, key: TaskKey) -> str:
+        """Read the task instance's note."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import note_of  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            return note_of(session, ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None))
+
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note."""
         from airflow.utils.session import create_session  # noqa: PLC0415
@@ -200,6 +240,25 @@ class DbClearer:
 
         with create_session(scoped=False) as session:
             annotate(session, ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None), note)
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Look at a DagRun."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import seen_run  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            found = seen_run(session, dag_id, run_id)
+            return None if found is None else SeenRun(*found)
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
+        """Set a DagRun's note."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import annotate_run  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            annotate_run(session, dag_id, run_id, note)
 
     def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
         from airflow.utils.session import create_session  # noqa: PLC0415
@@ -232,6 +291,7 @@ def _to_json(item: ClearItem) -> dict[str, Any]:
         "task_id": item.task_id,
         "map_index": item.map_index,
         "expected_try": item.expected_try,
+        **({"is_skipped": True} if item.is_skipped else {}),
     }
 
 
@@ -239,6 +299,10 @@ def _from_json(item: ClearItem, row: dict[str, Any]) -> ClearAnswer:
     return ClearAnswer(item, row["state"], row["try_number"], row["cleared"])
 
 
+def _run_path(dag_id: str, run_id: str) -> str:
+    return path_of("api", "v2", "dags", dag_id, "dagRuns", run_id)
+
+
 def _ti_path(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
-    path = path_of("api", "v2", "dags", dag_id, "dagRuns", run_id, "taskInstances", task_id)
+    path = _run_path(dag_id, run_id) + path_of("taskInstances", task_id)
     return path if map_index < 0 else f"{path}/{map_index}"

@@ -17,13 +17,13 @@ from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
 from airflow.utils.state import DagRunState, State, TaskInstanceState
-from sqlalchemy import select, tuple_, update
+from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 
 CLEARABLE: Final = frozenset({TaskInstanceState.SUCCESS, TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED})
-"""Finished states whose task instance would compute when it runs again; a skipped one would skip again."""
+"""Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
 
 NOTE_LENGTH: Final = 1000
 """Airflow's limit of a task instance's note."""
@@ -61,25 +61,45 @@ def compare_and_clear(
     return answers
 
 
-def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str = "weir") -> str:
-    """Set a queued run running, whatever `max_active_runs` allows; return the state found, or `missing`.
+def start_queued(session: Session, dag_id: str, run_id: str, *, user_name: str = "weir") -> tuple[str, bool]:
+    """Set a queued run running that a run of a later epoch waits for; return the state found, and whether it was set.
 
-    A run that waits for this one would hold its place among the active runs for ever. It would also wait for ever for a
-    finished run of which a task instance has been cleared: without row locks (SQLite), a scheduler that had read that
-    run before the clear sets it finished after the clear.
+    A later run that waits for this one would hold its place among the active runs for ever, so running runs of later
+    epochs do not count here. Runs of earlier epochs do: this one is not started where `max_active_runs` of them are
+    running. What is paused is not started. The state is `missing` where there is no such run.
+
+    A later run would also wait for ever for a finished run of which a task instance has been cleared: without row locks
+    (SQLite), a scheduler that had read that run before the clear sets it finished after the clear. It is set running
+    again, as the clear had.
     """
     _lock_runs(session, dag_id, {run_id})
     query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
     dag_run = session.scalar(query.with_for_update(of=DagRun).execution_options(populate_existing=True))
     if dag_run is None:
-        return MISSING
+        return MISSING, False
     found = str(dag_run.state)
-    if dag_run.state == DagRunState.QUEUED or _is_stranded(session, dag_run):
+    may_start = dag_run.state == DagRunState.QUEUED and _has_place(session, dag_run)
+    if may_start or _is_stranded(session, dag_run):
         dag_run.state = DagRunState.RUNNING
         dag_run.start_date = datetime.now(UTC)
         session.add(Log(event="weir_start", owner=user_name, dag_id=dag_id, run_id=run_id))
         session.flush()
-    return found
+    return found, may_start
+
+
+def _has_place(session: Session, dag_run: DagRun) -> bool:
+    """Report whether fewer runs of earlier epochs are running than may be, of its backfill or else of its DAG."""
+    dag, backfill = session.get_one(DagModel, dag_run.dag_id), dag_run.backfill
+    if dag.is_paused or (backfill is not None and backfill.is_paused):
+        return False
+    most = dag.max_active_runs if backfill is None else backfill.max_active_runs
+    is_of_same = DagRun.backfill_id.is_(None) if backfill is None else DagRun.backfill_id == backfill.id
+    running = select(func.count(DagRun.id)).where(
+        DagRun.dag_id == dag_run.dag_id, is_of_same, DagRun.state == DagRunState.RUNNING
+    )
+    if dag_run.logical_date is not None:
+        running = running.where(DagRun.logical_date < dag_run.logical_date)
+    return not most or (session.scalar(running) or 0) < most
 
 
 def has_run(session: Session, dag_id: str, run_id: str) -> bool | None:
@@ -94,6 +114,25 @@ def _is_stranded(session: Session, dag_run: DagRun) -> bool:
         TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state.is_(None)
     )
     return dag_run.state in State.finished_dr_states and session.scalar(cleared.limit(1)) is not None
+
+
+def seen_run(session: Session, dag_id: str, run_id: str) -> tuple[str, str] | None:
+    """Return state and note of a run; None where there is no such run."""
+    found = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+    return None if found is None else (str(found.state), found.note or "")
+
+
+def annotate_run(session: Session, dag_id: str, run_id: str, note: str) -> None:
+    """Set a run's note; one that Airflow does not know has none."""
+    found = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+    if found is not None:
+        _write_run_note(found, note[:NOTE_LENGTH])
+
+
+def note_of(session: Session, item: ClearItem) -> str:
+    """Return a task instance's note, "" where there is none."""
+    found = _task_instances(session, item.dag_id, [item], is_locked=False).get(_key(item))
+    return "" if found is None else found.note or ""
 
 
 def annotate(session: Session, item: ClearItem, note: str) -> None:
@@ -144,7 +183,8 @@ def _answer(item: ClearItem, found: TaskInstance | None) -> ClearAnswer:
         return ClearAnswer(item, MISSING, 0, cleared=False)
     has_expected_try = item.expected_try is None or item.expected_try == found.try_number
     state = None if found.state is None else str(found.state)
-    return ClearAnswer(item, state, found.try_number, cleared=found.state in CLEARABLE and has_expected_try)
+    is_clearable = found.state in CLEARABLE or (item.is_skipped and found.state == TaskInstanceState.SKIPPED)
+    return ClearAnswer(item, state, found.try_number, cleared=is_clearable and has_expected_try)
 
 
 def _clear(session: Session, chosen: Sequence[TaskInstance]) -> None:
@@ -170,6 +210,13 @@ def _write_note(ti: TaskInstance, note: str, user_id: str | None) -> None:
         return
     ti.task_instance_note.content = note
     ti.task_instance_note.user_id = user_id
+
+
+def _write_run_note(dag_run: DagRun, note: str) -> None:
+    if dag_run.dag_run_note is None:
+        dag_run.note = (note, None)
+    else:
+        dag_run.dag_run_note.content = note
 
 
 def _key(item: ClearItem) -> _Key:

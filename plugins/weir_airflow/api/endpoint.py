@@ -1,7 +1,7 @@
 """The endpoint at /weir: it compares and clears, and serves pages about checks (weir_airflow.api.quality).
 
-Invariant: every verb that clears is guarded like Airflow's own clear: by the permission to edit task instances of the
-DAG in its path. It knows nothing of the ledger.
+Invariant: each verb is guarded as Airflow guards the like: clearing by the permission to edit task instances of the DAG
+in its path, starting a run by that to edit its DagRuns. It knows nothing of the ledger.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ app.include_router(quality_router)
 
 
 _MAY_CLEAR: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE))]
+_MAY_START: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.RUN))]
 
 
 class _Body(BaseModel):
@@ -32,12 +33,13 @@ class _Body(BaseModel):
 
 
 class Item(_Body):
-    """A task instance; with `expected_try` None, whatever its try is."""
+    """A task instance; with `expected_try` None, whatever its try is; a skipped one only with `is_skipped`."""
 
     task_id: str
     map_index: int = -1
     run_id: str | None = None
     expected_try: int | None = None
+    is_skipped: bool = False
 
 
 class ClearBody(_Body):
@@ -96,11 +98,11 @@ def clear(dag_id: str, body: ClearBody, session: SessionDep, user: GetUserDep) -
     return ClearAnswers(items=[_answer(answer) for answer in answers])
 
 
-@app.post("/dags/{dag_id}/start", dependencies=_MAY_CLEAR)
+@app.post("/dags/{dag_id}/start", dependencies=_MAY_START)
 def start(dag_id: str, body: StartBody, session: SessionDep, user: GetUserDep) -> StartAnswer:
-    """Set a queued run running."""
-    state = start_queued(session, dag_id, body.run_id, user_name=user.get_name())
-    return StartAnswer(run_id=body.run_id, state=state, started=state == "queued")
+    """Set a queued run running that a run of a later epoch waits for."""
+    state, is_started = start_queued(session, dag_id, body.run_id, user_name=user.get_name())
+    return StartAnswer(run_id=body.run_id, state=state, started=is_started)
 
 
 def _item(dag_id: str, default_run_id: str | None, item: Item) -> ClearItem:
@@ -108,7 +110,7 @@ def _item(dag_id: str, default_run_id: str | None, item: Item) -> ClearItem:
     if run_id is None:
         message = f"Item {item.task_id}[{item.map_index}] names no run: give run_id in the item or in the body."
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, message)
-    return ClearItem(dag_id, run_id, item.task_id, item.map_index, item.expected_try)
+    return ClearItem(dag_id, run_id, item.task_id, item.map_index, item.expected_try, item.is_skipped)
 
 
 def _answer(answer: ClearAnswer) -> Answer:

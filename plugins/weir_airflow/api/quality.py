@@ -1,14 +1,14 @@
 """Pages about checks, served to users who may read the task instances of the DAG.
 
 Invariant: an address names a check by its number, never a file: the ledger says which page belongs to it, and whether
-its run is of the DAG in the address. A page from the store can run nothing in a browser.
+its run is of the DAG in the address. A page from the store can run nothing in a browser. A request changes nothing: a
+ledger of another revision is not migrated.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -16,9 +16,9 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import APIRouter, Depends, Query, status
 from fastapi.responses import HTMLResponse
 
-from weir.errors import Misconfigured, WeirError
+from weir.errors import WeirError
 from weir.formats.paths import PAGES
-from weir.ledger.ledger import Ledger
+from weir.ledger.ledger import Ledger, NotMigrated
 from weir.quality.check_queries import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
 from weir.quality.pages import checks_table, html_page
 from weir.store.errors import NotFound
@@ -54,6 +54,13 @@ _LATER = (
     "<p>Without a link there is no page yet. The DAG weir_upkeep makes it within minutes (is it unpaused?), and "
     "<code>weir quality docs</code> at once. Rows whose digest has passed before are not checked again, and get "
     "none.</p>"
+)
+
+
+_NOT_MIGRATED = (
+    "<p>It is not there, or has the tables of an older Weir, and a page changes nothing. Type <code>weir ledger "
+    "upgrade</code> where the workers' settings are; the next task of a Weir DAG migrates it, too. If neither helps, "
+    "the API server has other settings than the workers (WEIR_LEDGER, or the connection weir_ledger).</p>"
 )
 
 
@@ -118,6 +125,12 @@ def _message(title: str, code: int) -> HTMLResponse:
 def _unknown(error: WeirError) -> HTMLResponse:
     """Answer 503 where the API server cannot reach ledger or store; the page does not show where they are."""
     log.warning("Checks of data quality cannot be shown: %s", error)
+    if isinstance(error, NotMigrated):
+        return HTMLResponse(
+            html_page("Weir's ledger is not migrated yet", _NOT_MIGRATED),
+            status_code=status.HTTP_503_SERVICE_UNAVAILABLE,
+            headers=_HARMLESS,
+        )
     title = "The API server of Airflow cannot read Weir's ledger and store"
     body = (
         f"<p>{type(error).__name__}. It needs the same settings as the workers (WEIR_LEDGER and WEIR_STORE, or the "
@@ -130,10 +143,7 @@ def _unknown(error: WeirError) -> HTMLResponse:
 @contextmanager
 def _ledger() -> Iterator[tuple[Settings, Any]]:
     found = settings()
-    path = found.ledger.removeprefix("sqlite:///")
-    if path != found.ledger and not Path(path).exists():
-        raise Misconfigured(f"there is no ledger {path}, and a reader creates none")
-    ledger = Ledger.open(found.ledger)
+    ledger = Ledger.open_as_it_is(found.ledger)
     try:
         yield found, ledger
     finally:

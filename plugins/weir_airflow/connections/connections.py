@@ -73,8 +73,8 @@ def api_connection(found: Settings) -> Connection:
     """Return the connection by which a task asks Airflow to clear task instances."""
     return _connection(
         found.api_conn_id,
-        "Weir needs it to clear the producers of lost results. Use an account that may edit task instances of Weir's "
-        f"DAGs. For example AIRFLOW_CONN_{found.api_conn_id.upper()}={_API_EXAMPLE}",
+        "Weir needs it to clear the producers of lost results. Use an account that may edit task instances and runs of "
+        f"Weir's DAGs. For example AIRFLOW_CONN_{found.api_conn_id.upper()}={_API_EXAMPLE}",
     )
 
 

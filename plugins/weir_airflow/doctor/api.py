@@ -5,27 +5,15 @@ Invariant: nothing is cleared; permissions are tested by dry runs without items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from http import HTTPStatus
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
 from weir.coordination.airflow_client import AirflowClient, path_of
-from weir.doctor.api import (
-    AREA,
-    LATE,
-    UPKEEP,
-    Dag,
-    LastRun,
-    permission_finding,
-    plugin_finding,
-    upkeep_finding,
-    version_finding,
-)
+from weir.doctor.api import AREA, UPKEEP, UPKEEPS, permission_finding, plugin_finding, upkeep_finding
 from weir.doctor.examination import Check, Enough, Finding, ok, problem
 from weir.errors import Misconfigured
 from weir_airflow.api.clearing import NO_ROUTE, clearer_for
@@ -41,17 +29,11 @@ _MOST_DAGS: Final = 100
 
 
 class ApiExam:
-    """Checks the api-server. `dag_ids` returns those in the ledger; `check_folder` checks the plugins folder here."""
+    """Checks the api-server. `dag_ids` returns those in the ledger."""
 
-    def __init__(
-        self,
-        connection: Callable[[], Connection],
-        dag_ids: Callable[[], tuple[str, ...]],
-        check_folder: Callable[[], Finding],
-    ) -> None:
+    def __init__(self, connection: Callable[[], Connection], dag_ids: Callable[[], tuple[str, ...]]) -> None:
         self._find_connection = connection
         self._dag_ids = dag_ids
-        self._check_folder = check_folder
 
     def checks(self) -> list[Check]:
         """Return the checks, in order."""
@@ -86,7 +68,7 @@ class ApiExam:
                 mend="start it (`airflow api-server`), or correct host and port of the connection weir_api",
             )
             return
-        yield version_finding(version("apache-airflow-core"), found)
+        yield ok(AREA, "api-server", f"Airflow {found}")
 
     def check_login(self) -> Iterator[Finding]:
         """Check that Airflow accepts the account."""
@@ -106,21 +88,19 @@ class ApiExam:
     def check_plugin(self) -> Iterator[Finding]:
         """Check that the endpoint is served, and for which DAGs the account may clear."""
         answer = self._api.ask("GET", path_of("api", "v2", "dags"), tags="weir", limit=_MOST_DAGS, order_by="dag_id")
-        dags = [_dag(each) for each in answer["dags"]]
-        names = sorted({*(dag.dag_id for dag in dags), *self._known_dag_ids()})[:_MOST_DAGS] or [UPKEEP]
+        names = sorted({*(str(each["dag_id"]) for each in answer["dags"]), *self._known_dag_ids()})[:_MOST_DAGS]
+        names = names or [UPKEEP]
         is_mounted = self._is_mounted(names[0])
-        yield plugin_finding(is_mounted=is_mounted, dags=dags)
-        if not is_mounted:
-            yield self._check_folder()
+        yield plugin_finding(is_mounted=is_mounted)
         may = [name for name in names if self._may_clear(name, is_mounted=is_mounted)]
         yield permission_finding(self._account, may, [name for name in names if name not in may])
 
     def check_upkeep(self) -> Iterator[Finding]:
-        """Check that the DAGs of Weir's upkeep are unpaused and run."""
-        for name in LATE:
+        """Check that Airflow has the DAGs of Weir's upkeep, unpaused."""
+        for name in UPKEEPS:
             response = self._api.call("GET", path_of("api", "v2", "dags", name))
-            dag = None if response.status_code == HTTPStatus.NOT_FOUND else _dag(response.json())
-            yield upkeep_finding(name, dag, self._last_run(name) if dag else None, datetime.now(UTC))
+            is_there = response.status_code != HTTPStatus.NOT_FOUND
+            yield upkeep_finding(name, is_paused=bool(response.json()["is_paused"]) if is_there else None)
 
     @cached_property
     def _connection(self) -> Connection:
@@ -150,6 +130,8 @@ class ApiExam:
         try:
             if is_mounted:
                 self._dry_run(dag_id)
+                # A run that there is not: nothing is started.
+                self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": "weir-doctor"})
             else:
                 body = {"dry_run": True, "dag_run_id": "weir-doctor"}  # 404 after the permission was granted
                 self._api.call("POST", path_of("api", "v2", "dags", dag_id, "clearTaskInstances"), body)
@@ -159,14 +141,3 @@ class ApiExam:
 
     def _dry_run(self, dag_id: str) -> httpx.Response:
         return self._api.call("POST", path_of("weir", "dags", dag_id, "clear"), {"items": [], "dry_run": True})
-
-    def _last_run(self, dag_id: str) -> LastRun | None:
-        """Return the newest run that has ended: the very newest may just have been created."""
-        path = path_of("api", "v2", "dags", dag_id, "dagRuns")
-        runs = self._api.ask("GET", path, limit=2, order_by="-run_after")["dag_runs"]
-        ended = [run for run in runs if run["state"] in {"success", "failed"}] or runs
-        return LastRun(ended[0]["state"], datetime.fromisoformat(ended[0]["run_after"])) if ended else None
-
-
-def _dag(row: Mapping[str, Any]) -> Dag:
-    return Dag(str(row["dag_id"]), bool(row["is_paused"]), int(row.get("max_active_runs") or 16))

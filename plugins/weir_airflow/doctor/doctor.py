@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from weir.doctor.api import SETTINGS, ledger_findings, plugins_folder_finding
+from weir.doctor.api import SETTINGS, ledger_findings
 from weir.doctor.examination import Check, Finding, Secrecy, examine, ok, problem
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.store import store_checks
@@ -87,8 +87,6 @@ class Doctor:
         self._settings = found
         yield ok(SETTINGS, "Weir's settings", f"store by {_origin('store')}, ledger by {_origin('ledger')}")
         yield from ledger_findings(str(conf.get("core", "executor")), found.ledger)
-        if self._is_offline:
-            yield _plugins_folder()
 
     def _run(self, areas: Sequence[Sequence[Check]]) -> None:
         for finding in examine(areas):
@@ -109,11 +107,11 @@ class Doctor:
         from weir_airflow.connections.connections import api_connection  # noqa: PLC0415
         from weir_airflow.doctor.api import ApiExam  # noqa: PLC0415
 
-        return ApiExam(lambda: self._without_secrets(api_connection(found)), ledger.dag_ids, _plugins_folder).checks()
+        return ApiExam(lambda: self._without_secrets(api_connection(found)), ledger.dag_ids).checks()
 
     def _spark_checks(self, found: Settings, conn_id: str, store: Store) -> list[Check]:
         from weir_airflow.connections.connections import spark_connection  # noqa: PLC0415
-        from weir_airflow.doctor.submit import SubmitExam  # noqa: PLC0415
+        from weir_airflow.doctor.submit import submit_checks  # noqa: PLC0415
         from weir_airflow.engines.engines import SPARK_CONNECT, connect_checks  # noqa: PLC0415
 
         area = f"spark: {conn_id}"
@@ -122,7 +120,7 @@ class Doctor:
             if connection.conn_type == SPARK_CONNECT:
                 checks: list[Check] = connect_checks(area, connection, store)
                 return checks
-            return SubmitExam(area, connection).checks()
+            return submit_checks(area, connection)
         except WeirError as error:
             finding = problem(area, "connection", str(error), expected="a connection to Spark", mend="see the message")
             return [Check(area, "connection", lambda: [finding])]
@@ -158,15 +156,6 @@ def _origin(key: str) -> str:
     if os.environ.get(f"WEIR_{key.upper()}"):
         return f"WEIR_{key.upper()}"
     return f"[weir] {key}" if conf.get("weir", key, fallback=None) else f"the connection weir_{key}"
-
-
-def _plugins_folder() -> Finding:
-    from airflow.configuration import conf  # noqa: PLC0415
-
-    folder = Path(str(conf.get("core", "plugins_folder")))
-    names = tuple(path.name for path in folder.iterdir()) if folder.is_dir() else None
-    own = Path(__file__).parents[2]
-    return plugins_folder_finding(str(folder), names, str(own) if (own / "weir_plugin.py").exists() else None)
 
 
 if __name__ == "__main__":

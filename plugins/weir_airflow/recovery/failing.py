@@ -14,10 +14,11 @@ from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
 from weir.attempts.failure import may_be_overridden
+from weir.attempts.notes import annotate
 from weir.coordination.values import Action
 from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
 from weir.ledger.runs import epoch_of
-from weir_airflow.tasks.context import TaskContext
+from weir_airflow.tasks.context import TaskContext, airflow_api
 from weir_airflow.tasks.ports import AirflowTask
 from weir_airflow.tasks.running import data_interval, task_key
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from weir.attempts.coordinator import Coordinator
     from weir.coordination.values import FailureDecision
     from weir.execution.labels import Enricher
+    from weir.topology.ids import Epoch
 
 
 MESSAGE_LENGTH: Final = 4_000
@@ -41,7 +43,12 @@ ENRICHER_SECONDS: Final = 10.0
 
 def decide(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
     """Decide what follows the failure of a try; `try_number` counts from 1."""
-    return decide_failure(exception, max_tries - try_number, lambda: _book(exception, try_number, max_tries, context))
+    return decide_failure(
+        exception,
+        max_tries - try_number,
+        lambda: _book(exception, try_number, max_tries, context),
+        lambda note: annotate(airflow_api(), task_key(context), note),
+    )
 
 
 def _book(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
@@ -53,10 +60,15 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
         policy, coordinator = declared.recovery.retry_policy, task_context.coordinator
         return book_failure(
             AirflowTask(task_context, _no_log),
-            FailedTry(declared.flow.name, task_key(context), try_number, exception, strategy),
+            FailedTry(declared.flow.name, task_key(context), try_number, exception, strategy, _epoch(context)),
             lambda decision: user_policy_decision(coordinator, policy, decision, exception, most, context),
             lambda labels: labels_of_enrichers(task_context.recovery.failure_enrichers, labels, exception, context),
         )
+
+
+def _epoch(context: Context) -> Epoch | None:
+    run = context["dag_run"]
+    return None if run.data_interval_start is None else epoch_of(run.data_interval_start)
 
 
 def _no_log(message: str) -> None:

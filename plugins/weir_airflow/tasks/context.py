@@ -61,3 +61,11 @@ class TaskContext:
     def spark(self, conn_id: str | None = None) -> Connection:
         """Look up the connection of this id to Spark; None is that of the settings."""
         return spark_connection(self._settings, conn_id)
+
+
+def airflow_api() -> Airflow:
+    """Return Airflow's API without a ledger, which may be the one that does not answer.
+
+    Raises Misconfigured or Retryable.
+    """
+    return clearer_for(api_connection(settings()))

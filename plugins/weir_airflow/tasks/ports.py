@@ -8,6 +8,7 @@ If the same try is queued again before, the scheduler mistakes the report for th
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
+from weir.attempts.steps import HEARTBEAT_SECONDS, repeated
 from weir.errors import Internal, Misconfigured
 from weir_airflow.engines.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from airflow.sdk import Connection
 
@@ -67,6 +70,10 @@ class AirflowTask:
         """Write a line to the task's log."""
         self._log(message)
 
+    def heartbeats(self, beat: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `beat` in a thread, each half minute."""
+        return repeated(beat, HEARTBEAT_SECONDS)
+
 
 class SparkEngine:
     """The engine of an Airflow connection; `on_engine` gets it, so that `on_kill` can stop it."""
@@ -99,6 +106,11 @@ class SparkEngine:
         if self._engine is None:
             raise Internal(f"{job.attempt} cannot be computed before its engine is connected")
         self._engine.run(job, session_id, log)
+
+    def stop(self) -> None:
+        """Stop the engine, in a thread: one that does not answer must not hold up the heartbeats."""
+        if self._engine is not None:
+            threading.Thread(target=self._engine.stop, name="weir-stop", daemon=True).start()
 
     @cached_property
     def _connection(self) -> Connection:

@@ -6,9 +6,12 @@ does not depend on pages about its checks: where none can be made, upkeep makes 
 
 from __future__ import annotations
 
+import traceback
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
@@ -19,7 +22,7 @@ from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages
 from weir.state.compaction import CompactionRequest
 from weir_airflow.assets import announce
-from weir_airflow.tasks.context import TaskContext
+from weir_airflow.tasks.context import TaskContext, airflow_api
 from weir_airflow.tasks.ports import AirflowTask, SparkEngine
 
 if TYPE_CHECKING:
@@ -66,12 +69,21 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
 def run_compaction(
     declared: Declaration, region: str, context: Context, log: Log, on_engine: Callable[[Engine], None]
 ) -> dict[str, Any]:
-    """Compact the state that a region keeps; `on_engine` gets the engine, so that `on_kill` can stop it."""
-    with TaskContext.open() as task_context:
-        epoch = epoch_of(data_interval(context)[0])
-        request = CompactionRequest(declared.flow.name, epoch, context["ti"].run_id, region)
-        engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
-        return compacting.run_compaction(AirflowTask(task_context, log), engine, request)
+    """Compact the state that a region keeps; `on_engine` gets the engine, so that `on_kill` can stop it.
+
+    Raises nothing: without the ledger or the store, the next epoch compacts.
+    """
+    ti, key = context["ti"], task_key(context)
+    kills = ti.try_number - 1 - (ti.max_tries - context["task"].retries)
+    try:
+        with TaskContext.open() as task_context:
+            epoch = epoch_of(data_interval(context)[0])
+            request = CompactionRequest(declared.flow.name, epoch, ti.run_id, region)
+            engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
+            return compacting.run_compaction(AirflowTask(task_context, log), engine, request, key, kills)
+    except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001  any error: it must not decide about the run
+        log(traceback.format_exc())
+        return compacting.left_to_next_epoch(airflow_api, key, f"{type(error).__name__}: {error}", log)
 
 
 def make_pages_of(task_context: TaskContext, attempt: str, log: Log) -> None:

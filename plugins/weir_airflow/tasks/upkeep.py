@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.attempts.notes import annotate_open_runs
 from weir.attempts.steps import deliver_clears
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
@@ -17,10 +18,12 @@ _PAGES: Final = "pages"
 
 
 def deliver_pending_clears(log: Log) -> dict[str, Any]:
-    """Deliver the pending clears of every dataflow in the ledger."""
+    """Deliver the pending clears of every dataflow in the ledger, and leave the notes that are missing in Airflow."""
     with TaskContext.open() as task_context:
         remaining = deliver_clears(task_context.coordinator, task_context.airflow, None, log)
-    log(f"{remaining} clear(s) remain pending" if remaining else "No clear is pending")
+        log(f"{remaining} clear(s) remain pending" if remaining else "No clear is pending")
+        for line in annotate_open_runs(task_context.services, task_context.airflow):
+            log(line)
     return {"owed": remaining}
 
 

@@ -99,10 +99,6 @@ def _of_a_column(kwargs: Kwargs, kind: _OfAColumn) -> Rows:
     )
 
 
-def _is_not_null(_: Kwargs, field: StructField) -> Column:
-    return value_of(field).isNotNull()
-
-
 def _between(kwargs: Kwargs, field: StructField) -> Column:
     low, high = kwargs.bounds(field.dataType)
     if low is not None and high is not None and (type(low) is not type(high) or low > high):  # type: ignore[operator]

@@ -109,9 +109,14 @@ class Engine(FakeTaskEngine):
 
 
 class Airflow(FakeAirflow):
-    """An Airflow whose notes are steps, too."""
+    """An Airflow whose notes are steps, too; of `slow_requests` no answer comes in time."""
+
+    slow_requests = 0
 
     def annotate(self, key, note):
+        if self.slow_requests:
+            self.slow_requests -= 1
+            raise Retryable("no answer in time")
         self.steps.append("note")
         super().annotate(key, note)
 

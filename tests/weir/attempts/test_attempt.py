@@ -1,12 +1,14 @@
 """The driver of attempts: the order of its steps, and what an error of the computation becomes."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from weir.attempts.attempt import run_attempt
+from weir.attempts.steps import repeated
 from weir.coordination.values import Awaiting
-from weir.errors import EngineLost, Fenced, InputUnreadable, Misconfigured, ResultUnavailable, Retryable
+from weir.errors import Conflict, EngineLost, Fenced, InputUnreadable, Misconfigured, ResultUnavailable, Retryable
 from weir.formats.codec import region_job_from_json
 from weir.formats.region_job import JOB_NAME
 from weir.restarts.strategy import NoRestart
@@ -169,27 +171,127 @@ def test_a_task_that_was_killed_too_often_gets_a_note_and_fails_for_good(driven)
     assert task.notes[-1].startswith("Weir: killed, not tried again. ")
 
 
-def test_leases_are_renewed_by_a_thread_only_while_the_engine_computes(driven):
-    def renewing():
-        return any(thread.name == "weir-renew" for thread in threading.enumerate())
+def test_an_attempt_has_heartbeats_from_its_computation_to_its_commit(driven):
+    steps = driven.steps
 
-    seen, run = [], driven.engine.run
+    def heartbeats(_beat):
+        @contextmanager
+        def around():
+            steps.append("first heartbeat")
+            yield
+            steps.append("last heartbeat")
 
-    def look(*given):
-        seen.append(renewing())
+        return around()
+
+    driven.ports.heartbeats = heartbeats
+    attempt(driven.until(FIRST), FIRST)
+    assert steps[steps.index("first heartbeat") :] == [
+        "first heartbeat",
+        "compute",
+        "evaluate",
+        "commit",
+        "last heartbeat",
+        "release",
+    ]
+
+
+REFUSAL = Conflict("an input has changed")
+
+
+def refuses_heartbeats(driven, refusal=REFUSAL):
+    """Let the commit be refused from now on, as far as heartbeats know."""
+
+    def heartbeat(_begun):
+        raise refusal
+
+    driven.ports.coordinator.heartbeat = heartbeat
+
+
+@pytest.mark.parametrize("error", [Fenced("stopped"), ValueError("cancelled"), InputUnreadable("gone")], ids=repr)
+def test_an_attempt_that_a_heartbeat_stops_raises_why_whatever_its_engine_raises(driven, error):
+    refuses_heartbeats(driven)
+
+    def stopped(*_given):
+        driven.ports.beat()
+        assert driven.engine.is_stopped
+        raise error
+
+    driven.until(LAST)
+    driven.engine.run = stopped
+    with pytest.raises(Conflict) as caught:
+        attempt(driven, LAST)
+    assert caught.value is REFUSAL
+    assert caught.value.__cause__ is error
+    assert "check inputs" not in driven.steps
+    assert any(
+        "is stopped, since it could not be committed: an input has changed" in line for line in driven.ports.lines
+    )
+
+
+def test_the_first_refusal_is_why_an_attempt_was_stopped(driven):
+    def stopped(*_given):
+        refuses_heartbeats(driven)
+        driven.ports.beat()
+        refuses_heartbeats(driven, Fenced("a newer attempt is registered"))
+        driven.ports.beat()
+        raise Fenced("stopped")
+
+    driven.until(LAST)
+    driven.engine.run = stopped
+    with pytest.raises(Conflict) as caught:
+        attempt(driven, LAST)
+    assert caught.value is REFUSAL
+
+
+def test_a_heartbeat_after_the_computation_leaves_the_refusal_to_the_commit(driven):
+    commit = driven.ports.coordinator.commit
+
+    def commit_after_a_heartbeat(*given):
+        refuses_heartbeats(driven)
+        driven.ports.beat()
+        return commit(*given)
+
+    driven.ports.coordinator.commit = commit_after_a_heartbeat
+    assert attempt(driven.until(LAST), LAST)["rows"] == 1
+    assert not driven.engine.is_stopped
+
+
+def test_a_heartbeat_that_gets_no_answer_stops_nothing(driven):
+    run = driven.engine.run
+
+    def beats(*given):
+        refuses_heartbeats(driven, Retryable("the ledger is away"))
+        driven.ports.beat()
         run(*given)
 
-    driven.engine.run = look
-    attempt(driven.until(FIRST), FIRST)
-    assert seen == [True]
-    assert not renewing()
+    driven.until(LAST)
+    driven.engine.run = beats
+    assert attempt(driven, LAST)["rows"] == 1
+    assert any("failed; the next one is soon: the ledger is away" in line for line in driven.ports.lines)
+
+
+def test_heartbeats_are_taken_by_a_thread_until_the_block_ends():
+    beaten, threads = threading.Semaphore(0), set()
+
+    def beat():
+        threads.add(threading.current_thread())
+        beaten.release()
+
+    with repeated(beat, 0.001):
+        for _ in range(3):
+            assert beaten.acquire(timeout=30)
+    [thread] = threads
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
 
 
 # What an error of the computation becomes
 
 
 @pytest.mark.parametrize(
-    "error", [Fenced("newer"), EngineLost("gone"), Retryable("away")], ids=lambda e: type(e).__name__
+    "error",
+    [Fenced("newer"), Conflict("changed"), EngineLost("gone"), Retryable("away")],
+    ids=lambda e: type(e).__name__,
 )
 def test_what_is_fenced_or_away_is_raised_as_it_is_and_no_input_is_suspected(driven, error):
     assert fails(driven, error) is error

@@ -150,11 +150,13 @@ def test_deleted_published_files_are_published_anew_when_their_producer_is_clear
 
 def test_all_that_is_missing_is_told_at_once(ready):
     """Of what is no sink's the ledger is asked, and the store only where a loss is recorded."""
+    lost = []
     with ready.ledger.transaction("ladder") as session:
         for row in session.scalars(select(ResultRow).where(ResultRow.stage.in_(["totals", "weather"]))):
             row.state = "lost"
-            ready.store.delete_folder(row.folder)
-    ready.store.delete_folder(folder_of(ready, "delays"))
+            lost.append(row.folder)
+    for folder in (*lost, folder_of(ready, "delays")):
+        ready.store.delete_folder(folder)
     with pytest.raises(ResultUnavailable) as raised:
         close(ready)
     found = {(loss.stage, loss.subtask, loss.fault) for loss in raised.value.losses}

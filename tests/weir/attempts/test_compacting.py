@@ -1,9 +1,9 @@
-"""The driver of compactions: an engine only where something is to be merged, and errors are the task's own."""
+"""The driver of compactions: an engine only where something is to be merged, and no error ever fails the task."""
 
 import pytest
 
-from weir.attempts.compacting import run_compaction
-from weir.errors import EngineLost
+from weir.attempts.compacting import MOST_KILLS, run_compaction
+from weir.errors import EngineLost, Internal
 from weir.formats.codec import region_job_from_json
 from weir.formats.region_job import JOB_NAME
 from weir.state.compaction import CompactionRequest
@@ -21,10 +21,14 @@ def reach(driven, day):
     driven.steps.clear()
 
 
-def compact(driven, day):
+def compact(driven, day, kills=0):
     reach(driven, day)
+    return again(driven, day, kills)
+
+
+def again(driven, day, kills=0):
     request = CompactionRequest(driven.airflow.flow.name, f"201301{day:02d}T000000Z", driven.run, REGION)
-    return run_compaction(driven.ports, driven.engine, request)
+    return run_compaction(driven.ports, driven.engine, request, driven.airflow.task(driven.run, TASK).key, kills)
 
 
 def test_the_steps_of_a_compaction_are_taken_in_this_order(keeping):
@@ -50,8 +54,33 @@ def test_where_nothing_is_to_be_merged_no_engine_is_asked(keeping):
     assert keeping.steps == ["plan"]
 
 
-def test_an_error_of_a_compaction_is_the_tasks_own_and_books_no_failure(keeping):
-    keeping.engine.fails = EngineLost("gone")
-    with pytest.raises(EngineLost):
-        compact(keeping, 4)
-    assert keeping.steps == ["plan", "connect", "compute"]
+@pytest.mark.parametrize("error", [EngineLost("gone"), Internal("a rule is broken"), MemoryError("too much")], ids=repr)
+def test_an_error_of_a_compaction_is_logged_noted_and_left_to_the_next_epoch(keeping, error):
+    keeping.engine.fails = error
+    found = compact(keeping, 4)
+    assert keeping.steps == ["plan", "connect", "compute", "note"]
+    assert found["merged"] == []
+    (note,) = keeping.airflow.task(keeping.run, TASK).notes
+    assert f"not compacted: {type(error).__name__}: {error}. The next epoch's compaction does the work" in note
+    assert "Traceback" in keeping.ports.lines[0]
+    keeping.engine.fails = None
+    assert len(compact(keeping, 5)["merged"]) == 1
+
+
+def test_a_compaction_whose_process_is_killed_time_and_again_is_left_to_the_next_epoch(keeping):
+    found = compact(keeping, 4, MOST_KILLS + 1)
+    assert "its process was killed 3 times" in found["note"]
+    assert keeping.steps == ["note"]
+
+
+def test_a_compaction_that_succeeds_after_a_kill_withdraws_the_note_of_an_earlier_try(keeping):
+    reach(keeping, 4)
+    keeping.airflow.task(keeping.run, TASK).notes.append("Weir: not compacted: EngineLost: gone")
+    again(keeping, 4, MOST_KILLS)
+    assert keeping.airflow.task(keeping.run, TASK).notes[-1].startswith("Weir: try 3 has succeeded")
+
+
+def test_an_airflow_that_does_not_answer_fails_no_compaction(keeping):
+    keeping.engine.fails, keeping.airflow.reachable = EngineLost("gone"), False
+    assert compact(keeping, 4)["merged"] == []
+    assert keeping.ports.lines[-1] == "No note was left at the task instance: Airflow cannot be reached"

@@ -4,14 +4,17 @@ import json
 import shutil
 
 import pytest
+from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.digest_rule import digest
-from weir.errors import DiskFull, Retryable
+from weir.errors import DiskFull, Fault, Loss, Retryable
 from weir.formats.codec import stage_copy_from_json
-from weir.ledger.database.tables import AttemptRow
+from weir.ledger.database.tables import AttemptRow, ResultRow
+from weir.ledger.results import record_losses
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
+from weir.topology.partitions import PLAIN
 
 TASK = "raw-clean-wide-report-delays"
 ALL = ["raw", "clean", "wide", "report", "delays"]
@@ -170,6 +173,27 @@ def test_a_copy_of_an_input_whose_bytes_were_found_damaged_later_is_not_used(cac
     found = run(cached_world, lambda: loses_the_weather(cached_world, DAMAGES["a byte"]))
     assert found == [*ALL, *ALL]
     assert cached_world.airflow.task(cached_world.run, "weather").try_number == 2
+
+
+@pytest.mark.parametrize(("layout", "resumes"), [(PLAIN.id, False), ("by-k-128-128657", True)])
+def test_a_copy_is_used_though_a_result_that_it_was_not_made_from_is_damaged(world, layout, resumes):
+    """The attempt of its input has written another layout as well, which the stage does not read."""
+    stages = (*flow().stages, Stage("zones", "pipelines.ladder:zones", [blocking("weather", by="k")]))
+    world.airflow.deploy(Dataflow("ladder", (*stages, sink("zones", "areas"))))
+    world.run = world.airflow.dag_run()
+    world.faults = Faults(world)
+
+    def damages():
+        with world.ledger.transaction("ladder") as session:
+            query = select(ResultRow).where(ResultRow.stage == "weather", ResultRow.layout == layout)
+            row = session.scalars(query).one()
+            names = (row.run, row.stage, row.subtask, row.layout, row.attempt)
+            record_losses(session, [Loss(*names, Fault.DAMAGED, "a flipped bit")], world.airflow.time)
+        raise ValueError("no luck")
+
+    again = ["report", "delays"] if resumes else ALL
+    found = run(world, damages)
+    assert [name for name in found if name in ALL] == [*ALL, *again]
 
 
 def test_a_copy_that_was_made_from_a_damaged_copy_is_not_used(cached_world):

@@ -115,7 +115,7 @@ def test_a_task_of_the_deleted_dag_run_that_comes_late_takes_nothing(world, gree
 def test_a_try_that_airflow_does_not_have_takes_nothing(world, green):
     task = world.airflow.task(green, "weather")
     request = world.airflow.request(task)
-    world.airflow.deleted += 1  # another id, but Airflow calls the task instance a success
+    world.airflow.incarnations[green] = 2  # another id, but Airflow calls the task instance a success
     with pytest.raises(Fenced, match="for another DagRun"):
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     assert request.try_number in tries(world)

@@ -75,22 +75,41 @@ def refuses(*_given):
     raise Retryable("refused")
 
 
-def test_a_failure_that_was_not_booked_gets_neither_labels_nor_a_note(driven, failed):
+def test_a_failure_before_the_try_was_registered_has_a_note_and_no_labels_of_the_users(driven, failed):
     unknown = replace(failed, try_number=5)
-    assert not book_failure(driven.ports, unknown, stays, none).attempt
+    assert not book_failure(driven.ports, unknown, stays, lambda _labels: pytest.fail("enriched")).attempt
+    assert driven.steps == ["book", "deliver clears", "note"]
+    assert driven.airflow.tasks[failed.key].notes == ["Weir: application, tried again. bad row"]
+
+
+def test_a_failure_that_another_process_has_booked_leaves_its_note_alone(driven, failed):
+    book_failure(driven.ports, failed, stays, none)
+    driven.steps.clear()
+    assert not book_failure(driven.ports, failed, stays, none).attempt
     assert driven.steps == ["book", "deliver clears"]
 
 
-def test_a_fenced_try_books_nothing_and_is_tried_again(driven):
-    decision = decide_failure(Fenced("newer"), 990, lambda: pytest.fail("booked"))
+def test_a_note_that_airflow_does_not_take_at_once_is_left_at_the_second_request(driven, failed):
+    driven.airflow.slow_requests = 1
+    book_failure(driven.ports, failed, stays, none)
+    (note,) = driven.airflow.tasks[failed.key].notes
+    assert note.startswith("Weir: application, tried again. ")
+
+
+def test_a_fenced_try_books_nothing_and_is_tried_again():
+    decision = decide_failure(Fenced("newer"), 990, lambda: pytest.fail("booked"), lambda _note: pytest.fail("noted"))
     assert (decision.action, decision.delay_seconds, decision.reason) == (Action.RETRY, 5, "fenced: newer")
 
 
 @pytest.mark.parametrize(("tries_left", "seconds"), [(999, 5), (900, 5), (899, 60), (0, 60)])
 def test_a_ledger_that_does_not_answer_means_another_try_and_a_long_outage_a_longer_wait(tries_left, seconds):
-    decision = decide_failure(BUG, tries_left, refuses)
+    notes = []
+    decision = decide_failure(BUG, tries_left, refuses, notes.append)
     assert (decision.action, decision.delay_seconds) == (Action.RETRY, seconds)
     assert decision.reason == "Weir could not book the failure: refused"
+    assert notes == [
+        "Weir: failed, tried again. Weir could not book the failure: refused. The failure was: bad row",
+    ]
 
 
 @pytest.mark.parametrize("trouble", [Misconfigured("no ledger"), Internal("a rule is broken")], ids=str)
@@ -98,10 +117,18 @@ def test_any_other_error_of_the_booking_fails_the_task_and_names_both(trouble):
     def book():
         raise trouble
 
-    decision = decide_failure(BUG, 999, book)
+    notes = []
+    decision = decide_failure(BUG, 999, book, notes.append)
     assert (decision.action, decision.reason) == (Action.FAIL, f"{trouble} (while booking: bad row)")
+    assert notes[0].startswith(f"Weir: failed, not tried again. {trouble}")
+
+
+def test_a_note_that_cannot_be_left_does_not_change_the_decision_about_an_unbooked_failure():
+    decision = decide_failure(BUG, 999, refuses, refuses)
+    assert decision.action is Action.RETRY
+    assert decision.reason.endswith("; no note was left at the task instance: refused")
 
 
 def test_what_was_booked_is_the_answer():
     booked = FailureDecision(action=Action.RETRY, delay_seconds=7, reason="fixed-delay")
-    assert decide_failure(BUG, 999, lambda: booked) is booked
+    assert decide_failure(BUG, 999, lambda: booked, lambda _note: pytest.fail("noted")) is booked

@@ -34,7 +34,7 @@ def sqlite_url(path):
 
 def add_pending_clear(ledger, age):
     then = datetime.now(UTC) - age
-    with ledger.transaction() as session:
+    with ledger.transaction("trips") as session:
         session.add(DataflowRow(name="trips", store_id="store-1"))
         session.flush()
         session.add(

@@ -14,13 +14,6 @@ S3 = "s3a://bucket/weir"
         (spark.java_finding("spark", "17.0.9"), "ok", ""),
         (spark.java_finding("spark", "11.0.2"), "problem", "JAVA_HOME"),
         (spark.java_finding("spark", "25.0.1"), "warning", "JAVA_HOME to a Java 17 or 21"),
-        (spark.submit_finding("spark", "4.3.0", "4.3.0", "/bin/spark-submit"), "ok", ""),
-        (
-            spark.submit_finding("spark", "4.1.0", "4.3.0", "/bin/spark-submit"),
-            "problem",
-            "the spark-submit of pyspark",
-        ),
-        (spark.submit_finding("spark", None, "4.3.0", "/bin/spark-submit"), "unknown", "--version"),
     ],
 )
 def test_versions_that_differ_from_the_client_s_are_reported(finding, status, advice):

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from weir.doctor.examination import Status, examine
-from weir.doctor.store import marker_finding, scratch, store_checks
+from weir.doctor.store import scratch, store_checks
 from weir.store.store import Store
 from weir.testing.fakes.stores import FailingStore, OverwritingStore
 from weir_dev.servers.s3 import running_s3
@@ -102,24 +102,12 @@ def test_an_object_store_is_checked_before_its_first_run(s3_server, tmp_path):
     assert "exclusive create" in found
 
 
-def test_a_folder_with_other_files_is_no_new_store(tmp_path):
-    (tmp_path / "photos").mkdir()
-    found = checked(Store.open(str(tmp_path)), ())["marker"]
-    assert found.status is Status.PROBLEM
-    assert "photos" in found.found
-    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
-
-
 def test_without_the_ledger_the_right_marker_is_unknown(local):
     def unreachable():
         raise OSError("no ledger")
 
     found = {each.name: each for each in examine([store_checks(local, unreachable)])}
     assert found["marker"].status is Status.UNKNOWN
-
-
-def test_a_ledger_with_two_stores_is_a_problem():
-    assert marker_finding("a", ("a", "b"), "file:///x").status is Status.PROBLEM
 
 
 def test_the_folder_of_test_files_has_a_name_that_weir_ignores(local):

@@ -196,6 +196,17 @@ def test_rows_that_are_not_as_recorded_fail_the_restore_test(days):
     assert "weir_rows_as_recorded" in "\n".join(report.lines())
 
 
+def test_on_postgresql_a_bad_checkpoint_is_reported_too(tmp_path, empty_postgres_ledger):
+    (tmp_path / "store").mkdir()
+    world = World(tmp_path, aircraft(), empty_postgres_ledger)
+    run_days(world.airflow, 1)
+    damage(world, files_of(world, 1)[0].path)
+    report = restore_test(world)
+    assert not report.is_right
+    assert report.is_recorded
+    assert "failed" in {row.outcome for row in recorded(world)}
+
+
 def test_an_unknown_snapshot_is_named_with_those_that_are_kept(days):
     with pytest.raises(Misconfigured, match=r"keeps no checkpoint or savepoint 77; there are 1 \(checkpoint"):
         restore_test(days, "77")

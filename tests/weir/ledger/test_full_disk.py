@@ -25,7 +25,7 @@ def ledger(disk):
 
 
 def write(ledger, name, size=100):
-    with ledger.transaction() as session:
+    with ledger.transaction(name) as session:
         session.add(DataflowRow(name=name, lineage=1, store_id="x" * size))
 
 
@@ -46,7 +46,7 @@ def test_a_transaction_that_finds_no_room_is_rolled_back_and_says_so(ledger, dis
 
 
 def test_a_transaction_in_the_middle_of_which_the_disk_fills_up_is_rolled_back(ledger, disk):
-    with pytest.raises(DiskFull), ledger.transaction() as session:  # noqa: PT012  # the end of the block commits
+    with pytest.raises(DiskFull), ledger.transaction("half") as session:  # noqa: PT012  # the end of the block commits
         session.add(DataflowRow(name="half", lineage=1, store_id="x" * 4096))
         session.flush()
         disk.fill()

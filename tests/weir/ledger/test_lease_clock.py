@@ -12,8 +12,9 @@ from sqlalchemy import delete, func, select, update
 from tests.weir.small_dataflow import World, ladder
 
 from weir.coordination.read_leases import ReadLease, claimed
+from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import LeaseRow, ResultRow
-from weir.ledger.leases import LEASE, clock, drop_expired, drop_leases, leased, renew_leases, take_leases
+from weir.ledger.leases import LEASE, clock, drop_expired, drop_leases, hold_leases, leased, take_leases
 from weir.ledger.ledger import Ledger
 from weir.reading.opening import open_results
 from weir.retention.release import release
@@ -105,7 +106,7 @@ def test_a_lease_lasts_an_hour_and_is_renewed_by_an_hour(done):
     assert seen(done) == set()
     assert releases(done)
     with done.ledger.transaction(FLOW) as session:
-        assert renew_leases(session, "me", done.airflow.time) == 2
+        assert hold_leases(session, "me", joined(session), [PartitionState.FINISHED], done.airflow.time) == frozenset()
     assert seen(done) == {"me"}
 
 

@@ -4,10 +4,14 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.weir.keeping import aircraft, run_days
 from tests.weir.small_dataflow import World, ladder
 
+from weir.errors import Conflict
+from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import LeaseRow, ResultRow
-from weir.ledger.leases import LEASE
+from weir.ledger.leases import LEASE, drop_expired
+from weir.ledger.results import transition
 from weir.testing.fakes.airflow import Killed
 
 
@@ -81,5 +85,97 @@ def test_leases_are_renewed_by_signs_of_life(world):
     task.try_number, task.state = 1, "running"
     begun = world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     world.airflow.time += timedelta(minutes=50)
-    world.airflow.coordinator.renew(begun.attempt)
+    world.airflow.coordinator.heartbeat(begun)
     assert {expires for _, expires in leases(world).values()} == {world.airflow.time + LEASE}
+
+
+def begin(world, run, task_id, index):
+    """Let a person clear a task instance, and begin its next try."""
+    task = world.airflow.task(run, task_id, index)
+    if task.try_number:
+        world.airflow.clear_by_hand(run, task_id, index)
+    task.try_number, task.state = task.try_number + 1, "running"
+    return world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+
+
+def release(world, stage):
+    with world.ledger.transaction("ladder") as session:
+        for row in session.scalars(select(ResultRow).where(ResultRow.stage == stage, ResultRow.is_current)):
+            transition(session, row, PartitionState.RELEASED, "a test", world.airflow.time)
+
+
+def test_leases_that_ran_out_are_taken_again_while_the_results_are_there(world):
+    begun = begin(world, world.run, "joined", 0)
+    world.airflow.time += 3 * LEASE
+    with world.ledger.transaction("ladder") as session:
+        drop_expired(session, world.airflow.time)
+    assert leases(world) == {}
+    release(world, "weather")
+    world.airflow.coordinator.heartbeat(begun)
+    assert leases(world) == {("clean", index): (begun.attempt.id, world.airflow.time + LEASE) for index in (0, 1)}
+
+
+def test_young_leases_are_not_written_again_by_each_heartbeat(world):
+    begun = begin(world, world.run, "joined", 0)
+    before = leases(world)
+    world.airflow.time += timedelta(minutes=1)
+    world.airflow.coordinator.heartbeat(begun)
+    assert leases(world) == before
+
+
+def test_an_input_that_was_released_after_its_lease_had_run_out_is_committed_from(world):
+    """It was read before its bytes were deleted: Spark would have failed otherwise. No result names its files."""
+
+    def suspended(_key):
+        world.airflow.time += 2 * LEASE
+        release(world, "weather")
+        world.store.delete_folder(folder_of(world, "weather"))
+
+    world.airflow.during = suspended
+    step(world)
+    assert world.airflow.task(world.run, "joined", 0).state == "success"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Three days of a history; `state` is that of the first day, which the second one reads."""
+    (tmp_path / "store").mkdir()
+    found = World(tmp_path, aircraft())
+    run_days(found, 1, 2, 3)
+    found.task = next(key for key in found.airflow.tasks if key.task_id.startswith("aircraft") and "-02" in key.run_id)
+    return found
+
+
+def state_of_first_day(session):
+    query = select(ResultRow).where(ResultRow.run.like("%20130101%"), ResultRow.stage == "history")
+    return session.scalars(query).one()
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_state_that_was_released_after_its_lease_had_run_out_is_named_by_no_commit(kept, is_released):
+    """The new manifest would name files of it, which may be deleted at any moment."""
+    begun = begin(kept, kept.task.run_id, kept.task.task_id, kept.task.map_index)
+    report = kept.airflow.engine.run(begun.job)
+    kept.airflow.time += 2 * LEASE
+    with kept.ledger.transaction("ladder") as session:
+        if is_released:
+            transition(session, state_of_first_day(session), PartitionState.RELEASED, "a test", kept.airflow.time)
+    if not is_released:
+        assert kept.airflow.coordinator.commit(begun, report, kept.airflow).summary["attempt"] == begun.attempt.id
+        return
+    for refused in (
+        lambda: kept.airflow.coordinator.heartbeat(begun),
+        lambda: kept.airflow.coordinator.commit(begun, report, kept.airflow),
+    ):
+        with pytest.raises(Conflict, match=r"the state history\[0\] of .* lease ran out"):
+            refused()
+    with kept.ledger.transaction() as session:
+        assert begun.attempt.id not in set(session.scalars(select(ResultRow.attempt)))
+
+
+def test_a_state_that_is_released_under_its_lease_stops_nothing(kept):
+    begun = begin(kept, kept.task.run_id, kept.task.task_id, kept.task.map_index)
+    with kept.ledger.transaction("ladder") as session:
+        transition(session, state_of_first_day(session), PartitionState.RELEASED, "a test", kept.airflow.time)
+    kept.airflow.coordinator.heartbeat(begun)
+    assert {stage for stage, _ in leases(kept)} >= {"history"}

@@ -165,7 +165,9 @@ def test_an_open_ledger_is_opened_without_alembic(ledger, url, monkeypatch):
 # Where a ledger must not be
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs"])
+@pytest.mark.parametrize(
+    "kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "fuse", "gpfs", "beegfs", "virtiofs", "lustre", "ceph"]
+)
 def test_sqlite_on_a_network_file_system_is_refused(tmp_path, monkeypatch, kind):
     mounts = tmp_path / "mounts"
     folder = tmp_path / "mounted here"

@@ -72,7 +72,7 @@ class Writer:
         assert isinstance(begun, Begun)
         self.world["raw"] = number
         report = FakeEngine(self.store, self.world).run(begun.job)
-        self.coordinator.renew(begun.attempt)
+        self.coordinator.heartbeat(begun)
         committed = self.coordinator.commit(begun, report, Hand())
         self.coordinator.deliver(Hand(), self.flow.name)
         return committed

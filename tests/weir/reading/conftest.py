@@ -1,6 +1,7 @@
 """Fixtures of a world whose results are real Parquet files, without Spark."""
 
 import pytest
+from tests.weir.command_line import use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.small_dataflow import ladder
 
@@ -8,21 +9,12 @@ from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture
-def tmp_path():
-    """A folder in memory: these tests commit by the thousand."""
-    with fast_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
 def environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    use(monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def world(tmp_path, environment):
-    (tmp_path / "store").mkdir()
     return ReaderWorld(tmp_path, ladder())
 
 
@@ -30,7 +22,6 @@ def world(tmp_path, environment):
 def went_through():
     """A world in which one run has gone through: made once, and copied."""
     with fast_folder() as folder:
-        (folder / "store").mkdir()
         world = ReaderWorld(folder, ladder())
         world.run()
         world.ledger.close()

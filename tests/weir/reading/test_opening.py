@@ -9,10 +9,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 from sqlalchemy import select
-from typer.testing import CliRunner
+from tests.weir.command_line import typed
 
 import weir
-from weir.cli.main import app
 from weir.dataflow import Dataflow, sink
 from weir.errors import Misconfigured, ResultUnavailable, Retryable
 from weir.execution.partition_state import PartitionState
@@ -22,13 +21,6 @@ from weir.reading.availability import Unreadable
 from weir.retention.release import delete_released, release
 
 RUN = "ladder@20130101T000000Z"
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 def rows_of(world, stage):
@@ -323,8 +315,8 @@ def test_a_version_that_was_removed_says_so(done):
 
 
 def test_names_that_fit_nothing_are_refused_with_those_that_are_known(done):
-    assert "knows no run of a dataflow flights; it knows the dataflows: ladder" in told("flights")
-    assert f"has no run 2014-01-01; the ledger knows {RUN} (scheduled__2013-01-01)" in told("ladder", "2014-01-01")
+    assert "knows no dataflow flights: it knows ladder" in told("flights")
+    assert f"has no run 2014-01-01: it knows {RUN} (scheduled__2013-01-01)" in told("ladder", "2014-01-01")
     assert "has no run yesterday" in told("ladder", "yesterday")
     assert "has no stage other; it writes clean, weather, joined" in told("ladder", stage="other")
     assert "raw are never written" in told("ladder", stage="raw")

@@ -79,6 +79,61 @@ def test_without_an_epoch_the_newest_is_given_whose_state_all_subtasks_have_comm
         assert found(state) == expected(days, 2)
 
 
+@pytest.fixture
+def cascading(days):
+    """Three days, the first of which was computed again with other rows; what follows from it has not run yet."""
+    run_days(days, history(), 1, 2, 3)
+    before = {day: expected(days, day) for day in (1, 2, 3)}
+    days.airflow.engine.plan[epoch(1)] = {"N1": 100, "N2": 200}
+    days.airflow.clear_by_hand("scheduled__2013-01-01", "aircraft-known", 0)
+    days.airflow.clear_by_hand("scheduled__2013-01-01", "aircraft-known", 1)
+    for key, task in days.airflow.tasks.items():
+        if key.run_id == "scheduled__2013-01-01" and key.task_id == "aircraft-known":
+            days.airflow.step(task)
+    return days, before
+
+
+def test_while_a_correction_cascades_the_newest_epoch_is_given_as_it_was_and_says_that_it_is_stale(cascading):
+    days, before = cascading
+    with weir.open("ladder", state="history") as state:
+        assert (state.epoch, state.stale) == (epoch(3), True)
+        assert found(state) == before[3]
+        assert state.get("N1") == {"tail": "N1", "n": 10}
+    days.airflow.run_until_quiet()
+    with weir.open("ladder", state="history") as state:
+        assert (state.epoch, state.stale, state.checkpoint) == (epoch(3), False, None)
+        assert found(state) == expected(days, 3) != before[3]
+
+
+def test_an_epoch_of_which_one_subtask_was_corrected_is_given_as_a_whole_as_it_was(cascading):
+    days, before = cascading
+    days.airflow.coordinator.deliver(days.airflow, "ladder")
+    task = days.airflow.task("scheduled__2013-01-02", "aircraft-known", 0)
+    days.airflow.step(task)
+    with weir.open("ladder", state="history") as state:
+        assert (state.epoch, state.stale) == (epoch(3), True)
+        assert found(state) == before[3]
+
+
+def test_fresh_state_is_refused_while_a_correction_cascades(cascading):
+    with pytest.raises(Unreadable, match="what it was made from has changed since"):
+        weir.open("ladder", state="history", fresh=True)
+    with pytest.raises(Unreadable, match="what it was made from has changed since"):
+        weir.open("ladder", epoch(3), state="history")
+
+
+def test_without_files_of_the_newest_epoch_an_earlier_one_is_given_and_is_stale(days):
+    run_days(days, history(), 1, 2, 3)
+    own = [file for each in manifests(days, 3) for file in each.state.files if file.epoch == epoch(3)]
+    for file in own:
+        lost(days, file.path)
+    with weir.open("ladder", state="history") as state:
+        assert (state.epoch, state.stale, state.checkpoint) == (epoch(2), True, None)
+        assert found(state) == expected(days, 2)
+    with pytest.raises(Unreadable, match="found no such file"):
+        weir.open("ladder", state="history", fresh=True)
+
+
 def test_a_key_is_found_wherever_its_newest_row_is(days):
     run_days(days, history(), 1, 2, 3)
     with weir.open("ladder", state="history") as state:

@@ -6,6 +6,7 @@ from tests.weir.small_dataflow import World, ladder
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import run_record_from_json
 from weir.ledger.database.tables import PendingClearRow, ResultRow, RunRow
+from weir.ledger.runs import newest_pinned
 from weir.recovery.adopt import adopt
 from weir.store.published import published
 
@@ -229,7 +230,7 @@ def test_the_record_of_a_run_follows_its_pin(world):
 
 
 def test_an_unknown_run_is_refused_with_those_that_are_known(world):
-    with pytest.raises(Misconfigured, match="knows no run nothing; it knows none at all"):
+    with pytest.raises(Misconfigured, match="knows no run nothing: no run has begun"):
         adopt(world.services, "nothing")
     run_green(world)
     with pytest.raises(Misconfigured, match=r"it knows ladder@20130101T000000Z \(scheduled__2013-01-01\)"):
@@ -249,3 +250,11 @@ def test_a_stage_that_was_not_mapped_before_becomes_so(tmp_path, faultless):
     world.airflow.run_until_quiet()
     assert {task.state for task in of_run(world, run)} == {"success", "removed"}
     assert outcome(world) == faultless(3)
+
+
+def test_a_run_without_a_pin_does_not_hide_the_settings_of_the_dataflow(world):
+    for day in (1, 2):
+        run_green(world, day)
+    adopt(world.services, "ladder@20130102T000000Z")
+    with world.ledger.transaction() as session:
+        assert newest_pinned(session, "ladder") == session.get_one(RunRow, RUN).pinned

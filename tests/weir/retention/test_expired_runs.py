@@ -175,6 +175,24 @@ def test_an_expired_run_is_recomputed_when_a_person_clears_a_task_and_expires_ag
     assert len(lying(world.store)) == len(before)
 
 
+def test_an_expired_run_that_begins_anew_is_not_swept_though_its_workers_clock_is_behind(world):
+    settle_with(world, expire_runs=60 * DAY)
+    grow_old(world, 90)
+    sweep(world.services, is_full=True)
+    (run,) = rows(world, RunRow, id=RUN)
+    assert run.expired_at is not None
+    world.airflow.time -= timedelta(minutes=1)
+    world.airflow.clear_run_by_hand(NAME)
+    world.airflow.run_until_quiet()
+    world.airflow.time += timedelta(minutes=1)
+    sweep(world.services, is_full=True, older_than=timedelta())
+    (run,) = rows(world, RunRow, id=RUN)
+    assert run.expired_at is None
+    assert is_published_whole(world)
+    current = rows(world, ResultRow, run=RUN, is_current=True)
+    assert all(world.store.size(f"{row.folder}/manifest.json") > 0 for row in current)
+
+
 def test_a_lease_keeps_a_run_from_expiring(world):
     grow_old(world, 91)
     [row] = [each for each in rows(world, ResultRow, run=RUN, stage="routes") if each.is_current]

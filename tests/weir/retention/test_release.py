@@ -66,6 +66,19 @@ def test_two_runs_are_kept(world, kept):
     assert {stage for stage, there in stored(world, first).items() if any(there)} == {"delays"}
 
 
+def test_two_runs_are_those_of_the_newest_closed_epochs_whenever_they_were_closed(world, kept):
+    names = kept("2 runs", 4)
+    world.content["raw"] = "corrected"
+    for name in names[:2]:  # a backfill closes two early days again, last
+        world.airflow.clear_run_by_hand(name)
+        world.airflow.run_until_quiet()
+    everything_that_may_go(world)
+    *early, third, fourth = runs(world)
+    assert all(all(each) for run in (third, fourth) for each in stored(world, run).values())
+    for run in early:
+        assert {stage for stage, there in stored(world, run).items() if any(there)} == {"delays"}
+
+
 def test_what_was_released_comes_back_when_it_is_asked_for(world, kept):
     (name,) = kept("on_consumed")
     (run,) = runs(world)

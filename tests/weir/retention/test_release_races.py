@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from weir.attempts import close
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
-from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow
+from weir.ledger.database.tables import PublicationRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention import release
@@ -90,6 +90,25 @@ def test_a_closing_task_that_was_given_up_publishes_anew(world, monkeypatch):
     assert [row.expired_at is not None for row in rows] == [True, False]
 
 
+def test_what_was_released_before_its_publication_was_decided_is_computed_and_published_anew(world, monkeypatch):
+    keeping(world, keep_failed="6 hours", keep="end_of_run")
+    world.airflow.dag_run(1)
+    decide, slept = close._decide, []
+
+    def asleep(*args):
+        if not slept:
+            slept.append(True)
+            world.airflow.time += timedelta(hours=7)
+            world.airflow.coordinator.release("ladder")
+        return decide(*args)
+
+    monkeypatch.setattr(close, "_decide", asleep)
+    world.airflow.run_until_quiet()
+    assert slept
+    assert set(world.airflow.states().values()) == {"success"}
+    assert files_published(world)
+
+
 def test_an_attempt_with_a_heartbeat_is_running_however_long(world):
     keeping(world, keep_failed="6 hours")
     world.airflow.dag_run(1)
@@ -98,11 +117,9 @@ def test_an_attempt_with_a_heartbeat_is_running_however_long(world):
     def long(key):
         if key.task_id == "weather" and not working:
             working.append(key)
-            with world.ledger.transaction() as session:
-                row = session.scalars(select(AttemptRow).where(AttemptRow.region == "weather")).one()
             for _ in range(7):
                 world.airflow.time += timedelta(hours=1)
-                world.airflow.coordinator.renew(row)
+                world.airflow.heartbeat(key)
                 world.airflow.coordinator.release("ladder")
                 sweep(world.services, is_full=True)
 

@@ -13,7 +13,8 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, QuotaExceeded
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
-from weir.retention.sizes import LATEST, SizeEstimate, bytes_at_rest, size_estimates
+from weir.ledger.runs import runs_of
+from weir.retention.sizes import LATEST, SizeEstimate, bytes_at_rest, runs_by_age, size_estimates
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.topology.regions import PartitionId
@@ -304,3 +305,15 @@ def test_the_size_of_the_next_result_is_estimated_by_the_latest_three(world, lif
 
 def test_refusals_are_full_disks_that_are_waited_for():
     assert issubclass(QuotaExceeded, DiskFull)
+
+
+def test_of_each_dataflow_the_oldest_epoch_is_reclaimed_first_whenever_it_was_closed(world, life):
+    run(world, 1, 2, 3)
+    world.content["raw"] = "corrected"
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        found = [run.partition("@")[2][:8] for _, run in runs_by_age(session, ["chain"])]
+        closed = [row.closed_at for row in runs_of(session, "chain")]
+    assert closed[0] > closed[-1]
+    assert found == ["20130101", "20130102", "20130103"]

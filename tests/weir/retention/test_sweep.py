@@ -257,7 +257,7 @@ def test_an_unmounted_disk_is_no_empty_store(day):
 
 
 def test_a_dataflow_that_is_not_known_is_refused(day):
-    with pytest.raises(Misconfigured, match="it knows ladder"):
+    with pytest.raises(Misconfigured, match=r"no dataflow laddr: did you mean ladder\?"):
         sweep(day.services, "laddr")
 
 

@@ -194,7 +194,7 @@ def test_a_name_that_could_be_something_else_is_refused(days):
 def test_what_does_not_exist_is_refused_with_what_there_is(days):
     with pytest.raises(Misconfigured, match=r"it keeps 1 \(epoch 20130101T000000Z\), 2 \("):
         make(days, checkpoint=7)
-    with pytest.raises(Misconfigured, match="knows no dataflow other; it knows ladder"):
+    with pytest.raises(Misconfigured, match="knows no dataflow other: it knows ladder"):
         create(days.services, SavepointRequest("other"), Store.open)
     with pytest.raises(Misconfigured, match="2 is a checkpoint of ladder"):
         show(days.services, "ladder", "2", Store.open)

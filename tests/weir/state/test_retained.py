@@ -1,6 +1,7 @@
 """Which checkpoints go where epochs may be completed again."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,8 +31,8 @@ def completed(*epochs, kinds=None):
         ("abcdef", {1: 6, 2: 6, 3: 6}),
         ("aabb", {1: 2, 3: 4}),
         ("abca", {1: 4}),
-        ("bcda", {1: 4}),  # the highest number stays, and the newest epochs
-        ("cdeab", {4: 5, 1: 5}),
+        ("bcda", {4: 3}),  # the newest epochs stay, whatever their numbers
+        ("cdeab", {4: 3, 5: 3}),
         ("abcdeabcde", {1: 6, 2: 7, 3: 8, 4: 9, 5: 10, 6: 10, 7: 10}),
     ],
 )
@@ -70,9 +71,21 @@ def test_an_epoch_that_is_computed_again_never_pushes_out_a_newer_one(epochs, re
         gone = subsumed(left, retained)
         lost = [each.epoch for each in left if each.number in gone and each.epoch not in _epochs(left, gone)]
         left = [each for each in left if each.number not in gone]
-        assert left[-1].number == number
-        assert len(left) <= max(retained, 2)
-        assert not [each for each in left[:-1] for other in lost if each.epoch < other]
+        assert {each.epoch for each in left} == set(sorted({f"{each:03d}" for each in epochs[:number]})[-retained:])
+        assert not [each for each in left for other in lost if each.epoch < other]
+
+
+def damaged(*numbers, of):
+    return [replace(each, is_whole=each.number not in numbers) for each in of]
+
+
+def test_a_checkpoint_that_is_not_whole_subsumes_none_that_is():
+    assert subsumed(damaged(2, of=completed("a", "a")), 3) == {}
+    assert subsumed(damaged(4, of=completed("a", "b", "c", "d")), 3) == {}
+    assert subsumed(damaged(4, of=completed("a", "b", "c", "d", "e")), 3) == {1: 5}
+    assert subsumed(damaged(2, of=completed("a", "a", "a")), 1) == {1: 3, 2: 3}
+    assert subsumed(damaged(1, of=completed("a", "b")), 1) == {1: 2}
+    assert subsumed(damaged(1, 2, of=completed("a", "b")), 1) == {1: 2}
 
 
 def _epochs(listed, gone):

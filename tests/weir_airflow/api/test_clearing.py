@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from weir.attempts.ports import SeenRun
 from weir.coordination.airflow import ClearItem
 from weir.coordination.values import TaskKey
 from weir.errors import Misconfigured, Retryable
@@ -70,6 +73,34 @@ def test_every_clearer_can_leave_a_note(clearer, new_run, look):
     clearer.annotate(TaskKey("river", run_id, "delta", 1), "not in the record")
     clearer.annotate(TaskKey("river", run_id, "spring", -1), "nor this")
     assert (look.task(run_id, "delta", 1)[2], look.task(run_id, "spring")[2]) == ("not in the record", "nor this")
+
+
+def test_every_clearer_reads_the_note_of_a_task_instance(clearer, new_run):
+    run_id = new_run("running")
+    keys = [TaskKey("river", run_id, "delta", 1), TaskKey("river", run_id, "spring", -1)]
+    clearer.annotate(keys[0], "there")
+    found = [clearer.note(each) for each in (*keys, TaskKey("river", run_id, "lake", -1))]
+    assert found == ["there", "", ""]
+
+
+def test_every_clearer_reads_a_run_and_sets_its_note(clearer, new_run, look):
+    run_id = new_run("success")
+    assert clearer.seen_run("river", run_id) == SeenRun("success", "")
+    clearer.annotate_run("river", run_id, "first")
+    clearer.annotate_run("river", run_id, "second")
+    assert clearer.seen_run("river", run_id) == SeenRun("success", "second")
+    assert look.run_note(run_id) == "second"
+    clearer.annotate_run("river", run_id, "")
+    assert clearer.seen_run("river", run_id) == SeenRun("success", "")
+    assert clearer.seen_run("river", "no such run") is None
+
+
+def test_every_clearer_clears_a_skipped_task_instance_only_where_it_is_expected_to_be_skipped(clearer, new_run, look):
+    run_id = new_run("running", mouth=("skipped", 0))
+    plain = ClearItem("river", run_id, "mouth", -1, 0)
+    assert not clearer.clear([plain], "no")[0].cleared
+    assert clearer.clear([replace(plain, is_skipped=True)], "yes")[0].cleared
+    assert look.task(run_id, "mouth") == (None, 0, "yes")
 
 
 def test_every_clearer_distinguishes_a_deleted_run_from_an_unknown_dag(clearer, new_run):

@@ -175,25 +175,72 @@ def test_those_that_clear_the_same_of_several_runs_in_other_orders_do_not_lock_e
     assert sorted(cleared, key=repr) == sorted(items, key=repr)
 
 
-def test_only_a_queued_run_is_started(new_run, look, river):
+@pytest.fixture
+def start(river):
     from airflow.utils.session import create_session
 
     from weir_airflow.api.compare_and_clear import start_queued
 
+    def run(run_id):
+        with create_session(scoped=False) as session:
+            return start_queued(session, "river", run_id)
+
+    return run
+
+
+@pytest.fixture
+def of_dag(river):
+    """Set something of the DAG `river` for a test: `of_dag(max_active_runs=1)`."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    def change(**values):
+        with create_session() as session:
+            session.query(DagModel).filter_by(dag_id="river").update(values)
+
+    yield change
+    change(max_active_runs=16, is_paused=False)
+
+
+def test_only_a_queued_run_is_started(new_run, look, start):
     queued, failed = new_run("queued"), new_run("failed")
-    with create_session() as session:
-        found = [start_queued(session, "river", run_id) for run_id in (queued, failed, "no such run")]
-    assert found == ["queued", "failed", "missing"]
+    found = [start(run_id) for run_id in (queued, failed, "no such run")]
+    assert found == [("queued", True), ("failed", False), ("missing", False)]
     assert (look.run(queued), look.run(failed)) == ("running", "failed")
 
 
 @pytest.mark.parametrize("state", ["success", "failed"])
-def test_a_finished_run_of_which_something_was_cleared_is_started(new_run, look, river, state):
-    from airflow.utils.session import create_session
-
-    from weir_airflow.api.compare_and_clear import start_queued
-
+def test_a_finished_run_of_which_something_was_cleared_is_started(new_run, look, start, state):
     run_id = new_run(state, spring=(None, 1))
-    with create_session() as session:
-        assert start_queued(session, "river", run_id) == state
+    assert start(run_id) == (state, False)
     assert look.run(run_id) == "running"
+
+
+def test_a_run_is_not_started_where_as_many_earlier_ones_are_running_as_may_be(new_run, look, start, of_dag):
+    of_dag(max_active_runs=2)
+    runs = [new_run("running"), new_run("running"), new_run("queued")]
+    assert start(runs[2]) == ("queued", False)
+    assert look.run(runs[2]) == "queued"
+    of_dag(max_active_runs=3)
+    assert start(runs[2]) == ("queued", True)
+
+
+def test_running_runs_of_later_epochs_do_not_count_since_they_wait_for_it(new_run, look, start, of_dag):
+    of_dag(max_active_runs=1)
+    first, second, _third = new_run("queued"), new_run("queued"), new_run("running")
+    assert [start(run_id)[1] for run_id in (second, first)] == [True, True]
+    assert (look.run(first), look.run(second)) == ("running", "running")
+
+
+def test_no_run_of_a_paused_dag_is_started(new_run, look, start, of_dag):
+    of_dag(is_paused=True)
+    run_id = new_run("queued")
+    assert start(run_id) == ("queued", False)
+    assert look.run(run_id) == "queued"
+
+
+def test_a_skipped_task_instance_is_cleared_where_it_is_expected_to_be_skipped(new_run, clear, look):
+    run_id = new_run("success", mouth=("skipped", 0))
+    (answer,) = clear(ClearItem("river", run_id, "mouth", -1, 0, is_skipped=True))
+    assert (answer.state, answer.cleared) == ("skipped", True)
+    assert (look.task(run_id, "mouth")[0], look.run(run_id)) == (None, "running")

@@ -40,10 +40,32 @@ def test_clearing_needs_the_permission_that_airflows_own_clear_needs(new_run, po
 
 
 @pytest.mark.parametrize(("user", "code"), [(None, 401), ("reader", 403), ("worker", 200)])
-def test_starting_a_run_needs_it_too(new_run, post, look, user, code):
+def test_starting_a_run_needs_a_permission_too(new_run, post, look, user, code):
     run_id = new_run("queued")
     assert post("start", {"run_id": run_id}, user).status_code == code
     assert look.run(run_id) == ("running" if code == 200 else "queued")
+
+
+@pytest.mark.parametrize(("verb", "entity"), [("clear", "TASK_INSTANCE"), ("start", "RUN")])
+def test_each_verb_needs_the_permission_to_edit_what_it_changes(new_run, post, monkeypatch, verb, entity):
+    """Airflow's simple accounts may edit all or nothing: an account of another manager may edit one kind of thing."""
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    allowed = set()
+    monkeypatch.setattr(
+        SimpleAuthManager,
+        "is_authorized_dag",
+        lambda _self, *, method, user, access_entity=None, details=None: (method, access_entity, details.id) in allowed,
+    )
+    run_id = new_run("queued")
+    body = {"run_id": run_id} if verb == "start" else body_for(run_id)
+    everything_else = [each for each in DagAccessEntity if each.name != entity]
+    allowed.update((method, each, "river") for method in ("GET", "POST", "PUT") for each in everything_else)
+    assert post(verb, body).status_code == 403
+    allowed.clear()
+    allowed.add(("PUT", DagAccessEntity[entity], "river"))
+    assert post(verb, body).status_code == 200
 
 
 def test_a_forged_token_is_refused(api_url, new_run):
@@ -96,3 +118,11 @@ def test_starting_answers_the_state_found(new_run, post):
         ("success", False),
         ("missing", False),
     ]
+
+
+def test_starting_says_when_a_run_stays_queued_behind_earlier_ones(new_run, post, look):
+    for _ in range(16):  # Airflow's default of max_active_runs
+        new_run("running")
+    run_id = new_run("queued")
+    assert post("start", {"run_id": run_id}).json() == {"run_id": run_id, "state": "queued", "started": False}
+    assert look.run(run_id) == "queued"

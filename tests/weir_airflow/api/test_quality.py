@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from weir.ledger.database.tables import AttemptRow, DataflowRow, QualityCheckRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
+from weir_airflow.api import quality
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
@@ -25,7 +27,7 @@ def ledger(tmp_path, monkeypatch):
     store = Store.open(str(tmp_path / "store"))
     store.initialise()
     store.create(PAGE, b"<html>1 unexpected value</html>")
-    with ledger.transaction() as session:
+    with ledger.transaction("flow") as session:
         session.add(DataflowRow(name="flow", lineage=1, store_id="s"))
         session.flush()
         for dag_id, epoch, page in (
@@ -86,6 +88,21 @@ def get(api_url, river, ledger):
         return httpx.get(f"{api_url}/weir/dags/{path}", params=asked, headers=headers, timeout=60)
 
     return ask
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_page_migrates_no_ledger_and_says_what_to_do(ledger, tmp_path, is_there):
+    file = tmp_path / "ledger.db"
+    if is_there:
+        with ledger.transaction("flow") as session:
+            session.execute(text("UPDATE alembic_version SET version_num = '0007'"))
+    else:
+        file.unlink()
+    before = file.read_bytes() if is_there else None
+    for answer in (quality.checks("river"), quality.page("river", 1)):
+        assert answer.status_code == 503
+        assert "<code>weir ledger upgrade</code>" in answer.body.decode()
+    assert (file.read_bytes() if file.exists() else None) == before
 
 
 def asked_of(epoch):

@@ -119,6 +119,20 @@ def test_the_stages_settings_are_those_of_the_task(dag):
     assert dag.task_dict["weather"].pool == "default_pool"
 
 
+def test_the_closing_task_goes_before_all_else_and_an_earlier_run_before_a_later_one(flow):
+    """The weights are absolute: Airflow's default would add that of the closing task to all before it."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from weir_airflow import dataflow_dag
+
+    declared = dataflow_dag(flow, schedule="@daily", start_date=START, default_args={"weight_rule": "upstream"})
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(declared))
+    weights = {name: task.weight_rule.get_weight(SimpleNamespace(task=task)) for name, task in dag.task_dict.items()}
+    close = weights.pop("weir_close")
+    assert weights == {"flights-clean": 7, "weather": 1, "planes": 1, "joined": 1, "report-daily": 1}
+    assert close > 1_000 * max(weights.values())
+
+
 def spark_of(task):
     declared = getattr(task, "declared", None) or task.partial_kwargs["declared"]
     return declared.spark_conn_id_of(task.task_id)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from weir.doctor.api import UPKEEP, UPKEEP_HOURLY
-from weir.doctor.examination import Status, examine, problem
+from weir.doctor.api import UPKEEP, UPKEEPS
+from weir.doctor.examination import Status, examine
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
-FOLDER = problem("airflow", "plugins folder", "not there", expected="x", mend="y")
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def checked(api_url, river):
             conn_id="weir_api",
             **{"conn_type": "http", "host": host, "login": login, "password": password or PASSWORDS[login], **more},
         )
-        exam = ApiExam(lambda: connection, lambda: dag_ids, lambda: FOLDER)
+        exam = ApiExam(lambda: connection, lambda: dag_ids)
         return {each.name: each for each in examine([exam.checks()])}
 
     return check
@@ -31,9 +30,9 @@ def checked(api_url, river):
 def test_a_good_api_server_is_ok_but_for_what_is_not_there(checked):
     found = checked()
     bad = {name for name, each in found.items() if each.status is not Status.OK}
-    assert bad == {UPKEEP, UPKEEP_HOURLY}
+    assert bad == set(UPKEEPS)
     assert "dags/weir_upkeep.py" in found[UPKEEP].mend
-    assert found["may clear"].found == "worker may edit task instances of river"
+    assert found["may clear"].found == "worker may edit task instances and runs of river"
     assert found["plugin"].status is Status.OK
 
 
@@ -85,12 +84,12 @@ def test_a_ledger_that_does_not_answer_does_not_affect_these_checks(api_url, riv
     connection = Connection(
         conn_id="weir_api", conn_type="http", host=api_url, login="worker", password=PASSWORDS["worker"]
     )
-    exam = ApiExam(lambda: connection, unreachable, lambda: FOLDER)
+    exam = ApiExam(lambda: connection, unreachable)
     found = {each.name: each for each in examine([exam.checks()])}
     assert found["may clear"].status is Status.OK
 
 
-def test_without_the_plugin_the_folder_is_checked_and_airflow_s_own_clear_asked(checked, monkeypatch):
+def test_without_the_plugin_airflow_s_own_clear_is_asked(checked, monkeypatch):
     """An api-server that does not have /weir: its answer is the one for any path that it does not know."""
     from weir_airflow.doctor.api import ApiExam
 
@@ -100,6 +99,5 @@ def test_without_the_plugin_the_folder_is_checked_and_airflow_s_own_clear_asked(
     monkeypatch.setattr(ApiExam, "_dry_run", elsewhere)
     found = checked()
     assert found["plugin"].status is Status.PROBLEM
-    assert found["plugins folder"] == FOLDER
     assert found["may clear"].status is Status.OK
     assert checked("reader")["may clear"].status is Status.PROBLEM

@@ -64,11 +64,8 @@ def test_all_areas_are_checked_and_what_does_not_answer_is_a_problem(environment
     assert found["spark: spark_connect_weir", "reachable"].status is Status.PROBLEM
 
 
-def test_offline_the_plugins_folder_is_checked_instead_of_the_servers(environment, tmp_path):
-    found = examined({**environment, "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path)}, "--offline")
-    assert {area for area, _ in found} == {"settings", "ledger", "store"}
-    assert found["settings", "plugins folder"].status is Status.PROBLEM
-    assert found["settings", "plugins folder"].mend.startswith("AIRFLOW__CORE__PLUGINS_FOLDER=")
+def test_offline_no_server_is_asked(environment):
+    assert {area for area, _ in examined(environment, "--offline")} == {"settings", "ledger", "store"}
 
 
 def test_without_settings_it_says_how_to_set_them(environment):

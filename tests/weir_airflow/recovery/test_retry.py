@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Fenced, Misconfigured
+from weir.ledger.failed_begins import failed_begins_of
+from weir.ledger.ledger import Ledger
 from weir.restarts.strategy import RestartChoice, RestartStrategy
 
 
@@ -23,7 +25,8 @@ def context():
     once = RestartChoice.of(RestartStrategy.from_retries(1, timedelta(0)))
     declared = Declaration(flow, Topology(flow), TaskRecovery(once), "")
     ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1)
-    return {"ti": ti, "task": SimpleNamespace(declared=declared)}
+    run = SimpleNamespace(data_interval_start=datetime(2013, 1, 1, tzinfo=UTC))
+    return {"ti": ti, "task": SimpleNamespace(declared=declared), "dag_run": run}
 
 
 @pytest.fixture
@@ -74,6 +77,21 @@ def test_a_misconfiguration_before_the_try_was_registered_is_final(evaluate, set
     decision = evaluate(Misconfigured("no such connection"))
     assert decision.action.value == "fail"
     assert "no such connection" in decision.reason
+
+
+@pytest.mark.parametrize("start", [datetime(2013, 1, 1, tzinfo=UTC), None])
+def test_what_fails_before_the_try_was_registered_is_recorded(
+    evaluate, context, settings, tmp_path, airflow_home, start
+):
+    context["dag_run"].data_interval_start = start
+    evaluate(Misconfigured("no such connection"))
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    with ledger.transaction() as session:
+        [row] = failed_begins_of(session, "r")
+    ledger.close()
+    assert (row.dataflow, row.epoch) == ("brook", None if start is None else "20130101T000000Z")
+    assert (row.task_id, row.try_number, row.failure) == ("spring-mouth", 1, "fatal")
+    assert row.error == "Misconfigured: no such connection"
 
 
 def test_any_other_error_before_the_try_was_registered_is_tried_again(evaluate, settings, airflow_home):

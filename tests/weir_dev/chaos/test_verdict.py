@@ -34,7 +34,7 @@ def closed():
 
 
 def change(world, row, **values):
-    with world.ledger.transaction() as session:
+    with world.ledger.transaction("ladder") as session:
         found = session.query(row).order_by(row.id).first()
         for name, value in values.items():
             setattr(found, name, value)
@@ -84,7 +84,7 @@ def leave_an_attempt_running(world):
 
 
 def owe_a_clear(world):
-    with world.ledger.transaction() as session:
+    with world.ledger.transaction("ladder") as session:
         attempt = session.query(AttemptRow).first()
         session.add(
             PendingClearRow(
@@ -113,7 +113,7 @@ def publish_another(world):
 
 def publish_what_is_not_current(world):
     change(world, ResultRow, is_current=False)
-    with world.ledger.transaction() as session:
+    with world.ledger.transaction("ladder") as session:
         for row in session.query(ResultRow).filter_by(stage="delays"):
             row.digest = "another"
     return "is not of the current results"

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, number, print_rows, value
 from weir.environment import opened_services
 from weir.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from weir.state.checkpoint_overview import CheckpointOverview
 
 
@@ -40,29 +38,30 @@ def checkpoints(
     if not found:
         Console().print("No dataflow has a checkpoint: none keeps state, or none of its runs is closed.")
         return
-    Console().print(_table(found))
+    print_rows(_COLUMNS, map(_cells, found))
 
 
-def _table(found: Iterable[CheckpointOverview]) -> Table:
-    table = Table("dataflow", "id", "epoch", "kind", "status", "triggered", "seconds")
-    for right in ("incremental", "full", "files", "new", "shared", "runs to merge"):
-        table.add_column(right, justify="right")
-    table.add_column("subsumed by")
-    for each in found:
-        table.add_row(
-            each.dataflow,
-            str(each.number),
-            each.epoch,
-            each.kind,
-            each.status,
-            f"{each.triggered_at:%Y-%m-%d %H:%M:%S}Z",
-            "" if each.duration is None else f"{each.duration:.1f}",
-            format_size(each.incremental_bytes),
-            format_size(each.full_bytes),
-            str(each.files),
-            str(each.new_files),
-            str(each.shared_files),
-            "" if each.amplification is None else str(each.amplification.reading),
-            "" if each.subsumed_by is None else str(each.subsumed_by),
-        )
-    return table
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("id"), value("kind"), value("status"), value("triggered")),
+    *(number("seconds"), number("incremental"), number("full"), number("files"), number("new"), number("shared")),
+    *(number("runs to merge"), value("subsumed by")),
+)
+
+
+def _cells(each: CheckpointOverview) -> tuple[str, ...]:
+    return (
+        each.epoch,
+        each.dataflow,
+        str(each.number),
+        each.kind,
+        each.status,
+        f"{each.triggered_at:%Y-%m-%d %H:%M:%S}Z",
+        "" if each.duration is None else f"{each.duration:.1f}",
+        format_size(each.incremental_bytes),
+        format_size(each.full_bytes),
+        str(each.files),
+        str(each.new_files),
+        str(each.shared_files),
+        "" if each.amplification is None else str(each.amplification.reading),
+        "" if each.subsumed_by is None else str(each.subsumed_by),
+    )

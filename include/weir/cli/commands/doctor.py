@@ -68,7 +68,6 @@ class Subject:
     about: str
     environment: Mapping[str, str] | None
     is_served: bool
-    is_local: bool
     connections: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -99,7 +98,7 @@ def subject_of(environ: Mapping[str, str], *, here: bool) -> Subject:
     """Return this environment, if it describes a deployment or with `here`, else the local stack of a checkout."""
     stack = None if here or any(environ.get(name) for name in ENVIRONMENT) else local_stack()
     if stack is None:
-        return Subject(about="this environment", environment=dict(environ), is_served=True, is_local=False)
+        return Subject(about="this environment", environment=dict(environ), is_served=True)
     found: Subject = stack.subject_of_doctor()
     return found
 

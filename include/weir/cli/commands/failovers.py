@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 
 def failovers(
-    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    dataflow: Annotated[
+        str | None, typer.Argument(help="Only this dataflow, or this run: DATAFLOW@EPOCH.", show_default=False)
+    ] = None,
     epoch: Annotated[str | None, typer.Argument(help="Only this epoch.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Show failovers: what was lost, which regions ran again, which were spared, and the cost."""
     from weir.recovery.failovers import failover_reports  # noqa: PLC0415  SQLAlchemy is slow to import
 
+    if dataflow is not None and epoch is None:
+        dataflow, _, epoch = dataflow.partition("@")
     with opened_services() as services, services.ledger.transaction() as session:
-        found = failover_reports(session, dataflow, epoch)
+        found = failover_reports(session, dataflow, epoch or None)
     if as_json:
         print(json.dumps({"version": 1, "failovers": [each.to_json() for each in found]}))
         return
@@ -44,12 +48,10 @@ def why(
     run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
 ) -> None:
     """Show why a task ran repeatedly: its attempts, failures, clears, and inputs, in order."""
-    from weir.ledger.runs import named_run  # noqa: PLC0415
     from weir.recovery.history import events_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services, services.ledger.transaction() as session:
-        of = named_run(session, run).id
-        found = [(str(each.region), events_of(session, of, each)) for each in task_history(session, run, task)]
+        found = [(str(each.region), events_of(session, each)) for each in task_history(session, run, task)]
     for region, events in found:
         _print(region)
         for event in events:
@@ -69,9 +71,9 @@ def _print_failover(story: FailoverReport) -> None:
         _print(f"  held back: {plan.impossible or plan.held_back}")
     for kind in StepKind:
         steps = plan.of(kind)
-        names = f"{len(steps)} region(s)" if kind is StepKind.SPARED else ", ".join(str(each.region) for each in steps)
-        if steps:
-            _print(f"  {kind}: {names}")
+        if steps and kind is not StepKind.SPARED:
+            _print(f"  {kind}: {', '.join(str(each.region) for each in steps)}")
+    _print(f"  spared: {story.spared} region(s)")
     _print(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for finding in story.findings:
         _print(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, number, print_rows
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
 from weir.units import format_size, time_from_text
@@ -84,7 +84,11 @@ def _floor(text: str | None) -> timedelta | None:
 
 def _print_report(report: SweepReport) -> None:
     console = Console()
-    console.print(_sums(report), highlight=False)
+    sums = list(_sums(report))
+    if sums:
+        print_rows((key("what"), key("why"), number("number"), number("bytes")), sums, console)
+    else:
+        console.print("Nothing is stored that could be deleted.")
     for run in report.expired:
         console.print(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}", highlight=False)
     _print_list("Finished results with missing files (`weir verify` checks them)", report.missing)
@@ -93,16 +97,14 @@ def _print_report(report: SweepReport) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
-def _sums(report: SweepReport) -> Table:
-    table = Table("what", "why", "number", "bytes")
+def _sums(report: SweepReport) -> Iterator[tuple[str, ...]]:
     would = "would be deleted" if report.is_dry else "deleted"
-    for kind, count, size in report.deleted_by_kind():
-        table.add_row(would, kind, str(count), format_size(size))
-    for reason, count, size in report.to_release_by_reason():
-        table.add_row("would be released", reason, str(count), format_size(size))
-    for reason, count, size in report.kept_by_reason():
-        table.add_row("kept", reason, str(count), format_size(size))
-    return table
+    for what, sums in (
+        (would, report.deleted_by_kind()),
+        ("would be released", report.to_release_by_reason()),
+        ("kept", report.kept_by_reason()),
+    ):
+        yield from ((what, why, str(count), format_size(size)) for why, count, size in sums)
 
 
 def _print_list(title: str, found: Iterable[Kept]) -> None:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, print_rows, text
 from weir.environment import opened_services, settings
 from weir.errors import Misconfigured
 from weir.settings import url_without_password
 
 if TYPE_CHECKING:
     from weir.rebuild.rebuild import Rebuilt, RebuiltRun
+    from weir.recovery.history import RunOverview
 
+SHOWN = 3
+"""The largest number of tasks that failed to begin in a row of `weir runs`."""
 
 run_app = typer.Typer(help="Change a run.", no_args_is_help=True)
 ledger_app = typer.Typer(help="Maintain the ledger.", no_args_is_help=True)
@@ -63,18 +66,29 @@ def upgrade() -> None:
 
 def runs(dataflow: OptionalDataflow = None) -> None:
     """List runs with their valid, stale and missing regions, and published versions."""
+    from weir.ledger.names import NO_RUN  # noqa: PLC0415
     from weir.recovery.history import run_overviews  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
         found = run_overviews(session, dataflow)
-    table = Table("dataflow", "epoch", "run id", "regions", "published")
-    for each in found:
-        state = f"{each.valid} valid, {each.stale} stale, {each.missing} missing"
-        versions = ", ".join(f"{sink} v{version}" for sink, version in each.published.items())
-        table.add_row(
-            each.dataflow, each.epoch, each.run_id, state if each.is_pinned else "to be pinned again", versions or "-"
-        )
-    Console().print(table)
+    if not found:
+        _print(f"The ledger is empty: {NO_RUN}.")
+        return
+    print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
+
+
+def _cells(run: RunOverview) -> tuple[str, ...]:
+    versions = ", ".join(f"{sink} v{version}" for sink, version in run.published.items())
+    return run.epoch, run.dataflow, run.run_id, f"{run.state}{_not_begun(run)}", versions or "-"
+
+
+def _not_begun(run: RunOverview) -> str:
+    failed = run.not_begun
+    if not failed:
+        return ""
+    more = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+    named = ", ".join(map(str, failed[:SHOWN]))
+    return f"; failed to begin: {named}{more} (`weir why {failed[0].name} --run {run.run_id}`)"
 
 
 def _print(text: str) -> None:

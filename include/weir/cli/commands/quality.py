@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from typer.core import TyperGroup
 
+from weir.cli.tables import key, print_rows, text, value
 from weir.environment import opened_services
-from weir.errors import Misconfigured
 from weir.formats.checks import CheckOutcome, ExpectationResult
 from weir.formats.codec import expectation_results_from_plain
 from weir.formats.suite import Severity
@@ -66,13 +65,14 @@ def history(
 
     A line for each check; with --expectation or --column, one for each expectation.
     """
+    from weir.ledger.names import require_dataflow  # noqa: PLC0415
     from weir.quality.check_queries import CheckFilter, find_checks  # noqa: PLC0415  SQLAlchemy is slow to import
 
     asked = CheckFilter(dataflow=dataflow, stage=stage, suite=suite, epochs=epochs, is_violated=violations)
     with opened_services() as services, services.ledger.transaction() as session:
         found = find_checks(session, asked)
-        if not found:
-            _require_known(session, dataflow)
+        if not found and dataflow is not None:
+            require_dataflow(session, dataflow)
     if expectation is None and column is None:
         checks_json(found) if as_json else print_checks(found)
         return
@@ -132,13 +132,6 @@ def _checks_of(run: str) -> list[QualityCheckRow]:
         return find_checks(session, CheckFilter(run=named_run(session, run).id))
 
 
-def _require_known(session: Any, dataflow: str | None) -> None:
-    from weir.ledger.runs import runs_of  # noqa: PLC0415  SQLAlchemy is slow to import
-
-    if dataflow is not None and not runs_of(session, dataflow):
-        raise Misconfigured(f"the ledger knows no dataflow {dataflow}: `weir runs` lists what it knows")
-
-
 VERSION = 1
 _COLUMNS = (
     "dataflow",
@@ -185,25 +178,26 @@ def expectations_json(
 def print_checks(found: Sequence[QualityCheckRow]) -> None:
     """Print a line for each check."""
     if not found:
-        _print("No recorded check matches.")
+        _print("No recorded check matches. Only stages with quality= are checked, and states that were restored")
         return
-    table = Table("dataflow", "epoch", "partition", "suite", "why", "came to", "met", "violated", "attempt", "by")
-    for row in found:
-        results = expectation_results_from_plain(row.results)
-        wrong = [str(each) for each in results if not each.success]
-        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        met = f"{len(results) - len(wrong)} of {len(results)}" if results else ""
-        by = row.by_attempt if row.by_attempt != row.attempt else ""
-        cells = (*_place(row), row.suite, row.why, row.outcome, met, "; ".join(wrong[:_SHOWN]) + more, row.attempt, by)
-        table.add_row(*(_plain(each) for each in cells))
-    Console().print(table)
+    others = (value("why"), value("outcome"), value("met"), text("violated"), value("attempt"), value("checked by"))
+    print_rows((*_PLACE, *others), map(_cells, found))
+
+
+def _cells(row: QualityCheckRow) -> tuple[str, ...]:
+    results = expectation_results_from_plain(row.results)
+    wrong = [str(each) for each in results if not each.success]
+    more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    met = f"{len(results) - len(wrong)} of {len(results)}" if results else ""
+    by = row.by_attempt if row.by_attempt != row.attempt else ""
+    return (*_place(row), row.why, row.outcome, met, "; ".join(wrong[:_SHOWN]) + more, row.attempt, by)
 
 
 def print_expectations(
     found: Sequence[QualityCheckRow], type_: str | None, column: str | None, *, is_violated: bool
 ) -> None:
     """Print a line for each matching expectation of each check."""
-    table = Table("dataflow", "epoch", "partition", "suite", "expectation", "is", "found", "why", "attempt")
+    rows: list[tuple[str, ...]] = []
     suites = {row.suite for row, _, _ in _matching(found, type_, column, is_violated=is_violated)}
     for row in found:
         lines = [
@@ -212,12 +206,11 @@ def print_expectations(
         ]
         if row.outcome == CheckOutcome.SAME.value and row.suite in suites and not is_violated:
             lines.append(("", "met", "rows with this digest have passed before"))
-        for said in lines:
-            table.add_row(*(_plain(each) for each in (*_place(row), row.suite, *said, row.why, row.attempt)))
-    if not table.row_count:
+        rows += [(*_place(row), *said, row.why, row.attempt) for said in lines]
+    if not rows:
         _print("No recorded expectation matches.")
         return
-    Console().print(table)
+    print_rows((*_PLACE, key("expectation"), value("is"), text("found"), value("why"), value("attempt")), rows)
 
 
 def print_run(found: Sequence[QualityCheckRow]) -> None:
@@ -255,8 +248,11 @@ def _columns(result: ExpectationResult) -> tuple[Any, ...]:
     return (*(result.kwargs.get(name) for name in names), *(result.kwargs.get("column_list") or ()))
 
 
-def _place(row: QualityCheckRow) -> tuple[str, str, str]:
-    return row.dataflow, row.epoch, f"{row.stage}[{row.subtask}]"
+_PLACE = (key("epoch"), key("dataflow"), key("partition"), key("suite"))
+
+
+def _place(row: QualityCheckRow) -> tuple[str, str, str, str]:
+    return row.epoch, row.dataflow, f"{row.stage}[{row.subtask}]", row.suite
 
 
 def _named(result: ExpectationResult) -> str:
@@ -286,11 +282,6 @@ def _found(result: ExpectationResult) -> str:
 
 def _check_json(row: QualityCheckRow) -> dict[str, Any]:
     return {**{name: getattr(row, name) for name in _COLUMNS}, "checked_at": row.checked_at.isoformat()}
-
-
-def _plain(text: str) -> str:
-    """Escape brackets: they are subtasks here, not markup."""
-    return text.replace("[", r"\[")
 
 
 def _print(text: str) -> None:

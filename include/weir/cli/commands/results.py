@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, number, print_rows, text
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
@@ -40,16 +40,18 @@ def results(
     """
     from weir.integrity.verification_queries import runs_named  # noqa: PLC0415
     from weir.ledger.database.tables import RunRow  # noqa: PLC0415
-    from weir.retention.result_history import run_history  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.ledger.names import similar  # noqa: PLC0415
+    from weir.retention.result_history import run_history, stages_written  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
         with services.ledger.transaction() as session:
             runs = runs_named(session, name)
             found = [run_history(session, session.get_one(RunRow, run), stage, services.now()) for run in runs]
+            if stage is not None and not any(each.stages for each in found):
+                known = similar(stage, stages_written(session, runs), "writes")
+                raise Misconfigured(f"no run of {name or 'any dataflow'} writes a stage {stage}: {known}")
         is_one_run = len(found) == 1 and name is not None and name != found[0].run.dataflow
         kept = _kept(services, runs) if as_json or is_one_run or story else {}
-    if stage is not None and not any(each.stages for each in found):
-        raise Misconfigured(f"no run of {name or 'any dataflow'} writes a stage {stage}: `weir results` lists them all")
     if as_json:
         print(json.dumps(results_json(found, kept)))
     elif is_one_run or story:
@@ -107,18 +109,25 @@ def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
 
 def print_runs(memories: Iterable[RunHistory]) -> None:
     """Print a line for each stage of each run."""
-    table = Table("run", "stage", "partitions", "attempts", "states", "rows", "bytes at rest", "released")
-    for memory in memories:
-        for number, stage in enumerate(memory.stages):
-            table.add_row("" if number else memory.run.id, *_cells(stage))
-        table.add_section()
-    Console().print(table)
+    found = [_cells(memory, stage) for memory in memories for stage in memory.stages]
+    if not found:
+        _print("No result is there: no region has committed yet. `weir runs` lists the runs")
+        return
+    print_rows(_COLUMNS, found)
 
 
-def _cells(stage: StageHistory) -> list[str]:
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("stage"), number("partitions"), number("attempts"), text("states")),
+    *(number("rows"), number("bytes at rest"), text("released")),
+)
+
+
+def _cells(memory: RunHistory, stage: StageHistory) -> list[str]:
     current = [each.row for each in stage.results if each.row.is_current]
     attempts = {each.row.attempt for each in stage.results} | {each.attempt.id for each in stage.unfinished}
     return [
+        memory.run.epoch,
+        memory.run.dataflow,
         stage.stage,
         str(len({(row.subtask, row.layout) for row in current})),
         str(len(attempts)),

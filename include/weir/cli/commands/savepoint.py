@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, number, print_rows, value
 from weir.environment import open_store, opened_services
 from weir.units import format_size
 
@@ -71,20 +71,22 @@ def list_(
     if as_json:
         print(json.dumps({"version": 1, "savepoints": [_json(each) for each in found]}))
         return
-    table = Table("dataflow", "number", "epoch", "status", "files", "bytes", "made", "folder")
-    for each in found:
-        at = "-" if each.completed_at is None else f"{each.completed_at:%Y-%m-%d %H:%M:%S}"
-        table.add_row(
-            each.dataflow,
-            str(each.number),
-            each.epoch,
-            each.status,
-            str(each.files),
-            format_size(each.bytes),
-            at,
-            each.url,
-        )
-    Console().print(table)
+    if not found:
+        _print("There is no savepoint: `weir savepoint create DATAFLOW` makes one of the newest checkpoint.")
+        return
+    print_rows(_COLUMNS, map(_cells, found))
+
+
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("number"), value("status"), number("files"), number("bytes")),
+    *(value("made"), value("folder")),
+)
+
+
+def _cells(each: Savepoint) -> tuple[str, ...]:
+    at = "-" if each.completed_at is None else f"{each.completed_at:%Y-%m-%d %H:%M:%S}Z"
+    size = format_size(each.bytes)
+    return each.epoch, each.dataflow, str(each.number), each.status, str(each.files), size, at, each.url
 
 
 @savepoint_app.command()

@@ -7,18 +7,21 @@ import os
 import re
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from weir.cli.tables import key, print_rows, text
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from weir.coordination.services import Services
@@ -29,6 +32,9 @@ state_app = typer.Typer(help="Query the keyed state of dataflows, at the end of 
 
 SHOWN = 20
 """The default number of rows on a terminal."""
+
+_STALE = " (stale: true, newer state is being computed)"
+"""What a headline says of the newest epoch that is whole while the newest of all cannot be read."""
 
 DataflowName = Annotated[str, typer.Argument(metavar="DATAFLOW", help="A dataflow.", show_default=False)]
 StateName = Annotated[str, typer.Argument(metavar="STATE", help="The name of one of its states.", show_default=False)]
@@ -47,6 +53,11 @@ Snapshot = Annotated[
     ),
 ]
 
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Fail if the newest epoch cannot be read now, instead of reading an older state."),
+]
+
 Limit = Annotated[
     int | None, typer.Option(help=f"The maximum number of rows; 0 for all.  [default: {SHOWN}, all with --json]")
 ]
@@ -61,12 +72,13 @@ def get(
     key: Annotated[list[str], typer.Argument(help="The key's columns, in order.", show_default=False)],
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
+    fresh: Fresh = False,  # noqa: FBT002  Typer's
     null: Annotated[str | None, typer.Option(help="The text that means null in a key, like NULL.")] = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Show the row of a key; exit code 1 if there is none."""
     with ExitStack() as closing:
-        opened = _opened(closing, dataflow, state, epoch, checkpoint)
+        opened = _opened(closing, dataflow, state, Wanted(epoch, checkpoint, fresh))
         row = opened.get(*[None if text == null else text for text in key])
         if as_json:
             print(json.dumps({**_where(opened), "row": None if row is None else plain(row)}))
@@ -86,6 +98,7 @@ def scan(
     state: StateName,
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
+    fresh: Fresh = False,  # noqa: FBT002  Typer's
     columns: Annotated[str | None, typer.Option(help="Only these columns, like tailnum,flights.")] = None,
     limit: Limit = None,
     as_json: AsJson = False,  # noqa: FBT002  Typer's
@@ -93,7 +106,7 @@ def scan(
     """Show the rows of a state, in no particular order."""
     wanted = None if columns is None else [name.strip() for name in columns.split(",")]
     with ExitStack() as closing:
-        opened = _opened(closing, dataflow, state, epoch, checkpoint)
+        opened = _opened(closing, dataflow, state, Wanted(epoch, checkpoint, fresh))
         most = _most(limit, as_json=as_json)
         rows: list[pa.Table] = []
         for table in opened.tables(wanted):
@@ -101,7 +114,7 @@ def scan(
             rows.append(table.slice(0, left))
             if left is not None and table.num_rows >= left:
                 break
-        _print_report(rows, _headline(opened), _where(opened), opened.rows, as_json=as_json)
+        _print_report(rows, _headline(opened), _where(opened), opened.rows, opened.keys, as_json=as_json)
 
 
 @state_app.command()
@@ -110,6 +123,7 @@ def sql(
     query: Annotated[str, typer.Argument(help="Spark SQL; each state is a view.", metavar="QUERY", show_default=False)],
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
+    fresh: Fresh = False,  # noqa: FBT002  Typer's
     remote: Annotated[
         str | None,
         typer.Option(help="A Spark Connect server, sc://host:port; default: that of the local stack, or local Spark."),
@@ -123,13 +137,14 @@ def sql(
 
     with ExitStack() as closing:
         services = closing.enter_context(opened_services())
-        opened = _named_in(query, closing, services, dataflow, epoch, checkpoint)
+        opened, is_stale = _named_in(query, closing, services, dataflow, Wanted(epoch, checkpoint, fresh))
         most = _most(limit, as_json=as_json)
         states = {name: state.to_read() for name, state in opened.items()}
         table = answered(StateQuery(query, states, most), remote, os.environ)
         first = next(iter(opened.values()))
-        where = {**_where(first), "state": sorted(opened)}
-        _print_report([table], f"{', '.join(sorted(opened))} at the end of {first.run}", where, None, as_json=as_json)
+        where = {**_where(first), "state": sorted(opened), "stale": is_stale}
+        headline = f"{', '.join(sorted(opened))} at the end of {first.run}{_STALE if is_stale else ''}"
+        _print_report([table], headline, where, None, as_json=as_json)
 
 
 def plain(value: Any) -> Any:
@@ -145,34 +160,55 @@ def plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _opened(closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: str | None) -> OpenedState:
-    return _open(closing.enter_context(opened_services()), closing, dataflow, state, epoch, checkpoint)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The epoch or snapshot whose state is asked for; None: the newest, and with `is_fresh` no stale one."""
+
+    epoch: str | None
+    checkpoint: str | None
+    is_fresh: bool = False
 
 
-def _open(
-    services: Services, closing: ExitStack, dataflow: str, state: str, epoch: str | None, checkpoint: str | None
-) -> OpenedState:
+def _opened(closing: ExitStack, dataflow: str, state: str, wanted: Wanted) -> OpenedState:
+    return _open(closing.enter_context(opened_services()), closing, dataflow, state, wanted)
+
+
+def _open(services: Services, closing: ExitStack, dataflow: str, state: str, wanted: Wanted) -> OpenedState:
     from weir.reading.opening import open_results  # noqa: PLC0415  SQLAlchemy is slow to import
 
-    opened = open_results(dataflow, epoch, state=state, checkpoint=checkpoint, services=services)
+    opened = open_results(
+        dataflow,
+        wanted.epoch,
+        state=state,
+        checkpoint=wanted.checkpoint,
+        fresh=wanted.is_fresh,
+        services=services,
+    )
     return closing.enter_context(opened)
 
 
 def _named_in(
-    query: str, closing: ExitStack, services: Services, dataflow: str, epoch: str | None, checkpoint: str | None
-) -> dict[str, OpenedState]:
-    """Open the states that a query names, at the end of the newest epoch that has all of them."""
+    query: str, closing: ExitStack, services: Services, dataflow: str, wanted: Wanted
+) -> tuple[dict[str, OpenedState], bool]:
+    """Open the states that a query names, at the end of the newest epoch that has all of them; and whether it is stale.
+
+    All are read from the same checkpoint if one of them is.
+    """
     known = _keyed_states(services, dataflow)
     words = {word.lower() for word in re.findall(r"\w+", query)}
     names = [name for name in known if name.lower() in words]
     if not names:
         raise Misconfigured(f"the query names no state of {dataflow}; it keeps {', '.join(known) or 'none'}")
-    found = {name: _open(services, closing, dataflow, name, epoch, checkpoint) for name in names}
-    oldest = min(state.epoch for state in found.values())
-    return {
-        name: state if state.epoch == oldest else _open(services, closing, dataflow, name, oldest, None)
+    found = {name: _open(services, closing, dataflow, name, wanted) for name in names}
+    oldest = min(found.values(), key=lambda state: (state.epoch, state.checkpoint is None))
+    same = Wanted(None, str(oldest.checkpoint)) if oldest.checkpoint is not None else Wanted(oldest.epoch, None)
+    opened = {
+        name: state
+        if (state.epoch, state.checkpoint) == (oldest.epoch, oldest.checkpoint)
+        else _open(services, closing, dataflow, name, same)
         for name, state in found.items()
     }
+    return opened, any(state.stale for state in found.values())
 
 
 def _keyed_states(services: Services, dataflow: str) -> tuple[str, ...]:
@@ -191,26 +227,37 @@ def _most(limit: int | None, *, as_json: bool) -> int | None:
 
 
 def _where(opened: OpenedState) -> dict[str, Any]:
-    return {"state": opened.name, "run": opened.run, "epoch": opened.epoch, "checkpoint": opened.checkpoint}
+    return {
+        "state": opened.name,
+        "run": opened.run,
+        "epoch": opened.epoch,
+        "checkpoint": opened.checkpoint,
+        "stale": opened.stale,
+    }
 
 
 def _headline(opened: OpenedState) -> str:
     of = "" if opened.checkpoint is None else f", checkpoint {opened.checkpoint}"
-    return f"{opened.name} at the end of {opened.run}{of}: {opened.rows:,} rows"
+    return f"{opened.name} at the end of {opened.run}{of}{_STALE if opened.stale else ''}: {opened.rows:,} rows"
 
 
 def _print_report(
-    tables: list[pa.Table], headline: str, where: dict[str, Any], rows: int | None, *, as_json: bool
+    tables: list[pa.Table],
+    headline: str,
+    where: dict[str, Any],
+    rows: int | None,
+    keys: Collection[str] = (),
+    *,
+    as_json: bool,
 ) -> None:
     found = [row for table in tables for row in table.to_pylist()]
     if as_json:
         print(json.dumps({**where, "rows": plain(found)}))
         return
     _print(headline)
-    shown = Table(*(tables[0].column_names if tables else ()))
-    for row in found:
-        shown.add_row(*(_shown(value) for value in row.values()))
-    Console().print(shown)
+    columns = [key(name) if name in keys else text(name) for name in (tables[0].column_names if tables else ())]
+    if found:
+        print_rows(columns, ([_shown(value) for value in row.values()] for row in found))
     if rows is not None and rows > len(found):
         _print(f"{rows - len(found):,} more; --limit 0 shows all")
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from weir.cli.commands.verify_expectations import verify_expectations
 from weir.cli.progress import byte_progress
+from weir.cli.tables import key, number, print_rows, text, value
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
 from weir.units import format_size
@@ -239,7 +239,7 @@ def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, 
     said = ", ".join(f"{count} {outcome} ({format_size(size)})" for outcome, (count, size) in sorted(counts.items()))
     _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
     if report.bad:
-        Console().print(_table(report.bad[:SHOWN]))
+        print_rows(_COLUMNS, map(_cells, report.bad[:SHOWN]))
     for line in _shown([str(each) for each in report.misfits]):
         _line(line)
     for repair in repairs:
@@ -254,13 +254,16 @@ def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, 
             _line(run)
 
 
-def _table(bad: Iterable[VerifiedResult]) -> Table:
-    table = Table("run", "result", "layout", "attempt", "bytes", "it is", "what was found")
-    for each in bad:
-        name = f"{each.stage}[{each.subtask}]"
-        outcome = each.outcome.value
-        table.add_row(each.run, name, each.layout, each.attempt, format_size(each.bytes), outcome, each.detail)
-    return table
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("result"), key("layout"), key("attempt")),
+    *(number("bytes"), value("it is"), text("what was found")),
+)
+
+
+def _cells(each: VerifiedResult) -> tuple[str, ...]:
+    dataflow, _, epoch = each.run.partition("@")
+    result, size = f"{each.stage}[{each.subtask}]", format_size(each.bytes)
+    return epoch, dataflow, result, each.layout, each.attempt, size, each.outcome.value, each.detail
 
 
 def _shown(lines: list[str]) -> list[str]:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from weir.cli.progress import Progress
+from weir.cli.tables import key, number, print_rows, text, value
 from weir.environment import open_store, opened_services
 from weir.errors import Misconfigured
 
@@ -144,7 +144,7 @@ def print_report(looked: Sequence[Looked], *, as_json: bool) -> None:
     for each in looked:
         _line(f"{each.what}. {_summary(each)}")
         if each.checks:
-            Console().print(_table(each.checks))
+            print_rows(_COLUMNS, map(_cells, each.checks))
         if each.problem:
             _line(each.problem)
         if not (each.is_recorded or each.problem):
@@ -160,18 +160,18 @@ def _summary(looked: Looked) -> str:
     return f"{len(looked.checks)} check(s), {failed or 'none'} failed"
 
 
-def _table(checks: Sequence[CheckReport]) -> Table:
-    table = Table("partition", "attempt", "suite", "rows", "came to", "what was found")
-    for each in checks:
-        table.add_row(*_cells(each))
-    return table
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("partition"), key("suite"), value("attempt")),
+    *(number("rows"), value("outcome"), text("what was found")),
+)
 
 
 def _cells(check: CheckReport) -> tuple[str, ...]:
+    dataflow, _, epoch = check.run.partition("@")
     wrong = "; ".join(str(each) for each in check.results if not each.success)
-    met = f"{len(check.results)} expectation(s) met"
-    partition = f"{check.stage}[{check.subtask}] of {check.run}"
-    return partition, check.attempt, check.suite, str(check.rows), check.outcome.value, wrong or met
+    found = wrong or f"{len(check.results)} expectation(s) met"
+    partition = f"{check.stage}[{check.subtask}]"
+    return epoch, dataflow, partition, check.suite, check.attempt, f"{check.rows:,}", check.outcome.value, found
 
 
 def _line(text: str) -> None:

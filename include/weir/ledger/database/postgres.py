@@ -114,11 +114,6 @@ def lock_dataflow(session: Session, dataflow: str) -> None:
         session.execute(query)
 
 
-def read_only(session: Session) -> None:
-    """Let the session see one instant, whatever is committed meanwhile, and write nothing."""
-    session.connection(execution_options={"isolation_level": "REPEATABLE READ", "postgresql_readonly": True})
-
-
 def is_busy(error: DBAPIError) -> bool:
     """Report whether the server has answered that it is busy, so that a retry is worthwhile."""
     code = _code(error)

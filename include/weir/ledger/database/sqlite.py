@@ -1,6 +1,7 @@
 """SQLite as the ledger's database.
 
-Invariant: it is in WAL mode on a local disk, and each transaction begins with the lock of the whole database.
+Invariant: it is in WAL mode on a local disk. A transaction that writes begins with the lock of the whole database; one
+that reads takes no lock, sees one instant, and can write nothing.
 """
 
 from __future__ import annotations
@@ -12,19 +13,31 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_disk_full
+from weir.ledger.database.reading import is_reading
 
 LOCK_SECONDS = 60
 """The longest wait for another process's transaction."""
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"}
+    (
+        *("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "ncp", "ncpfs", "afs", "coda", "9p", "drvfs"),
+        *("ceph", "cephfs", "glusterfs", "lustre", "lustre_lite", "gpfs", "mmfs", "beegfs", "beegfs_nodev", "fhgfs"),
+        *("pvfs2", "orangefs", "panfs", "wekafs", "dvs", "cvfs", "acfs", "gfs", "gfs2", "ocfs2"),
+        *("virtiofs", "vboxsf", "vmhgfs", "prl_fs", "fuse"),
+    )
 )
-"""SQLite's locks do not hold there, and its WAL needs shared memory."""
+"""SQLite's locks do not hold there, and its WAL needs shared memory: another machine has the same files open.
+
+Network, parallel and cluster file systems, folders that a virtual machine shares with its host, and `fuse` without the
+name of a program, such as davfs2."""
+
+_BY_A_PROGRAM = "fuse."
+"""The prefix of file systems that a program serves, such as fuse.sshfs, fuse.gcsfuse and fuse.juicefs."""
 
 LEAST_FREE_SPACE = 64 * 2**10
 """Bytes. With less SQLite cannot even read: each first connection makes a WAL and its index."""
@@ -37,7 +50,7 @@ def sqlite_engine(url: URL) -> Engine:
     # A connection a transaction: processes fork around us, and SQLite connections must not cross a fork.
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS, "check_same_thread": False})
     event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", _begin_immediate)
+    event.listen(engine, "begin", begin)
     return engine
 
 
@@ -64,9 +77,11 @@ def _switch_to_wal(cursor: Any) -> None:
             return
 
 
-def _begin_immediate(connection: Any) -> None:
-    # A deferred transaction that turns into a writer fails instead of waiting.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def begin(connection: Connection) -> None:
+    """Begin a transaction: one that writes waits for the lock here, since a reader that turns into a writer fails."""
+    reads = is_reading(connection)
+    connection.exec_driver_sql(f"PRAGMA query_only={'ON' if reads else 'OFF'}")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _require_local_folder(database: Path) -> None:
@@ -81,11 +96,16 @@ def _require_local_folder(database: Path) -> None:
             "to another place"
         ) from error
     kind = file_system_of(folder)
-    if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+    if is_on_network(kind):
         raise Misconfigured(
             f"the ledger {database} is SQLite on a network file system ({kind}), whose locks do not hold: "
             "put it on a local disk, or set WEIR_LEDGER to a PostgreSQL URL"
         )
+
+
+def is_on_network(kind: str) -> bool:
+    """Report whether a type of file system is one on which SQLite's locks do not hold."""
+    return kind.lower() in NETWORK_FILE_SYSTEMS or kind.startswith(_BY_A_PROGRAM)
 
 
 def file_system_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:

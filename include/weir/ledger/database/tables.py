@@ -14,6 +14,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    ColumnElement,
     DateTime,
     Dialect,
     Float,
@@ -24,6 +25,8 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    cast,
+    func,
     text,
 )
 from sqlalchemy.ext.hybrid import hybrid_property
@@ -94,12 +97,18 @@ class DataflowRow(Table):
 class RunRow(Table):
     """The run that owns an epoch, pinned to the dataflow that its first attempt saw (empty: not pinned).
 
-    `released_at` is since when all is released that ever will be, `deleted_at` since when Airflow has no such run, and
-    `expired_at` since when its manifests and records are deleted, too.
+    `closed_result` is the highest number of its results when the closing task last committed. `released_at` is since
+    when all is released that ever will be, `deleted_at` since when Airflow has no such run, and `expired_at` since when
+    its manifests and records are deleted, too. `abandoned` are its attempts from before its last pin; with
+    `is_record_due` its record in the store has to be written before an attempt of it computes.
     """
 
     __tablename__ = "run"
-    __table_args__ = (UniqueConstraint("dataflow", "epoch"), Index("run_in_airflow", "dag_id", "run_id"))
+    __table_args__ = (
+        UniqueConstraint("dataflow", "epoch"),
+        Index("run_in_airflow", "dag_id", "run_id"),
+        Index("runs_by_age", "dataflow", "created_at"),
+    )
     id: Mapped[RunId] = mapped_column(String(120), primary_key=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
     epoch: Mapped[Epoch] = mapped_column(String(32))
@@ -113,9 +122,23 @@ class RunRow(Table):
     predecessor: Mapped[Epoch | None] = mapped_column(String(32))
     created_at: Mapped[datetime]
     closed_at: Mapped[datetime | None]
+    closed_result: Mapped[int | None]
     released_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
+    abandoned: Mapped[list[Any] | None]
+    is_record_due: Mapped[bool] = mapped_column(Boolean, default=False)
+
+    @hybrid_property
+    def is_pinned(self) -> bool:
+        """Report whether a task of the run has begun, and the run is pinned to its dataflow since."""
+        return self.pinned is not None
+
+    @is_pinned.inplace.expression
+    @classmethod
+    def _is_pinned_in_sql(cls) -> ColumnElement[bool]:
+        # A column of JSON has no dataflow as JSON's null, which is a value to the database.
+        return func.coalesce(cast(cls.pinned, Text), "null") != "null"
 
     @hybrid_property
     def has_dag_run(self) -> bool:
@@ -132,7 +155,10 @@ class AttemptRow(Table):
     """
 
     __tablename__ = "attempt"
-    __table_args__ = (UniqueConstraint("run", "region", "subtask", "try_number"),)
+    __table_args__ = (
+        UniqueConstraint("run", "region", "subtask", "try_number"),
+        Index("attempts_in_state", "state"),
+    )
     id: Mapped[AttemptId] = mapped_column(String(40), primary_key=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     region: Mapped[str] = mapped_column(String(250))
@@ -164,6 +190,24 @@ class AttemptRow(Table):
         return is_task_try(self.try_number)
 
 
+class FailedBeginRow(Table):
+    """The newest try of a task instance that failed before it was registered: it has no attempt, and maybe no run."""
+
+    __tablename__ = "failed_begin"
+    __table_args__ = (UniqueConstraint("run_id", "dag_id", "task_id", "map_index"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(String(60))
+    epoch: Mapped[Epoch | None] = mapped_column(String(32))
+    dag_id: Mapped[str] = mapped_column(String(250))
+    run_id: Mapped[str] = mapped_column(String(250))
+    task_id: Mapped[str] = mapped_column(String(250))
+    map_index: Mapped[int]
+    try_number: Mapped[int]
+    failed_at: Mapped[datetime]
+    failure: Mapped[str] = mapped_column(String(20))
+    error: Mapped[str] = mapped_column(Prose)
+
+
 class ResultRow(Table):
     """A result partition of one attempt, and its state.
 
@@ -175,6 +219,8 @@ class ResultRow(Table):
     __tablename__ = "result"
     __table_args__ = (
         UniqueConstraint("attempt", "stage", "subtask", "layout"),
+        Index("results_of_run", "run", "state"),
+        Index("results_to_delete", "state", "deleted_at"),
         Index(
             "one_current_result",
             "run",
@@ -235,7 +281,7 @@ class ConsumptionRow(Table):
     """An input of an attempt that has committed, or whose rows were refused."""
 
     __tablename__ = "consumption"
-    __table_args__ = (Index("consumers_of", "run", "stage", "layout"),)
+    __table_args__ = (Index("consumers_of", "run", "stage", "layout"), Index("readers_of_set", "read_set"))
     attempt: Mapped[AttemptId] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
     argument: Mapped[str] = mapped_column(String(200), primary_key=True)
     run: Mapped[RunId] = mapped_column(String(120), primary_key=True)
@@ -282,7 +328,11 @@ class PendingClearRow(Table):
     """
 
     __tablename__ = "owed_clear"
-    __table_args__ = (Index("owed_of_region", "run", "region", "subtask"),)
+    __table_args__ = (
+        Index("owed_of_region", "run", "region", "subtask"),
+        Index("owed_of_failover", "failover"),
+        Index("owed_now", "settled_at", "dataflow"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(String(60))
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -316,7 +366,8 @@ class LeaseRow(Table):
 class PublicationRow(Table):
     """A version of a published data set; the highest completed version of an epoch is what readers see.
 
-    `folders` are those of its partitions; `expired_at` is since when its pointer is deleted.
+    `folders` are those of its partitions; `expiring_at` is since when its pointer may be deleted, `expired_at` since
+    when it is.
     """
 
     __tablename__ = "publication"
@@ -330,6 +381,7 @@ class PublicationRow(Table):
     pointer: Mapped[str] = mapped_column(String(500))
     published_at: Mapped[datetime | None]
     folders: Mapped[list[Any] | None]
+    expiring_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
 
 
@@ -347,7 +399,8 @@ class CheckpointRow(Table):
 
     `kind` is a SnapshotKind, `status` a CheckpointStatus. It is pending from when its number was taken until its
     manifest was seen; `subsumed_by` is the number of the one for which it had to go, `deleted_at` since when its
-    manifest is gone. `folder` is where a savepoint is, as a URL; empty for a checkpoint.
+    manifest is gone. `folder` is where a savepoint is, as a URL; empty for a checkpoint. `results` are the numbers of
+    the results that a checkpoint names (None: written by a Weir that did not record them).
     """
 
     __tablename__ = "checkpoint"
@@ -363,6 +416,7 @@ class CheckpointRow(Table):
     attempt: Mapped[AttemptId] = mapped_column(String(40))
     content: Mapped[str] = mapped_column(String(64))
     folder: Mapped[str] = mapped_column(ADDRESS, default="")
+    results: Mapped[list[Any] | None]
     triggered_at: Mapped[datetime]
     completed_at: Mapped[datetime | None]
     subsumed_at: Mapped[datetime | None]

@@ -5,7 +5,6 @@ Invariant 5: every region that must run again is a step; any other is in the pla
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -152,12 +151,20 @@ class Plan:
         """Return one sentence for a log or a note."""
         if self.impossible:
             return f"nothing can be re-run: {self.impossible}"
-        counts = Counter(step.kind for step in self.steps)
+        spared = self.spared()
+        joined = len(self.of(StepKind.JOINED))
         rerun = [str(step.region) for step in self.of(StepKind.RERUN)]
         more = f" and {len(rerun) - SHOWN} more" if len(rerun) > SHOWN else ""
         named = ", ".join(rerun[:SHOWN]) or "nothing"
-        joined = f", {counts[StepKind.JOINED]} running already" if counts[StepKind.JOINED] else ""
-        return f"re-running {named}{more}{joined}; {counts[StepKind.SPARED]} region(s) spared"
+        running = f", {joined} running already" if joined else ""
+        maybe = sum(step.kind is not StepKind.SPARED for step in spared)
+        unless = f", {maybe} of them unless an input changes" if maybe else ""
+        return f"re-running {named}{more}{running}; {len(spared)} region(s) spared{unless}"
+
+    def spared(self) -> tuple[Step, ...]:
+        """Return the steps of all regions of the run that do not run again, at most if an input changes."""
+        runs = (StepKind.RERUN, StepKind.JOINED)
+        return tuple(step for step in self.steps if step.kind not in runs and step.region.is_of_own_run)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as the ledger records it and `weir plan --json` prints it (docs/plan.md)."""

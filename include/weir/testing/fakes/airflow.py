@@ -6,10 +6,12 @@ does; a try number grows when a task instance is scheduled; a reschedule keeps i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
+from weir.attempts.ports import SeenRun
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
@@ -28,9 +30,11 @@ from weir.testing.fakes.task_ports import (
     answer_failure,
     run_task,
 )
-from weir.topology.regions import RETRY_DELAY, Topology, region_compacted
+from weir.topology.regions import Topology
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
+FAILED = frozenset({"failed", "upstream_failed"})
+ENDED = FINISHED | {"removed"}
 
 
 class Killed(BaseException):
@@ -47,13 +51,18 @@ class FakeAirflow:
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
         self.queued: set[str] = set()
-        self.deleted = 0
+        self.marks: dict[str, str] = {}
+        """The states of DagRuns that a person has marked, until something of them is cleared."""
+        self.run_notes: dict[str, str] = {}
+        self.incarnations: dict[str, int] = {}
+        """How often a DagRun of an id was deleted: its task instances get other ids then."""
         self.during: Callable[[TaskKey], None] = lambda _key: None
         self.after_commit: Callable[[TaskKey], None] = lambda _key: None
         self.collects = True
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
+        self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
 
     def now(self) -> datetime:
         """Return the time of the fake clock; each try advances it by a second, and a wait of all tasks to its end."""
@@ -71,7 +80,9 @@ class FakeAirflow:
         """Delete a DagRun; one that is created again, also under the same id, counts its tries from 1."""
         self.tasks = {key: task for key, task in self.tasks.items() if key.run_id != run_id}
         self.clear_numbers.pop(run_id, None)
-        self.deleted += 1
+        self.marks.pop(run_id, None)
+        self.run_notes.pop(run_id, None)
+        self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
 
     def start(self, dag_id: str, run_id: str) -> str:  # noqa: ARG002 - there is one DAG
         """Set a queued run running."""
@@ -143,7 +154,29 @@ class FakeAirflow:
         return min(runnable, key=lambda task: task.not_before or self.time, default=None)
 
     def _upstream_done(self, task: FakeTask) -> bool:
-        return all(other.state in ("success", "removed") for key, other in self.tasks.items() if task.waits_for(key))
+        """Apply the trigger rule: none_failed, and all_done for a compaction."""
+        upstream = [other for key, other in self.tasks.items() if task.waits_for(key)]
+        done = ENDED if task.is_compaction else ENDED - FAILED
+        return all(other.state in done or (task.is_compaction and self._is_cut_off(other)) for other in upstream)
+
+    def _is_cut_off(self, task: FakeTask) -> bool:
+        """Report whether Airflow calls it upstream_failed, which the fake does not write down: it may run later."""
+        upstream = [other for key, other in self.tasks.items() if task.waits_for(key)]
+        is_cut = any(other.state in FAILED or self._is_cut_off(other) for other in upstream)
+        return task.state is None and not task.is_compaction and is_cut
+
+    def state_of(self, run_id: str) -> str:
+        """Return the state of a DagRun: a person's mark, or by its tasks, of which the leaves decide."""
+        mine = [task for key, task in self.tasks.items() if key.run_id == run_id and task.state != "removed"]
+        if not mine:
+            return MISSING
+        if run_id in self.marks or run_id in self.queued:
+            return self.marks.get(run_id, "queued")
+        if any(task.state not in FINISHED and not self._is_cut_off(task) for task in mine):
+            return "running"
+        inner = frozenset().union(*(task.upstream for task in mine))
+        leaves = [task for task in mine if task.key.task_id not in inner]
+        return "failed" if any(task.state in FAILED or self._is_cut_off(task) for task in leaves) else "success"
 
     def step(self, task: FakeTask) -> None:
         """Run one try of one task instance, as the operator and the retry policy do."""
@@ -153,7 +186,13 @@ class FakeAirflow:
         task.runs.append(task.try_number)
         self.time += timedelta(seconds=1)
         request, ports = self.request(task), FakeTaskPorts(self, TaskCoordinator(self, task.key))
-        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, lambda: self.during(task.key)))
+
+        def during() -> None:
+            self.during(task.key)
+            engine.require_running()
+
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, during))
+        self._processes[task.key].append(ports)
         try:
             run_task(ports, engine, self.flow.name, request)
         except Killed:
@@ -163,6 +202,12 @@ class FakeAirflow:
         else:
             if task.state == "running":
                 task.state = "success"
+        finally:
+            self._processes[task.key].pop()
+
+    def heartbeat(self, key: TaskKey) -> None:
+        """Take a heartbeat of the process that runs a task instance; `during` may call this."""
+        self._processes[key][-1].beat()
 
     def _raised(self, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception) -> None:
         if task.state != "running":
@@ -173,9 +218,6 @@ class FakeAirflow:
             task.waits_on = error.awaiting.reason
         elif isinstance(error, FailedForGood):
             task.fail(str(error))
-        elif region_compacted(task.key.task_id) is not None:
-            self._retry(task, RETRY_DELAY.total_seconds())
-            task.notes.append(f"not compacted: {error}")
         else:
             decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
             if task.state != "running":
@@ -191,7 +233,7 @@ class FakeAirflow:
             key=task.key,
             try_number=task.try_number,
             max_tries=task.max_tries,
-            ti_id=f"ti-{self.deleted}-{task.try_number}",
+            ti_id=f"ti-{task.key.run_id}-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}",
             dataflow=self.flow,
             task_prefix="",
             interval=interval_of(task.key.run_id),
@@ -227,6 +269,13 @@ class FakeAirflow:
         for task in [task for key, task in self.tasks.items() if key.run_id == run_id]:
             self._clear(task)
 
+    def mark_run_by_hand(self, run_id: str, state: str) -> None:
+        """Mark a DagRun: what is running gets its state, what has not run is skipped, what has ended stays."""
+        for task in [task for key, task in self.tasks.items() if key.run_id == run_id and task.state not in ENDED]:
+            task.state = state if task.state in ("running", "up_for_reschedule") else "skipped"
+            task.not_before = None
+        self.marks[run_id] = state
+
     def _clear(self, task: FakeTask) -> None:
         """As a person does: the run counts it, and the task instance only if it is not running."""
         self.clear_numbers[task.key.run_id] = self.clear_numbers.get(task.key.run_id, 0) + 1
@@ -236,6 +285,7 @@ class FakeAirflow:
         if task.state != "running":
             task.max_tries = task.try_number + task.retries
         task.state, task.not_before = None, None
+        self.marks.pop(task.key.run_id, None)
         self._verify_integrity(task.key.run_id)
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
@@ -245,13 +295,30 @@ class FakeAirflow:
         for item, answer in zip(wanted, self.inspect(wanted), strict=True):
             task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
             matches = item.expected_try in (None, answer.try_number)
-            if task is None or not matches or task.state not in FINISHED - {"skipped"}:
+            clearable = FINISHED if item.is_skipped else FINISHED - {"skipped"}
+            if task is None or not matches or task.state not in clearable:
                 answers.append(answer)
                 continue
             self._reset(task)
             task.notes.append(note)
             answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
         return answers
+
+    def note(self, key: TaskKey) -> str:
+        """Return the newest note. Raises Retryable."""
+        self._require_reachable()
+        return self.tasks[key].notes[-1] if key in self.tasks and self.tasks[key].notes else ""
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:  # noqa: ARG002 - there is one DAG
+        """Return state and note of a DagRun. Raises Retryable."""
+        self._require_reachable()
+        state = self.state_of(run_id)
+        return None if state == MISSING else SeenRun(state, self.run_notes.get(run_id, ""))
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:  # noqa: ARG002 - there is one DAG
+        """Set a DagRun's note. Raises Retryable."""
+        self._require_reachable()
+        self.run_notes[run_id] = note
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Keep the note, also where Airflow would replace an earlier one. Raises Retryable."""

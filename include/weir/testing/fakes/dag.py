@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from weir.coordination.values import TaskKey
 from weir.dataflow import Dataflow
 from weir.execution.run_state import CLOSE
-from weir.topology import regions as compaction_tasks
 from weir.topology.regions import Topology, compacted_regions, compaction_task, region_compacted
 
 RETRIES = 999
@@ -56,8 +55,13 @@ class FakeTask:
         self.state, self.failed_because = "failed", reason
         self.notes.append(reason)
 
+    @property
+    def is_compaction(self) -> bool:
+        """Report whether it compacts state: then it runs after its region, whatever became of that (all_done)."""
+        return region_compacted(self.key.task_id) is not None
+
     def waits_for(self, other: TaskKey) -> bool:
-        """Report whether it may run only when `other` has succeeded."""
+        """Report whether its trigger rule looks at `other`."""
         if other.run_id != self.key.run_id or other.task_id not in self.upstream:
             return False
         return other.task_id not in self.pipeline or other.map_index == self.key.map_index
@@ -94,6 +98,5 @@ class FakeDag:
 
     def new_task(self, key: TaskKey) -> FakeTask:
         """Return an instance that has never run."""
-        retries = RETRIES if region_compacted(key.task_id) is None else compaction_tasks.RETRIES
         pipeline = self.pipeline.get(key.task_id, frozenset())
-        return FakeTask(key=key, upstream=self.upstream[key.task_id], pipeline=pipeline, retries=retries)
+        return FakeTask(key=key, upstream=self.upstream[key.task_id], pipeline=pipeline)

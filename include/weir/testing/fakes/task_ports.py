@@ -6,8 +6,8 @@ not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Protocol
 
 from weir.attempts.attempt import run_attempt
@@ -15,6 +15,7 @@ from weir.attempts.closing import run_close
 from weir.attempts.compacting import run_compaction
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.notes import annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.values import (
@@ -27,6 +28,7 @@ from weir.coordination.values import (
     SparkWork,
     TaskKey,
 )
+from weir.errors import Fenced
 from weir.execution.labels import Enriched
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_report_to_json
@@ -37,6 +39,7 @@ from weir.retention.release import Deleted
 from weir.state.compaction import CompactionRequest
 from weir.store.errors import AlreadyExists
 from weir.store.store import Store
+from weir.testing.fakes.dag import RETRIES
 from weir.topology.regions import region_compacted
 
 
@@ -72,6 +75,7 @@ class FakeTaskPorts:
         self.airflow = airflow
         self.coordinator = coordinator
         self.lines: list[str] = []
+        self._beat: Callable[[], None] | None = None
 
     def wait(self, awaiting: Awaiting) -> None:
         """Raise Rescheduled: no process of the fake ever sleeps."""
@@ -84,6 +88,20 @@ class FakeTaskPorts:
     def log(self, message: str) -> None:
         """Keep a line."""
         self.lines.append(message)
+
+    @contextmanager
+    def heartbeats(self, beat: Callable[[], None]) -> Iterator[None]:
+        """Let a test take heartbeats, by `beat`: no process of the fake has a second thread."""
+        self._beat = beat
+        try:
+            yield
+        finally:
+            self._beat = None
+
+    def beat(self) -> None:
+        """Take a heartbeat of the attempt that runs; do nothing where none does."""
+        if self._beat is not None:
+            self._beat()
 
 
 class TaskCoordinator(Coordinator):
@@ -109,10 +127,14 @@ class TaskCoordinator(Coordinator):
 
 
 class FakeTaskEngine:
-    """An engine of this process, whose reports are written into the store as a Spark job writes them."""
+    """An engine of this process, whose reports are written into the store as a Spark job writes them.
+
+    `compute` calls `require_running` in its middle: so a computation ends there if the engine was stopped.
+    """
 
     def __init__(self, store: Store, compute: Callable[[SparkJob], RegionReport]) -> None:
         self._store, self._compute = store, compute
+        self.is_stopped = False
 
     def prepare(self) -> None:
         """Do nothing: no module of a user's is imported."""
@@ -127,8 +149,18 @@ class FakeTaskEngine:
         """Compute, and write the report where the engine has not written it itself, as one on real Spark has."""
         del session_id, log
         report = self._compute(job)
+        self.require_running()
         with suppress(AlreadyExists):
             self._store.create(job.report, region_report_to_json(report))
+
+    def stop(self) -> None:
+        """Have the computation end at its next `require_running`."""
+        self.is_stopped = True
+
+    def require_running(self) -> None:
+        """Raise Fenced if the engine was stopped."""
+        if self.is_stopped:
+            raise Fenced("the attempt was stopped in its own process")
 
 
 def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginRequest) -> dict[str, Any]:
@@ -136,7 +168,8 @@ def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginR
     region = region_compacted(request.key.task_id)
     if region is not None:
         wanted = CompactionRequest(dataflow, epoch_of(request.interval[0]), request.key.run_id, region)
-        return run_compaction(task, engine, wanted)
+        kills = request.try_number - 1 - (request.max_tries - RETRIES)
+        return run_compaction(task, engine, wanted, request.key, kills)
     if request.key.task_id == CLOSE.name:
         return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None)
     return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
@@ -146,9 +179,10 @@ def answer_failure(
     task: TaskPorts, dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy
 ) -> FailureDecision:
     """Answer a failed try, as the retry policy does, without a policy and functions of the user's own."""
-    failed = FailedTry(dataflow, request.key, request.try_number, error, strategy)
+    failed = FailedTry(dataflow, request.key, request.try_number, error, strategy, epoch_of(request.interval[0]))
     return decide_failure(
         error,
         request.max_tries - request.try_number,
         lambda: book_failure(task, failed, lambda decision: (decision, ""), lambda _labels: Enriched({}, ())),
+        lambda note: annotate(task.airflow, request.key, note),
     )

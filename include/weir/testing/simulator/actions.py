@@ -60,6 +60,12 @@ def _resume(world: World, event: Event) -> None:
         world.run(world.suspended[event.number % len(world.suspended)], event.fault)
 
 
+def _beat(world: World, event: Event) -> None:
+    """Let a suspended process take a heartbeat."""
+    if world.suspended:
+        world.beat(world.suspended[event.number % len(world.suspended)])
+
+
 def _lose(world: World, event: Event) -> None:
     """Have Airflow miss the heartbeats of a suspended process."""
     if world.suspended:
@@ -334,6 +340,7 @@ def _elsewhere(url: str) -> Store:
 _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.STEP: _step,
     Verb.RESUME: _resume,
+    Verb.BEAT: _beat,
     Verb.LOSE: _lose,
     Verb.WAIT: _wait,
     Verb.RUN: _start_run,

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, DeliveredClear, FailureDecision, TaskKey
-from weir.errors import Internal, Retryable, WeirError
+from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailureDecision, TaskKey
+from weir.errors import Conflict, Internal, Retryable, WeirError
+from weir.formats.region_job import RegionReport
 from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release
+from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.fakes.task_ports import (
@@ -29,7 +30,7 @@ from weir.testing.fakes.task_ports import (
     run_task,
 )
 from weir.testing.simulator.process import Process, StageFailed
-from weir.topology.regions import RETRY_DELAY, region_compacted
+from weir.topology.ids import Epoch
 
 
 class Api(Enum):
@@ -54,6 +55,15 @@ class SimulatedCoordinator(TaskCoordinator):
         super().__init__(airflow, key)
         self._simulated = airflow
 
+    def heartbeat(self, begun: Begun) -> None:
+        """Take a heartbeat, and report why it stops the attempt."""
+        with self._watched():
+            try:
+                super().heartbeat(begun)
+            except Conflict:
+                self._simulated.on_stop(begun)
+                raise
+
     def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
         """Deliver pending clears."""
         with self._watched():
@@ -65,16 +75,32 @@ class SimulatedCoordinator(TaskCoordinator):
             return super().release(dataflow, runs)
 
     def fail(
-        self, dataflow: str, key: TaskKey, try_number: int, error: BaseException, strategy: RestartStrategy
+        self,
+        dataflow: str,
+        key: TaskKey,
+        try_number: int,
+        error: BaseException,
+        strategy: RestartStrategy,
+        epoch: Epoch | None = None,
     ) -> FailureDecision:
         """Book a failure."""
         with self._watched():
-            return super().fail(dataflow, key, try_number, error, strategy)
+            return super().fail(dataflow, key, try_number, error, strategy, epoch)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Label a failure."""
         with self._watched():
             return super().label(dataflow, attempt, labels)
+
+    def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
+        """Plan a compaction."""
+        with self._watched():
+            return super().plan_compaction(request)
+
+    def enter_compacted(self, begun: ToCompact, report: RegionReport | None) -> list[str]:
+        """Enter a compaction."""
+        with self._watched():
+            return super().enter_compacted(begun, report)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -95,8 +121,8 @@ class SimulatedAirflow(FakeAirflow):
         self.late: list[tuple[list[ClearItem], str]] = []
         self.process: Process | None = None
         self.started = 0
-        self.incarnations: dict[str, int] = {}
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
+        self.on_stop: Callable[[Begun], None] = lambda _begun: None
         self.marked: set[TaskKey] = set()
 
     # Processes
@@ -129,9 +155,13 @@ class SimulatedAirflow(FakeAirflow):
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
-        engine = FakeTaskEngine(
-            self.services.store, lambda job: self.engine.run(job, lambda: process.step(computes=True))
-        )
+        process.beat = ports.beat
+
+        def during() -> None:
+            process.step(computes=True)
+            engine.require_running()
+
+        engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, during))
         try:
             run_task(ports, engine, self.flow.name, request)
         except Rescheduled as rescheduled:
@@ -162,9 +192,6 @@ class SimulatedAirflow(FakeAirflow):
     def _fail(
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
     ) -> None:
-        if region_compacted(task.key.task_id) is not None:
-            self._retry_later(process, task, RETRY_DELAY.total_seconds())
-            return
         decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
         if decision.action is not Action.FAIL:
             self._retry_later(process, task, decision.delay_seconds)
@@ -212,6 +239,18 @@ class SimulatedAirflow(FakeAirflow):
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
         return super().inspect(wanted)
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Report whether there is such a DagRun. Raises Retryable."""
+        if self.api is not Api.UP:
+            raise Retryable("Airflow is away")
+        return super().exists(dag_id, run_id)
+
+    def note(self, key: TaskKey) -> str:
+        """Return the newest note. Raises Retryable."""
+        if self.api is not Api.UP:
+            raise Retryable("Airflow is away")
+        return super().note(key)
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Keep the note, as the API is just now. Raises Retryable."""
@@ -272,13 +311,6 @@ class SimulatedAirflow(FakeAirflow):
     def recreate(self, run_id: str) -> None:
         """Delete a DagRun, and create it again."""
         for key in [key for key in self.tasks if key.run_id == run_id]:
-            del self.tasks[key]
             self.owners.pop(key, None)
-        self.clear_numbers.pop(run_id, None)
-        self.incarnations[run_id] = self.incarnations.get(run_id, 0) + 1
+        self.delete(run_id)
         self._verify_integrity(run_id)
-
-    def request(self, task: FakeTask) -> BeginRequest:
-        """Build a request; no task instance of a recreated run has the id of an earlier one."""
-        asked = super().request(task)
-        return replace(asked, ti_id=f"ti-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}")

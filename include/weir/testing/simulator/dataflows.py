@@ -132,6 +132,11 @@ def stateful_scene(random: Random) -> Scene:
             return scene
 
 
+def with_retained(random: Random, scene: Scene) -> Scene:
+    """Return the same scene with a number of retained checkpoints; None is the default of 3."""
+    return replace(scene, flow=replace(scene.flow, retained_checkpoints=random.choice([None, 1, 2])))
+
+
 def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
     """Return the same stage with state, or with a result of the previous epoch as an input."""
     if stage.kind is StageKind.TRANSFORM and random.random() < 0.25:
@@ -180,7 +185,8 @@ def _flow(
 
 
 def _life(flow: Dataflow) -> dict[str, str | None]:
-    return {"keep": flow.keep, "keep_failed": flow.keep_failed}
+    retained = None if flow.retained_checkpoints is None else str(flow.retained_checkpoints)
+    return {"keep": flow.keep, "keep_failed": flow.keep_failed, "retained_checkpoints": retained}
 
 
 def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
@@ -259,6 +265,8 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     keep, keep_failed = (said[name].replace("_", " ") if name in said else None for name in ("keep", "keep_failed"))
     keep = said["keep"] if keep is not None and said["keep"] in KEEPS else keep
     flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
+    if "retained_checkpoints" in said:
+        flow = replace(flow, retained_checkpoints=int(said["retained_checkpoints"]))
     return Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
 
 

@@ -21,6 +21,8 @@ class Verb(Enum):
     """A task instance that may run is run by a new process."""
     RESUME = "resume"
     """A suspended process is resumed."""
+    BEAT = "beat"
+    """A suspended process takes a heartbeat, in its second thread."""
     LOSE = "lose"
     """Airflow gets no heartbeat of a suspended process, and fails the try."""
     WAIT = "wait"
@@ -128,6 +130,9 @@ _GOES_BACK: Final = 0.5
 _MENDED: Final = 0.7
 """The share of bad sources whose rows are repaired before a person reacts."""
 
+_BEATS: Final = 0.5
+"""The share of suspended processes that take a heartbeat before they are resumed."""
+
 _OVERLAPS: Final = 0.4
 """The share of schedules in which a process is suspended while others run and its inputs are damaged."""
 
@@ -187,6 +192,16 @@ def with_bad_rows(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
         spoilt = [Event(Verb.SPOIL, number), *(_event(random, Verb.STEP) for _ in steps)]
         at = random.randrange(len(found) // 2 + 1)
         found[at:at] = [*spoilt, *([Event(Verb.CHANGE, number)] if random.random() < _MENDED else [])]
+    return tuple(found)
+
+
+def with_beats(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with heartbeats of processes that it resumes."""
+    found: list[Event] = []
+    for event in events:
+        if event.verb is Verb.RESUME and random.random() < _BEATS:
+            found.append(Event(Verb.BEAT, event.number))
+        found.append(event)
     return tuple(found)
 
 

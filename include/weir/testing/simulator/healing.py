@@ -169,7 +169,7 @@ def _run_until_well(world: World) -> None:
 
 
 def _ill(world: World) -> list[FakeTask]:
-    """Return the tasks that have not succeeded, without compactions: these are teardowns, which fail no run."""
+    """Return the tasks that have not succeeded, without compactions: no run depends on these."""
     tasks = world.airflow.tasks.items()
     return [task for key, task in tasks if task.state != "success" and region_compacted(key.task_id) is None]
 

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from weir.errors import Retryable
+from weir.ledger.database.reading import begin_as, refuse_writing
 from weir.ledger.ledger import Ledger
 
 
@@ -36,8 +37,9 @@ class SimulatedLedger(Ledger):
 
     def _begun(self, dataflow: str | None) -> Session:
         """Return a session on the only connection of the simulation, which stays open between transactions."""
-        del dataflow  # it begins with the lock of all of the database
-        return Session(self._bound, expire_on_commit=False)
+        session = Session(self._bound, expire_on_commit=False)
+        begin_as(session, reads=dataflow is None)
+        return session
 
     @contextmanager
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
@@ -65,6 +67,7 @@ def _engine() -> Engine:
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     event.listen(engine, "connect", _let_us_begin)
     event.listen(engine, "begin", _begin)
+    refuse_writing(engine)
     return engine
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from weir.coordination.airflow import ClearAnswer
+from weir.coordination.values import Begun
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST, folder_of
 from weir.formats.pointer import pointer_from_json
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.snapshots import Snapshot
-from weir.testing.simulator.invariants.invariants import AFTER_EACH_TRANSACTION
+from weir.testing.simulator.invariants.invariants import AFTER_EACH_TRANSACTION, why_not_stopped
 from weir.testing.simulator.invariants.needs import is_in_use
 
 
@@ -53,6 +54,10 @@ class Observer:
             history.restores.update(history.ledger, history.snapshots, history.engine.made)
         for invariant in AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(history))
+
+    def attempt_stopped(self, begun: Begun) -> None:
+        """Check that the commit of an attempt that a heartbeat stops would be refused."""
+        require("only_attempts_that_cannot_commit_are_stopped", why_not_stopped(self._history, begun))
 
     def airflow_answered(self, answers: Iterable[ClearAnswer]) -> None:
         """Note Airflow's answers to clears."""

@@ -50,6 +50,8 @@ class Process:
         self.is_over = False
         self.depth = 0
         """Of transactions: within one it cannot be suspended."""
+        self.beat: Callable[[], None] = lambda: None
+        """Takes a heartbeat of the attempt that it runs; its second thread runs while it is suspended."""
         self._work = work
         self._fault = NO_FAULT
         self._passed = 0

@@ -19,8 +19,8 @@ from random import Random
 from typing import Final
 
 from weir.testing.simulator.actions import apply
-from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene
-from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_runs
+from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene, with_retained
+from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_beats, with_runs
 from weir.testing.simulator.healing import heal
 from weir.testing.simulator.observer import Broken
 from weir.testing.simulator.process import NO_FAULT
@@ -55,7 +55,8 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
         scene, events = stateful_scene(random), with_runs(random, events)
     if random.random() < shares.gated and not scene.collects:
         scene, events = gated_scene(random, scene), with_bad_rows(random, events)
-    return scene, events
+    scene = with_retained(random, scene) if scene.keeps_state else scene
+    return scene, with_beats(random, events)
 
 
 def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:

@@ -6,6 +6,8 @@ Invariant: the same scene and the same actions give the same outcome.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
@@ -26,6 +28,15 @@ from weir.testing.simulator.store import Condition, MemoryFiles
 from weir.topology.regions import Topology
 
 PATIENT: Final = ExponentialDelay(attempts_before_reset=10_000)
+
+
+@contextmanager
+def _known_errors() -> Iterator[None]:
+    """Raise Broken for an error that must never be raised."""
+    try:
+        yield
+    except Unexpected as error:
+        raise Broken("only_known_errors_are_raised", str(error)) from error
 
 
 class World:
@@ -55,6 +66,7 @@ class World:
             self.ledger.connection, Topology(scene.flow), self.engine, self.files.data, lambda: self.airflow.time
         )
         self.observer = Observer(self.history)
+        self.airflow.on_stop = self.observer.attempt_stopped
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
         """The processes that need free space."""
@@ -75,14 +87,18 @@ class World:
         if process in self.suspended:
             self.suspended.remove(process)
         try:
-            process.run(fault)
-        except Unexpected as error:
-            raise Broken("only_known_errors_are_raised", str(error)) from error
+            with _known_errors():
+                process.run(fault)
         finally:
             self._process = self.airflow.process = None
             self.history.is_reclaiming = False
         if not process.is_over:
             self.suspended.append(process)
+
+    def beat(self, process: Process) -> None:
+        """Take a heartbeat of a suspended process. Raises Broken."""
+        with _known_errors():
+            process.beat()
 
     def close(self) -> None:
         """End all processes, and delete the files of the expectation suites."""

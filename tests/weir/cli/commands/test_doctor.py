@@ -109,12 +109,11 @@ def test_an_airflow_process_that_hangs_is_ended(script):
 
 
 def test_an_environment_with_a_store_is_examined_instead_of_the_local_stack(no_environment):
-    local = command.subject_of({}, here=False)
-    assert local.is_local
-    assert not command.subject_of({}, here=True).is_local
+    assert command.subject_of({}, here=False).about.startswith("the local stack in ")
+    assert command.subject_of({}, here=True).about == "this environment"
     for name in ENVIRONMENT:
         found = command.subject_of({name: "x"}, here=False)
-        assert (found.is_local, found.environment) == (False, {name: "x"})
+        assert (found.about, found.environment) == ("this environment", {name: "x"})
 
 
 def test_a_stack_that_was_never_started_is_one_warning_and_nothing_is_created(stack):
@@ -153,7 +152,7 @@ def test_the_java_of_an_environment_is_judged(tmp_path):
 
 @pytest.mark.parametrize(("finding", "code"), [(FINDINGS[0], 0), (FINDINGS[3], 0), (FINDINGS[4], 0), (FINDINGS[1], 1)])
 def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, finding, code):
-    subject = Subject(about="a test", environment=None, is_served=False, is_local=True, findings=(finding,))
+    subject = Subject(about="a test", environment=None, is_served=False, findings=(finding,))
     monkeypatch.setattr(command, "subject_of", lambda *_, **__: subject)
     done = CliRunner().invoke(app, ["doctor", "--json"])
     report = json.loads(done.stdout)

@@ -4,10 +4,9 @@ import json
 import os
 
 import pytest
+from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import Saved, World, ladder
-from typer.testing import CliRunner
 
-from weir.cli.main import app
 from weir.errors import Misconfigured
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
@@ -19,7 +18,6 @@ YEAR_2020 = 1_577_836_800
 def long_ago():
     """A run in which a try was killed before its commit, long ago."""
     with fast_folder() as folder:
-        (folder / "world/store").mkdir(parents=True)
         world, struck = World(folder / "world", ladder()), []
         commit = world.airflow.coordinator.commit
 
@@ -41,19 +39,9 @@ def long_ago():
 @pytest.fixture
 def killed(long_ago, tmp_path, monkeypatch):
     world = long_ago.go_on(tmp_path)
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    use(monkeypatch, tmp_path)
     monkeypatch.setenv("WEIR_EXPIRE_RUNS", "forever")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("WEIR_API", raising=False)
     return world
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 def test_a_dry_run_tells_what_would_go_and_what_is_kept_and_why(killed):

@@ -4,16 +4,16 @@ import json
 import shutil
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
+from tests.weir.command_line import typed, use
+from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World, ladder
-from typer.testing import CliRunner
 
 from weir.cli import airflow_clearer
-from weir.cli.main import app
 from weir.coordination.airflow import ClearItem
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
-from weir.recovery.rules.plan import Plan, StepKind
+from weir.recovery.rules.plan import Cost, Plan, StepKind
 
 RUN = "ladder@20130101T000000Z"
 
@@ -21,14 +21,10 @@ RUN = "ladder@20130101T000000Z"
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
-    (tmp_path / "store").mkdir()
     world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("WEIR_API", raising=False)
+    use(monkeypatch, tmp_path)
     return world
 
 
@@ -37,13 +33,6 @@ def lose(world, stage, subtask):
         rows = select(ResultRow.folder).where(ResultRow.stage == stage, ResultRow.subtask == subtask)
         for folder in session.scalars(rows):
             shutil.rmtree(world.folder / "store" / folder)
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.stdout
 
 
 def planned(*words):
@@ -92,10 +81,10 @@ def test_what_a_failure_would_do_is_told_before_the_fact(world):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((RUN, "--fail", "nothing"), "has no task nothing; it has raw-clean"),
+        ((RUN, "--fail", "nothing"), "has no task nothing: it has raw-clean"),
         ((RUN, "--fail", "joined"), "joined has 2 subtasks: say which"),
         ((RUN, "--fail", "joined[7]"), "has the subtasks 0 to 1, not 7"),
-        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\]; it writes clean, delays, joined"),
+        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\]: it writes clean, delays, joined"),
         ((RUN, "--fail", "routes", "--apply"), "routes has not failed"),
         (("no_such_run",), "the ledger knows no run no_such_run"),
         ((), "weir plan DATAFLOW@EPOCH"),
@@ -205,6 +194,64 @@ def test_the_story_of_a_task_is_in_order_and_says_what_it_read_and_joined(world)
     places = [told.index(part) for part in parts]
     assert places == sorted(places)
     assert "clear of try 1, by failover 1: cleared" in typed("why", "joined[1]", "--run", RUN)
+
+
+def test_what_has_not_begun_in_its_run_costs_what_it_did_in_the_newest_epoch_in_which_it_has(world):
+    with world.ledger.transaction("ladder") as session:
+        session.execute(
+            update(AttemptRow).where(AttemptRow.region == "totals").values(waits=1, metrics={"compute": 7.5})
+        )
+    run = world.airflow.dag_run(2)
+    world.airflow.step(world.airflow.task(run, "raw-clean", 0))
+    plan = planned(run)
+    costs = {str(step.region): step.cost for step in plan.steps}
+    assert None not in costs.values()
+    assert costs["totals[1]"] == Cost(1, 80, 7.5)
+    assert "?" not in typed("plan", run, "--fail", "raw-clean[0]")
+
+
+def test_what_was_never_computed_in_any_epoch_has_no_cost(tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    world = World(tmp_path, ladder())
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "raw-clean", 0))
+    costs = {str(step.region): step.cost for step in planned(run).steps}
+    assert {region for region, cost in costs.items() if cost is not None} == {"raw-clean[0]"}
+
+
+def test_regions_of_later_runs_cost_what_they_did_there(tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    world = World(tmp_path, aircraft())
+    run_days(world.airflow, 1, 2)
+    lose(world, "flights", 0)
+    steps = planned("scheduled__2013-01-01", "--lost", "flights[0]", "--fail", "aircraft[0]").steps
+    assert [step.region.run for step in steps if not step.region.is_of_own_run]
+    assert [step for step in steps if step.cost is None] == []
+
+
+def test_all_that_does_not_run_again_is_spared_before_and_after_the_fact(world):
+    lose(world, "weather", 0)
+    told = typed("plan", RUN)
+    assert "Re-run: 1 region(s)" in told
+    assert "Spared: 9 region(s), 8 rows, 640 B" in told
+    assert ", unless an input changes." in told
+    world.airflow.clear_by_hand(world.run, "joined", 0)
+    world.airflow.run_until_quiet()
+    assert world.airflow.executed(world.run)["joined[1]"] == 1
+    assert "  spared: 8 region(s)" in typed("failovers")
+    [found] = json.loads(typed("failovers", "--json"))["failovers"]
+    assert found["spared"] == 8
+
+
+def test_what_ran_again_since_its_input_had_changed_was_not_spared(world):
+    lose(world, "weather", 0)
+    world.content["weather"] = "other weather"
+    world.airflow.clear_by_hand(world.run, "joined", 0)
+    world.airflow.run_until_quiet()
+    again = {name for name, tries in world.airflow.executed(world.run).items() if tries > 1}
+    assert "joined[1]" in again
+    told = json.loads(typed("failovers", "--json"))["failovers"][0]
+    assert told["spared"] == 10 - len(again)
 
 
 def test_seconds_that_were_waited_are_no_cost(world):

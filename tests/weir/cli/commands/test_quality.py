@@ -4,10 +4,9 @@ import json
 
 import pytest
 from tests.weir.checking import NOT_NULL, UNIQUE, gated, violate
+from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import Saved, World
-from typer.testing import CliRunner
 
-from weir.cli.main import app
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
 from weir.testing.fakes.ledgers import fast_folder
@@ -19,33 +18,22 @@ RUNS = [f"gated@2013010{day}T000000Z" for day in range(1, 4)]
 def three_days():
     """Rows that are right on the first day, that warn on the second, and that are refused on the third."""
     with fast_folder() as folder:
-        (folder / "world/store").mkdir(parents=True)
         world = World(folder / "world", gated(expectations("clean_rows")))
         violate(world, set(), {UNIQUE}, {NOT_NULL, UNIQUE})
         yield Saved(world, folder / "saved")
 
 
-@pytest.fixture
-def typed(three_days, tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def days(three_days, tmp_path, monkeypatch):
     three_days.go_on(tmp_path)
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "250")
-
-    def run(*words):
-        done = CliRunner().invoke(app, words, catch_exceptions=True)
-        if done.exception and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return done.output
-
-    return run
+    use(monkeypatch, tmp_path)
 
 
 def lines_of(output):
     return [line for line in output.splitlines() if "gated" in line]
 
 
-def test_a_line_for_each_check_the_newest_last_and_the_verb_may_be_left_out(typed):
+def test_a_line_for_each_check_the_newest_last_and_the_verb_may_be_left_out():
     found = lines_of(typed("quality", "gated"))
     assert [next(word for word in ("passed", "warned", "failed") if word in line) for line in found] == [
         "passed",
@@ -57,7 +45,7 @@ def test_a_line_for_each_check_the_newest_last_and_the_verb_may_be_left_out(type
     assert typed("quality", "history", "gated") == typed("quality") == typed("quality", "gated")
 
 
-def test_the_history_of_one_expectation_says_what_was_found_in_each_epoch(typed):
+def test_the_history_of_one_expectation_says_what_was_found_in_each_epoch():
     found = lines_of(typed("quality", "gated", "--expectation", NOT_NULL, "--column", "k"))
     assert ["met" in line for line in found] == [True, True, False]
     assert "VIOLATED" in found[2]
@@ -66,7 +54,7 @@ def test_the_history_of_one_expectation_says_what_was_found_in_each_epoch(typed)
     assert lines_of(typed("quality", "gated", "--column", "other")) == []
 
 
-def test_it_is_narrowed_to_epochs_stages_suites_and_violations(typed):
+def test_it_is_narrowed_to_epochs_stages_suites_and_violations():
     def epochs(*words):
         return [each["run"] for each in json.loads(typed("quality", *words, "--json"))["checks"]]
 
@@ -77,7 +65,7 @@ def test_it_is_narrowed_to_epochs_stages_suites_and_violations(typed):
     assert epochs("--stage", "totals") == epochs("--suite", "weir") == []
 
 
-def test_json_has_all_of_a_check_and_of_an_expectation(typed):
+def test_json_has_all_of_a_check_and_of_an_expectation():
     check = json.loads(typed("quality", "gated", "--json"))["checks"][-1]
     assert (check["outcome"], check["why"], check["policy"], check["stage"], check["page"]) == (
         "failed",
@@ -91,7 +79,7 @@ def test_json_has_all_of_a_check_and_of_an_expectation(typed):
     assert [(each["epoch"], each["type"], each["unexpected"]) for each in lines] == [("20130103T000000Z", NOT_NULL, 1)]
 
 
-def test_of_a_run_each_expectation_is_told(typed):
+def test_of_a_run_each_expectation_is_told():
     said = typed("quality", "show", RUNS[1])
     assert "clean_rows warned (fresh, policy fail; 1 rows" in said
     assert f'met       {NOT_NULL}(column="k")' in said
@@ -99,14 +87,14 @@ def test_of_a_run_each_expectation_is_told(typed):
     assert [each["run"] for each in json.loads(typed("quality", "show", RUNS[1], "--json"))["checks"]] == [RUNS[1]]
 
 
-def test_an_unknown_dataflow_and_an_unknown_run_are_refused(typed):
+def test_an_unknown_dataflow_and_an_unknown_run_are_refused():
     with pytest.raises(Misconfigured, match="no dataflow other"):
         typed("quality", "other")
     with pytest.raises(Misconfigured, match="no run gated@2014"):
         typed("quality", "show", "gated@2014")
 
 
-def test_pages_are_made_once_and_told_of(typed, tmp_path):
+def test_pages_are_made_once_and_told_of(tmp_path):
     made = typed("quality", "docs")
     assert "3 page(s) about checks made" in made
     (page,) = (tmp_path / "store/_quality/gated/20130103T000000Z").rglob("*.html")

@@ -4,11 +4,10 @@ import json
 import shutil
 
 import pytest
+from tests.weir.command_line import typed, use
 from tests.weir.restoring import EPOCHS, aircraft, run_days, states_of
 from tests.weir.small_dataflow import Saved, World
-from typer.testing import CliRunner
 
-from weir.cli.main import app
 from weir.errors import Misconfigured
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -17,7 +16,6 @@ from weir.testing.fakes.ledgers import fast_folder
 def two_days():
     """Two days of state: a world of which each test has its own copy."""
     with fast_folder() as folder:
-        (folder / "world" / "store").mkdir(parents=True)
         world = World(folder / "world", aircraft())
         run_days(world.airflow, 1, 2)
         yield Saved(world, folder / "saved")
@@ -26,17 +24,8 @@ def two_days():
 @pytest.fixture
 def days(two_days, tmp_path, monkeypatch):
     folder = tmp_path / "world"
-    monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "250")
+    use(monkeypatch, folder)
     return two_days.go_on(folder)
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, words, catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.output
 
 
 def test_a_savepoint_is_made_listed_shown_and_dropped(days):

@@ -5,17 +5,17 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from tests.weir.command_line import invoked, use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
-from typer.testing import CliRunner
 
 from weir.cli.commands.state import plain
-from weir.cli.main import app
 from weir.cli.programs import _problem
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
 from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.formats.state_query import StateQuery, query_from_json, query_to_json
+from weir.reading.availability import Unreadable
 from weir.testing.fakes.ledgers import fast_folder
 
 LAST = epoch(3)
@@ -25,7 +25,6 @@ LAST = epoch(3)
 def days():
     """Three days that have kept state, in a store and a ledger of their own."""
     with fast_folder() as folder:
-        (folder / "store").mkdir()
         world = keeps_state(ReaderWorld(folder, history()))
         yield run_days(world, history(), 1, 2, 3)
         world.ledger.close()
@@ -33,15 +32,11 @@ def days():
 
 @pytest.fixture(autouse=True)
 def environment(days, monkeypatch):
-    monkeypatch.setenv("WEIR_STORE", str(days.folder / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{days.folder}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "200")
+    use(monkeypatch, days.folder)
 
 
 def typed(*words, code=0):
-    done = CliRunner().invoke(app, ["state", *words])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
+    done = invoked("state", *words)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -59,6 +54,7 @@ def test_an_earlier_epoch_has_its_own_row(days):
         "run": run,
         "epoch": epoch(1),
         "checkpoint": None,
+        "stale": False,
         "row": {"tail": "N1", "n": 1},
     }
 
@@ -85,6 +81,25 @@ def test_all_rows_are_shown_or_as_many_as_are_asked_for(days):
 def test_only_the_columns_that_are_asked_for_are_shown(days):
     told = json.loads(typed("scan", "ladder", "history", "--columns", "n", "--json"))
     assert {tuple(row) for row in told["rows"]} == {("n",)}
+
+
+def test_a_stale_answer_says_so_and_of_which_epoch_it_is_unless_a_fresh_one_is_asked_for(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+    world = run_days(keeps_state(ReaderWorld(tmp_path, history())), history(), 1, 2, 3)
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    world.airflow.engine.plan[epoch(1)] = {"N1": 100}
+    for subtask in (0, 1):
+        world.airflow.clear_by_hand("scheduled__2013-01-01", "aircraft-known", subtask)
+        world.airflow.step(world.airflow.task("scheduled__2013-01-01", "aircraft-known", subtask))
+    told = json.loads(typed("get", "ladder", "history", "N1", "--json"))
+    assert (told["stale"], told["epoch"], told["row"]) == (True, LAST, {"tail": "N1", "n": 10})
+    told = typed("scan", "ladder", "history")
+    assert told.startswith(f"history at the end of ladder@{LAST}, checkpoint 3 (stale: true, newer state is being")
+    for verb in (["get", "ladder", "history", "N1"], ["scan", "ladder", "history"]):
+        with pytest.raises(Unreadable, match="what it was made from has changed since"):
+            typed(*verb, "--fresh")
+    world.ledger.close()
 
 
 def test_what_is_not_there_is_refused_with_what_is(days):

@@ -5,42 +5,28 @@ import shutil
 
 import pytest
 from sqlalchemy import select
+from tests.weir.command_line import invoked, use
 from tests.weir.small_dataflow import World, ladder
-from typer.testing import CliRunner
 
-from weir.cli.main import app
+from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import PendingClearRow, PublicationRow, ResultRow
-from weir.testing.fakes.ledgers import fast_folder
 
 RUN = "ladder@20130101T000000Z"
 
 
 @pytest.fixture
-def tmp_path():
-    """A folder in memory."""
-    with fast_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
-    (tmp_path / "store").mkdir()
     world = World(tmp_path, ladder())
     world.run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    monkeypatch.setenv("COLUMNS", "250")
-    monkeypatch.delenv("WEIR_API", raising=False)
+    use(monkeypatch, tmp_path)
     return world
 
 
 def typed(*words):
     """What was printed, and the exit code."""
-    done = CliRunner().invoke(app, ["verify", *words], catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
+    done = invoked("verify", *words)
     return done.stdout, done.exit_code
 
 
@@ -161,11 +147,11 @@ def test_a_ledger_that_says_something_else_than_the_manifest_is_told(world):
 def test_a_store_that_is_not_there_loses_nothing(world):
     shutil.move(world.folder / "store", world.folder / "elsewhere")
     (world.folder / "store").mkdir()
-    done = CliRunner().invoke(app, ["verify", RUN])
-    assert "not mounted" in str(done.exception)
+    with pytest.raises(Retryable, match="not mounted"):
+        typed(RUN)
     assert row(world, "joined").state == "finished"
 
 
 def test_an_unknown_name_is_refused_with_what_is_known(world):
-    done = CliRunner().invoke(app, ["verify", "river"])
-    assert f"the ledger knows no run river; it knows {RUN}" in str(done.exception)
+    with pytest.raises(Misconfigured, match=f"the ledger knows no run or dataflow river: it knows {RUN}"):
+        typed("river")

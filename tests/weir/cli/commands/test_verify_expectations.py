@@ -3,45 +3,26 @@
 import json
 
 import pytest
+from tests.weir.command_line import invoked, use
+from tests.weir.restoring import HISTORY_FLOW
 from tests.weir.small_dataflow import World
-from typer.testing import CliRunner
 
 from weir.cli.commands.verify_expectations import Looked, print_report
-from weir.cli.main import app
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
-from weir.testing.fakes.ledgers import fast_folder
-
-HISTORY = keyed_state("history", key="k", schema="k BIGINT")
-FLOW = Dataflow(
-    "ladder",
-    [
-        source("flights", "m:flights"),
-        Stage("aircraft", "m:a", [blocking("flights", by="k")], state=HISTORY),
-        sink("aircraft", "known"),
-    ],
-)
 
 
 @pytest.fixture
-def world(monkeypatch):
-    with fast_folder() as folder:
-        (folder / "store").mkdir()
-        world = World(folder, FLOW)
-        monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
-        monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
-        monkeypatch.setenv("COLUMNS", "250")
-        yield world
+def world(tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    return World(tmp_path, HISTORY_FLOW)
 
 
 def typed(*words):
     """What was printed, and the exit code."""
-    done = CliRunner().invoke(app, ["verify", *words], catch_exceptions=True)
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
+    done = invoked("verify", *words)
     return done.stdout, done.exit_code
 
 

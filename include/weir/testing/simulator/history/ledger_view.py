@@ -146,6 +146,8 @@ class LedgerView:
         """By attempt, the refresh at which it was first seen committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
+        self._leased: set[tuple[str, int]] = set()
+        """The holders and results of all leases ever: a lease that is renewed is no new one."""
         self._forget_news()
         self._valid: dict[Partition, bool] = {}
 
@@ -207,7 +209,8 @@ class LedgerView:
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
         self.failovers |= {row.id: row for row in self.new_failovers}
         leases = {row.id: row for row in map(Lease._make, self._rows(Lease, "lease"))}
-        self.new_leases = [row for row in leases.values() if row != self.leases.get(row.id)]
+        self.new_leases = [row for row in leases.values() if (row.holder, row.result) not in self._leased]
+        self._leased |= {(row.holder, row.result) for row in self.new_leases}
         self.leases = leases
 
     def rows(self, kind: Any, table: str) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from weir.coordination.values import Begun
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of
@@ -30,8 +31,11 @@ from weir.testing.simulator.invariants.restores import (
     no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )
-from weir.testing.simulator.invariants.snapshots import a_checkpoint_is_what_is_current
-from weir.topology.regions import RegionId
+from weir.testing.simulator.invariants.snapshots import (
+    a_checkpoint_is_what_is_current,
+    a_retained_checkpoint_can_be_read_whole,
+)
+from weir.topology.regions import PartitionId, RegionId
 
 
 def one_attempt_a_try_becomes_current(history: History) -> Iterator[str]:
@@ -100,6 +104,26 @@ def a_commit_was_made_from_what_is_current(history: History) -> Iterator[str]:
                 yield f"{row.id} of {row.region} has committed, but read {_short(read)} and {_shown(found)} is current"
             elif found.attempt != read.attempt and history.restarts_consumers(read.partition.id.stage):
                 yield f"{row.id} of {row.region} read {_short(read)}, but {found.attempt} is, and it always restarts"
+
+
+def why_not_stopped(history: History, begun: Begun) -> Iterator[str]:
+    """Yield why a heartbeat should not have stopped an attempt: its inputs are as they were read, or only went away."""
+    ledger = history.ledger
+    if any(each.manifest.state is not None for each in begun.inputs):
+        return  # the lease on a state may have run out
+    lineage = max(row.lineage for row in ledger.attempts.values())
+    if lineage != begun.attempt.lineage:
+        return
+    damaged = {(row.partition, row.attempt) for row in ledger.results.values() if row.fault == "damaged"}
+    for read in begun.reads:
+        partition = Partition(read.run, PartitionId(read.stage, read.subtask, read.layout))
+        found = ledger.current.get(partition)
+        if found is None or found.digest != read.digest or found.state == "quarantined":
+            return
+        is_other = found.attempt != read.attempt and history.restarts_consumers(read.stage)
+        if is_other or (partition, read.attempt) in damaged:
+            return
+    yield f"{begun.attempt.id} of {begun.attempt.region} is stopped, and all that it reads is as it was"
 
 
 def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
@@ -189,6 +213,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     what_is_spared_is_not_cleared,
     no_needed_result_is_released,
     a_checkpoint_is_what_is_current,
+    a_retained_checkpoint_can_be_read_whole,
     a_restore_is_what_was_kept,
     no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,

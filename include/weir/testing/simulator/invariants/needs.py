@@ -146,8 +146,10 @@ def why_kept(history: History, result: Result) -> str | None:
     closed_at = runs[result.run].closed_at
     if not _is_over(history, result.run) or closed_at is None:
         return "its run is not over"
-    if keep.runs and sum(1 for row in runs.values() if row.closed_at and row.closed_at > closed_at) < keep.runs:
-        return f"{keep} have not been closed"
+    of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
+    later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch and runs[run].closed_at]
+    if len(later) < keep.runs:
+        return f"{keep} of later epochs are not closed"
     if keep.time and closed_at > as_text(history.now() - keep.time):
         return f"{keep} have not gone by"
     return None

@@ -28,10 +28,24 @@ def a_checkpoint_is_what_is_current(history: History) -> Iterator[str]:
             continue
         for partition, attempt, _, files in parts_of(written):
             found = history.ledger.current.get(partition)
-            if found is None or found.attempt != attempt or not history.ledger.is_valid(partition):
+            if not _is_made_of(history, found, attempt, files) or not history.ledger.is_valid(partition):
                 yield f"checkpoint {row.number} has {partition.id} of {attempt}, which is not current or not valid"
-            elif not _is_there(history, found, files):
+            elif found is not None and not _is_there(history, found, files):
                 yield f"checkpoint {row.number} misses a file of {partition.id} of {attempt}"
+
+
+def a_retained_checkpoint_can_be_read_whole(history: History) -> Iterator[str]:
+    """Invariant 4, whichever processes complete, subsume and delete checkpoints: only faults take a file away."""
+    for each in history.snapshots.retained():
+        for partition, attempt, _, files in parts_of(each):
+            for path in files:
+                if path not in history.files and path.rpartition("/")[0] not in history.damaged:
+                    yield f"checkpoint {each.number} is retained without {path}, of {partition.id} of {attempt}"
+
+
+def _is_made_of(history: History, found: Result | None, attempt: str, files: tuple[str, ...]) -> bool:
+    """Report whether a result is what a checkpoint has: of that attempt, or recomputed and made of the same files."""
+    return found is not None and (found.attempt == attempt or set(files) == set(history.files_of(found)))
 
 
 def _missing(history: History, row: Snapshot, written: Checkpoint | None) -> Iterator[str]:
@@ -67,9 +81,7 @@ def unfinished(history: History) -> Iterator[str]:
     for run, row in newest.items():
         for partition, attempt, _, files in parts_of(snapshots.written[row.key]):
             found = ledger.current[partition]
-            # A recomputed result with the same files is what the checkpoint has.
-            is_same = found.attempt == attempt or set(files) == set(history.files_of(found))
-            if not is_same or not _is_there(history, found, files):
+            if not _is_made_of(history, found, attempt, files) or not _is_there(history, found, files):
                 yield f"checkpoint {row.number} of {run} has {partition.id} of {attempt}; {found.attempt} is current"
     last = max(ledger.runs(), default=None)
     if history.flow.keeps_state and last is not None and last not in newest:

@@ -1,0 +1,104 @@
+"""Checks whether an attempt may commit: at its commit, and before that at each of its heartbeats.
+
+Invariants 2 and 3: only the newest attempt of a region commits, and only if all inputs are as they were read. Commit
+and heartbeat ask the same function, so that a heartbeat stops an attempt only where its commit would be refused.
+
+Invariant 4: files of keyed state that new manifests name again were retained from the begin of the attempt until its
+commit. Other inputs may be released or lost after they were read: no result names their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.registered import newest_of
+from weir.coordination.services import Services
+from weir.coordination.values import Begun
+from weir.errors import Conflict, Fault, Loss
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import RunState
+from weir.formats.manifest import InputRead
+from weir.ledger.attempts import attempts_of
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.leases import hold_leases
+from weir.ledger.results import ResultKey, damaged_results
+from weir.ledger.snapshot import run_state
+from weir.recovery.rules.staleness import restarts_consumers
+from weir.topology.ids import run_ref
+from weir.topology.regions import PartitionId, RegionId
+
+_RETAINED = (PartitionState.FINISHED, PartitionState.LOST, PartitionState.QUARANTINED)
+"""The states of results whose files no process deletes."""
+
+
+def heartbeat(services: Services, begun: Begun) -> None:
+    """Renew the attempt's read leases and record its heartbeat. Raises as `require_committable`, or Retryable."""
+    with services.ledger.transaction(begun.run.dataflow.name) as session:
+        tries = attempts_of(session, begun.run.id, begun.attempt.region)
+        row, _ = require_committable(session, services, begun, tries)
+        row.heard_at = services.now()
+
+
+def require_committable(
+    session: Session, services: Services, begun: Begun, tries: list[AttemptRow]
+) -> tuple[AttemptRow, RunState]:
+    """Return the attempt's row and the state of its run if it may commit now; renew its leases.
+
+    `tries` are the attempts of its region. Raises Fenced if a newer attempt is registered, and Conflict if an input or
+    the lineage has changed, or if a state was released whose lease had run out.
+    """
+    region = begun.attempt.region
+    row = newest_of(session, begun.run, region, begun.attempt.id, tries)
+    _require_held(session, services, begun)
+    state = run_state(session, begun.run, begun.topology)
+    require_unchanged(session, state, begun.reads, region)
+    return row, state
+
+
+def _require_held(session: Session, services: Services, begun: Begun) -> None:
+    """Renew the leases, and take those again that ran out while the process was suspended. Raises Conflict."""
+    results = {each.result: each.manifest for each in begun.inputs}
+    released = hold_leases(session, begun.attempt.id, results, _RETAINED, services.now())
+    for number in sorted(released):
+        found = results[number]
+        if found.state is not None:
+            raise Conflict(
+                f"{begun.attempt.region} read the state {found.stage}[{found.subtask}] of {found.attempt}, but its "
+                "lease ran out and the state was released meanwhile, so that its files may be deleted: it begins again"
+            )
+
+
+def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRead], region: RegionId) -> None:
+    """Check that all inputs are as they were read: of the same attempt, or with the same digest. Raises Conflict.
+
+    With `consumers="always"` only the same attempt is accepted; bytes that were found damaged meanwhile never are.
+    """
+    damaged = damaged_results(session, {read.attempt for read in reads})
+    for read in reads:
+        partition = PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, state.run))
+        why = _why_changed(state, read, partition, damaged)
+        if why:
+            raise Conflict(
+                f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins again",
+                [Loss(*_names(read), Fault.DAMAGED, _DAMAGED)] if why is _DAMAGED else (),
+            )
+
+
+_DAMAGED = "its bytes were found damaged meanwhile"
+
+
+def _why_changed(state: RunState, read: InputRead, partition: PartitionId, damaged: Set[ResultKey]) -> str:
+    current = state.results.get(partition)
+    if current is None:
+        return "nothing is current now"
+    must_be_same = restarts_consumers(state.topology_of(partition.run), partition.stage)
+    is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)
+    if is_other or current.state is PartitionState.QUARANTINED:
+        return f"{current.attempt} ({current.digest}) is current now"
+    return _DAMAGED if (read.attempt, read.stage, read.subtask, read.layout) in damaged else ""
+
+
+def _names(read: InputRead) -> tuple[str, str, int, str, str]:
+    return read.run, read.stage, read.subtask, read.layout, read.attempt

@@ -1,0 +1,127 @@
+"""Prints tables on a terminal of any width.
+
+Invariants: what identifies a row is never cut, and comes first, the epoch before all; no value is cut. Where the
+columns do not fit side by side, each row is printed as lines. What is piped into a program has no width.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_LEAST_TEXT = 20
+"""The smallest width to which a column of text is folded."""
+
+_BORDERS = 3
+"""The characters around a cell: two spaces, and a line."""
+
+_INDENT = "    "
+
+
+class _Kind(Enum):
+    KEY = "key"
+    VALUE = "value"
+    NUMBER = "number"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, made by one of the functions below."""
+
+    title: str
+    kind: _Kind
+
+
+def key(title: str) -> Column:
+    """Return a column that identifies the row, alone or with others: it is not folded."""
+    return Column(title, _Kind.KEY)
+
+
+def value(title: str) -> Column:
+    """Return a column of short values, which are not folded."""
+    return Column(title, _Kind.VALUE)
+
+
+def number(title: str) -> Column:
+    """Return a column of numbers, aligned to the right."""
+    return Column(title, _Kind.NUMBER)
+
+
+def text(title: str) -> Column:
+    """Return a column of sentences, which are folded where they do not fit."""
+    return Column(title, _Kind.TEXT)
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Print rows, keys first: side by side in a table if they fit, else as lines."""
+    console = console or Console()
+    found = [tuple(each) for each in rows]
+    natural = [max(map(cell_len, (column.title, *_lines(cells)))) for column, cells in _by_column(columns, found)]
+    has_width = console.is_terminal or "COLUMNS" in os.environ
+    width = console.width if has_width else sum(natural) + _BORDERS * len(columns) + 1
+    widths = _fitted(columns, natural, width - _BORDERS * len(columns) - 1)
+    if widths is None:
+        _print_records(console, columns, found, width)
+        return
+    table = Table()
+    for column, size in zip(columns, widths, strict=True):
+        is_number = column.kind is _Kind.NUMBER
+        table.add_column(column.title, width=size, justify="right" if is_number else "left", overflow="fold")
+    for cells in found:
+        table.add_row(*map(Text, cells))
+    wide = console if has_width else Console(width=width, file=console.file)
+    wide.print(table)
+
+
+def _by_column(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[tuple[Column, tuple[str, ...]]]:
+    return zip(columns, zip(*rows, strict=True) if rows else [()] * len(columns), strict=True)
+
+
+def _lines(cells: Iterable[str]) -> list[str]:
+    return [line for cell in cells for line in cell.splitlines()]
+
+
+def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int] | None:
+    """Return the widths of the columns, with folded texts where needed; None if they do not fit."""
+    widths = [
+        min(size, _LEAST_TEXT) if each.kind is _Kind.TEXT else size for each, size in zip(columns, natural, strict=True)
+    ]
+    left = room - sum(widths)
+    if left < 0:
+        return None
+    for place, size in enumerate(natural):
+        more = min(size - widths[place], left)
+        widths[place] += more
+        left -= more
+    return widths
+
+
+def _print_records(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> None:
+    """Print the keys of each row in a line, and below it what else it has; no word is broken."""
+    keys = [place for place, each in enumerate(columns) if each.kind is _Kind.KEY]
+    console.print(Text("  ".join(columns[place].title for place in keys), style="bold"), soft_wrap=True)
+    for cells in rows:
+        console.print(Text("  ".join(cells[place] for place in keys if cells[place])), soft_wrap=True)
+        said = "; ".join(
+            f"{column.title}: {' '.join(cell.split())}"
+            for place, (column, cell) in enumerate(zip(columns, cells, strict=True))
+            if place not in keys and cell
+        )
+        for line in textwrap.wrap(
+            said,
+            width,
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            console.print(Text(line), soft_wrap=True)

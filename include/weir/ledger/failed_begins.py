@@ -1,0 +1,48 @@
+"""Records tries that fail before they are registered: their run was never pinned, or a setting of theirs was wrong.
+
+Invariant: such a try is no attempt: no restart strategy counts it, and it owns no epoch. A task instance has one row,
+that of its newest such try; rows are deleted after `KEPT`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import delete, or_, select
+from sqlalchemy.orm import Session
+
+from weir.ledger.database.tables import FailedBeginRow
+from weir.topology.regions import RegionId
+
+KEPT = timedelta(days=60)
+
+
+def record_failed_begin(session: Session, row: FailedBeginRow) -> None:
+    """Record a try that failed before it was registered, instead of an earlier one of its task instance."""
+    is_same = (
+        (FailedBeginRow.run_id == row.run_id)
+        & (FailedBeginRow.dag_id == row.dag_id)
+        & (FailedBeginRow.task_id == row.task_id)
+        & (FailedBeginRow.map_index == row.map_index)
+    )
+    session.execute(delete(FailedBeginRow).where(is_same | (FailedBeginRow.failed_at < row.failed_at - KEPT)))
+    session.add(row)
+
+
+def failed_begins(session: Session, dataflow: str | None = None) -> list[FailedBeginRow]:
+    """Return the tries that failed before they were registered, oldest first, of a dataflow or of all."""
+    query = select(FailedBeginRow).order_by(FailedBeginRow.failed_at, FailedBeginRow.id)
+    return list(session.scalars(query if dataflow is None else query.where(FailedBeginRow.dataflow == dataflow)))
+
+
+def failed_begins_of(session: Session, name: str) -> list[FailedBeginRow]:
+    """Return those of the run that is named DATAFLOW@EPOCH, or by Airflow's run id."""
+    dataflow, _, epoch = name.partition("@")
+    is_of_epoch = (FailedBeginRow.dataflow == dataflow) & (FailedBeginRow.epoch == epoch)
+    query = select(FailedBeginRow).where(or_(FailedBeginRow.run_id == name, is_of_epoch))
+    return list(session.scalars(query.order_by(FailedBeginRow.failed_at, FailedBeginRow.id)))
+
+
+def region_of_begin(row: FailedBeginRow) -> RegionId:
+    """Return the region of the task instance; a task group is a prefix of its task id."""
+    return RegionId(row.task_id.rpartition(".")[2], max(row.map_index, 0))

@@ -1,0 +1,183 @@
+"""Notes in Airflow: green tasks show no failure, failed ones show theirs, and no DagRun is green without a word."""
+
+import pytest
+
+from weir.attempts.notes import NOT_CLOSED, annotate_open_runs
+from weir.ledger.database.tables import RunRow
+
+RUN = "ladder@20130101T000000Z"
+
+
+def fail_once(world, task_id, error):
+    def fail(key):
+        if key.task_id == task_id:
+            world.airflow.during = lambda _key: None
+            raise error
+
+    world.airflow.during = fail
+
+
+def closed(world):
+    with world.ledger.transaction() as session:
+        return session.get_one(RunRow, RUN).closed_at is not None
+
+
+def until_in_the_middle(world):
+    """Run a day until a task of it runs; answers its run and the task."""
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "weather"))
+    task = world.airflow.task(run, "raw-clean", 0)
+    task.state, task.try_number = "running", 1
+    return run, task
+
+
+def test_the_note_of_a_mended_failure_does_not_stay_at_the_green_task(world):
+    fail_once(world, "weather", ValueError("boom"))
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    failed, mended = world.airflow.task(run, "weather").notes
+    assert failed.startswith("Weir: application, tried again. ")
+    assert mended == "Weir: try 2 has succeeded; `weir why` shows the earlier ones"
+
+
+def test_a_note_that_a_person_has_left_stays_at_the_green_task(world):
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.task(run, "weather").notes.append("the provider has corrected its file")
+    world.airflow.run_until_quiet()
+    assert world.airflow.task(run, "weather").notes == ["the provider has corrected its file"]
+
+
+def test_a_clears_note_stays_at_the_green_task(world):
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    task = world.airflow.task(run, "weather")
+    world.content["weather"] = "corrected"
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.run_until_quiet()
+    assert task.notes == []
+    (note,) = world.airflow.task(run, "joined", 0).notes
+    assert note.startswith("weir: ")
+
+
+def test_the_note_of_a_closing_task_that_failed_does_not_stay_when_the_run_is_closed(world):
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    world.airflow.task(run, "weir_close").notes.append("Weir: backtrack, tried again. something was lost")
+    world.airflow.clear_by_hand(run, "weir_close")
+    world.airflow.run_until_quiet()
+    assert world.airflow.task(run, "weir_close").notes[-1].startswith("Weir: try 2 has succeeded")
+
+
+def test_upkeep_leaves_the_note_of_a_final_failure_that_airflow_did_not_take(world):
+    fail_once(world, "weather", SyntaxError("bad stage"))
+    run = world.airflow.dag_run()
+    world.airflow.reachable = False
+    world.airflow.run_until_quiet()
+    task = world.airflow.task(run, "weather")
+    assert task.state == "failed"
+    task.notes.clear()  # the fake keeps the reason of a failure there, too
+    world.airflow.reachable = True
+    (line,) = annotate_open_runs(world.services, world.airflow)
+    assert line == f"weather[-1] of {run} has a note of its failure now"
+    assert task.notes == [task.notes[0]]
+    assert task.notes[0].startswith("Weir: fatal, not tried again. ")
+    assert "bad stage" in task.notes[0]
+    assert annotate_open_runs(world.services, world.airflow) == []
+
+
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_a_run_that_was_marked_by_hand_keeps_that_state(world, state):
+    run, _ = until_in_the_middle(world)
+    world.airflow.mark_run_by_hand(run, state)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == state
+    assert not closed(world)
+
+
+def test_a_run_marked_a_success_gets_a_note_that_it_is_not_closed(world):
+    run, _ = until_in_the_middle(world)
+    world.airflow.mark_run_by_hand(run, "success")
+    world.airflow.run_notes[run] = "not wanted today"
+    assert annotate_open_runs(world.services, world.airflow) == [
+        f"DagRun {run} of DAG dag is a success, but is not closed"
+    ]
+    assert world.airflow.run_notes[run].startswith(NOT_CLOSED)
+    assert world.airflow.run_notes[run].endswith("\n\nnot wanted today")
+    assert world.airflow.task(run, "weir_close").notes[-1].startswith(NOT_CLOSED)
+    assert annotate_open_runs(world.services, world.airflow) == []
+
+
+def test_a_closing_task_marked_a_success_gets_a_note_that_the_run_is_not_closed(world):
+    run = world.airflow.dag_run()
+    while world.airflow._ready().key.task_id != "weir_close":
+        world.airflow.step(world.airflow._ready())
+    close = world.airflow.task(run, "weir_close")
+    close.state, close.try_number = "success", 1
+    assert len(annotate_open_runs(world.services, world.airflow)) == 1
+    assert "Its closing task was marked as a success by hand" in world.airflow.run_notes[run]
+
+
+def test_a_run_marked_failed_gets_no_note_since_it_says_so_itself(world):
+    run, _ = until_in_the_middle(world)
+    world.airflow.mark_run_by_hand(run, "failed")
+    assert annotate_open_runs(world.services, world.airflow) == []
+    assert run not in world.airflow.run_notes
+
+
+def test_runs_that_are_closed_or_on_their_way_get_no_note(world):
+    world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    world.airflow.dag_run(2)
+    world.airflow.step(world.airflow._ready())
+    assert annotate_open_runs(world.services, world.airflow) == []
+    assert world.airflow.run_notes == {}
+
+
+def test_the_note_of_a_run_that_was_not_closed_goes_when_it_is_and_a_persons_stays(world):
+    run, _ = until_in_the_middle(world)
+    world.airflow.mark_run_by_hand(run, "success")
+    world.airflow.run_notes[run] = "not wanted today"
+    annotate_open_runs(world.services, world.airflow)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert closed(world)
+    assert world.airflow.run_notes[run] == "not wanted today"
+
+
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_a_region_cleared_in_a_run_that_was_marked_has_the_run_closed_or_red(world, state):
+    """Airflow's own rule would make it green: it counts the skipped closing task as a success."""
+    run = world.airflow.dag_run()
+    while world.airflow._ready().key.task_id != "weir_close":
+        world.airflow.step(world.airflow._ready())
+    world.airflow.mark_run_by_hand(run, state)
+    assert world.airflow.task(run, "weir_close").state == "skipped"
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert closed(world)
+
+
+def test_a_region_cleared_in_a_run_in_which_others_were_skipped_leaves_it_red_and_names_them(world):
+    run, task = until_in_the_middle(world)
+    world.airflow.mark_run_by_hand(run, "failed")
+    world.airflow.clear_by_hand(run, task.key.task_id, 0)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "failed"
+    assert not closed(world)
+    notes = [note for each in world.airflow.tasks.values() for note in each.notes]
+    assert any("was skipped in Airflow" in note for note in notes)
+
+
+def test_a_closing_task_that_has_failed_is_not_cleared_by_its_regions(world):
+    run = world.airflow.dag_run()
+    while world.airflow._ready().key.task_id != "weir_close":
+        world.airflow.step(world.airflow._ready())
+    close = world.airflow.task(run, "weir_close")
+    close.state, close.try_number = "failed", 1
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.run_until_quiet()
+    assert (close.state, close.runs) == ("failed", [])
+    assert world.airflow.state_of(run) == "failed"

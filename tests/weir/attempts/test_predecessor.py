@@ -1,0 +1,240 @@
+"""An epoch before that never was: its DagRun was deleted in Airflow, and nothing of it had been committed."""
+
+import pytest
+from sqlalchemy import select
+from tests.weir.restoring import EPOCHS, aircraft, states_of
+
+from weir.errors import Conflict, Misconfigured
+from weir.formats.codec import run_record_from_json
+from weir.formats.paths import record_path
+from weir.ledger.database.tables import RunRow
+from weir.recovery.adopt import adopt
+from weir.testing.fakes.airflow import Killed
+
+AIRCRAFT = "aircraft-known"
+
+
+@pytest.fixture
+def days(world):
+    """Days of a dataflow with state, and Airflow's queued runs that no scheduler starts, as while a DAG is paused."""
+    world.airflow.deploy(aircraft())
+    world.airflow.start = lambda _dag, run: "queued" if run in world.airflow.queued else "running"
+    return world
+
+
+def rest(days, most=60):
+    """Run until all tasks only wait: for minutes, with nothing else in between."""
+    for _ in range(most):
+        ready = days.airflow._ready()
+        if ready is None:
+            return
+        days.airflow.time = max(days.airflow.time, ready.not_before or days.airflow.time)
+        days.airflow.step(ready)
+
+
+def predecessors(days):
+    with days.ledger.transaction() as session:
+        return dict(session.execute(select(RunRow.epoch, RunRow.predecessor)).all())
+
+
+def is_green(days, run):
+    return {task.state for key, task in days.airflow.tasks.items() if key.run_id == run} == {"success"}
+
+
+@pytest.fixture
+def waiting(days):
+    """The third day waits for the second, which is queued and has never begun; answers both runs."""
+    days.airflow.dag_run(1)
+    rest(days)
+    second, third = days.airflow.dag_run(2, is_queued=True), days.airflow.dag_run(3)
+    rest(days)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+    assert days.airflow.task(third, AIRCRAFT, 0).state == "up_for_reschedule"
+    return second, third
+
+
+def test_an_epoch_goes_on_from_the_one_before_a_run_that_never_began_and_was_deleted(days, waiting):
+    second, third = waiting
+    days.airflow.delete(second)
+    rest(days)
+    assert is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+    assert set(days.airflow.executed(third).values()) != {1}  # it waited before
+
+
+def test_as_long_as_airflow_has_the_run_that_never_began_it_is_awaited(days, waiting):
+    _, third = waiting
+    rest(days)
+    assert not is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+
+
+def test_where_airflow_does_not_say_whether_it_has_the_run_nothing_is_given_up(days, waiting):
+    second, _ = waiting
+    days.airflow.delete(second)
+    days.airflow.exists = lambda _dag, _run: None
+    rest(days)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+
+
+def test_the_days_after_it_go_on_too_and_keep_what_was_known(days, waiting):
+    second, third = waiting
+    days.airflow.delete(second)
+    rest(days)
+    fourth = days.airflow.dag_run(4)
+    rest(days)
+    assert is_green(days, fourth)
+    assert predecessors(days)[EPOCHS[3]] == EPOCHS[2]
+    assert states_of(days, 3).keys() == states_of(days, 1).keys()
+
+
+def test_several_deleted_runs_in_a_row_are_given_up(days):
+    days.airflow.dag_run(1)
+    rest(days)
+    runs = [days.airflow.dag_run(day, is_queued=True) for day in (2, 3)]
+    fourth = days.airflow.dag_run(4)
+    days.airflow.queued.discard(runs[1])
+    rest(days)  # the third began, so that the ledger knows the second; nothing of it was committed but its source
+    for run in runs:
+        days.airflow.delete(run)
+    adopt(days.services, f"ladder@{EPOCHS[2]}")
+    rest(days)
+    assert is_green(days, fourth)
+    assert predecessors(days)[EPOCHS[3]] == EPOCHS[0]
+
+
+def test_a_run_that_began_and_committed_nothing_before_it_was_deleted_is_given_up(days):
+    days.airflow.dag_run(1)
+    rest(days)
+
+    def dies(_key):
+        raise Killed
+
+    second = days.airflow.dag_run(2)
+    days.airflow.during = dies
+    days.airflow.step(days.airflow.task(second, "flights"))
+    days.airflow.during = lambda _key: None
+    third = days.airflow.dag_run(3)
+    days.airflow.queued.add(second)
+    rest(days)
+    days.airflow.delete(second)
+    rest(days)
+    assert is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+
+
+def committed_and_deleted(days):
+    """The second day has committed its source when its DagRun is deleted; the third awaits it."""
+    days.airflow.dag_run(1)
+    rest(days)
+    second = days.airflow.dag_run(2)
+    days.airflow.step(days.airflow.task(second, "flights"))
+    days.airflow.queued.add(second)
+    third = days.airflow.dag_run(3)
+    rest(days)
+    days.airflow.delete(second)
+    rest(days)
+    return third
+
+
+def test_a_run_that_has_committed_results_is_not_given_up_and_the_error_names_the_command(days):
+    third = committed_and_deleted(days)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+    task = days.airflow.task(third, AIRCRAFT, 0)
+    assert task.state == "failed"
+    assert f"weir run adopt ladder@{EPOCHS[1]}" in task.notes[-1]
+
+
+def test_adopting_a_deleted_run_gives_it_up_and_the_next_epoch_goes_on_from_the_one_before(days):
+    third = committed_and_deleted(days)
+    adopt(days.services, f"ladder@{EPOCHS[1]}")
+    days.airflow.clear_run_by_hand(third)
+    rest(days)
+    assert is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+
+
+def test_adopting_the_run_that_waits_helps(days, waiting):
+    second, third = waiting
+    days.airflow.delete(second)
+    adopt(days.services, f"ladder@{EPOCHS[2]}")
+    days.airflow.clear_run_by_hand(third)
+    rest(days)
+    assert is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+
+
+def test_a_run_that_was_created_again_is_awaited_under_its_new_id(days, waiting):
+    second, third = waiting
+    days.airflow.delete(second)
+    again = days.airflow.dag_run(2, is_queued=True, kind="manual")
+    days.airflow._previous = lambda run_id: previous_of(days, run_id)
+    rest(days)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+    days.airflow.queued.discard(again)
+    rest(days)
+    assert is_green(days, again)
+    assert is_green(days, third)
+
+
+def previous_of(days, run_id):
+    """Airflow's answer where runs of several kinds are mixed: the newest earlier one by its day."""
+    from weir.ledger.runs import PreviousRun
+    from weir.testing.fakes.dag import interval_of
+
+    start = interval_of(run_id)[0]
+    runs = {key.run_id for key in days.airflow.tasks}
+    earlier = [each for each in runs if interval_of(each)[0] < start]
+    newest = max(earlier, key=interval_of, default=None)
+    return None if newest is None else PreviousRun("dag", newest, interval_of(newest))
+
+
+def test_a_run_of_a_dag_that_was_renamed_is_given_up_where_airflow_knows_that_dag_no_more(days, waiting):
+    second, third = waiting
+    with days.ledger.transaction("ladder") as session:
+        session.get_one(RunRow, f"ladder@{EPOCHS[1]}").dag_id = "former"
+    days.airflow.delete(second)
+    exists = days.airflow.exists
+    days.airflow.exists = lambda dag, run: None if dag == "former" else exists(dag, run)
+    rest(days)
+    assert is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+
+
+def test_a_process_that_has_seen_the_run_before_it_was_deleted_begins_anew(days, waiting):
+    second, third = waiting
+    request = days.airflow.request(days.airflow.task(third, AIRCRAFT, 0))
+    days.airflow.delete(second)
+    with pytest.raises(Conflict, match="was deleted while this task began"):
+        days.airflow.coordinator.begin(request, days.airflow)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+
+
+def test_the_record_in_the_store_names_the_new_epoch_before_and_abandons_no_attempt(days, waiting):
+    second, _ = waiting
+    days.airflow.delete(second)
+    rest(days)
+    record = run_record_from_json(days.store.read(record_path("ladder", EPOCHS[2])))
+    assert (record.predecessor, record.abandoned) == (EPOCHS[0], ())
+
+
+def test_a_run_that_comes_after_all_once_a_later_epoch_has_gone_on_is_refused(days, waiting):
+    second, _ = waiting
+    days.airflow.delete(second)
+    rest(days)
+    late = days.airflow.dag_run(2, kind="manual")
+    request = days.airflow.request(days.airflow.task(late, "flights"))
+    with pytest.raises(Misconfigured, match="comes too late"):
+        days.airflow.coordinator.begin(request, days.airflow)
+
+
+def test_a_first_epoch_never_takes_a_missing_state_for_an_empty_one(days):
+    first = days.airflow.dag_run(1, is_queued=True)
+    second, third = days.airflow.dag_run(2, is_queued=True), days.airflow.dag_run(3)
+    rest(days)
+    days.airflow.delete(second)  # the ledger knows no first day yet, but Airflow does
+    rest(days)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+    days.airflow.queued.discard(first)
+    rest(days)
+    assert is_green(days, third)

@@ -1,0 +1,92 @@
+"""Tasks that fail before they are registered: `weir why` and `weir runs` find them."""
+
+import pytest
+from sqlalchemy import func, select
+from tests.weir.command_line import typed, use
+from tests.weir.restoring import aircraft
+from tests.weir.small_dataflow import World
+
+from weir.dataflow import keyed_state
+from weir.errors import Misconfigured
+from weir.ledger.database.tables import FailedBeginRow, RunRow
+
+FLOW = aircraft()
+OTHER = aircraft(states=keyed_state("history", key="k", schema="k STRING, n BIGINT"))
+SECOND = "ladder@20130102T000000Z"
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """A second day that cannot begin: the DAG file has changed the type of a state's key."""
+    use(monkeypatch, tmp_path)
+    world = World(tmp_path, FLOW)
+    world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    world.airflow.deploy(OTHER)
+    world.run = world.airflow.dag_run(2)
+    world.airflow.run_until_quiet()
+    return world
+
+
+def line_of(run_id):
+    [line] = [line for line in typed("runs").splitlines() if run_id in line]
+    return line
+
+
+@pytest.mark.parametrize("run", ["scheduled__2013-01-02", SECOND])
+def test_a_task_whose_begin_failed_is_found_though_its_run_was_never_pinned(changed, run):
+    assert changed.airflow.task(changed.run, "flights").state == "failed"
+    with changed.ledger.transaction() as session:
+        assert session.get(RunRow, SECOND) is None
+    told = typed("why", "flights", "--run", run)
+    assert "flights[0]" in told
+    assert "try 1: failed before it was registered" in told
+    assert "fatal: Misconfigured: " in told
+    assert "history" in told
+
+
+def test_the_run_is_listed_with_the_tasks_that_failed_to_begin(changed):
+    line = line_of(changed.run)
+    assert line.replace("│", " ").split()[:2] == ["20130102T000000Z", "ladder"]
+    assert "not begun; failed to begin: flights[0] (`weir why flights --run scheduled__2013-01-02`)" in line
+    assert "failed to begin" not in line_of("scheduled__2013-01-01")
+
+
+def test_other_commands_say_that_the_run_has_not_begun_and_why(changed):
+    with pytest.raises(Misconfigured, match=r"has not begun: flights failed .*`weir why flights --run scheduled__"):
+        typed("plan", changed.run)
+
+
+def test_once_the_task_has_begun_the_failure_is_history(changed):
+    changed.airflow.deploy(FLOW)
+    changed.airflow.clear_by_hand(changed.run, "flights")
+    changed.airflow.run_until_quiet()
+    assert "failed to begin" not in line_of(changed.run)
+    told = typed("why", "flights", "--run", SECOND)
+    assert told.index("try 1: failed before it was registered") < told.index("try 2 (")
+
+
+def test_a_task_instance_has_one_row_however_often_it_fails(changed):
+    for _ in range(3):
+        changed.airflow.clear_by_hand(changed.run, "flights")
+        changed.airflow.run_until_quiet()
+    with changed.ledger.transaction() as session:
+        assert session.scalar(select(func.count(FailedBeginRow.id))) == 1
+        assert session.scalar(select(FailedBeginRow.try_number)) == 4
+
+
+def test_a_second_run_of_the_same_interval_is_found_beside_the_one_that_owns_it(changed):
+    changed.airflow.deploy(FLOW)
+    changed.airflow.dag_run(1, kind="manual")
+    changed.airflow.run_until_quiet()
+    assert "belongs to run scheduled__2013-01-01" in typed("why", "flights", "--run", "manual__2013-01-01")
+    assert "not begun; failed to begin: flights[0]" in line_of("manual__2013-01-01")
+
+
+def test_an_unregistered_failure_of_a_running_dataflow_owns_no_epoch(changed):
+    """What fails before it was registered blocks no later epoch."""
+    changed.airflow.deploy(FLOW)
+    changed.airflow.delete(changed.run)
+    third = changed.airflow.dag_run(3)
+    changed.airflow.run_until_quiet()
+    assert changed.airflow.task(third, "weir_close").state == "success"

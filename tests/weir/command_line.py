@@ -1,0 +1,28 @@
+"""The command line as a person types it, at the ledger and the store of a test."""
+
+from typer.testing import CliRunner
+
+from weir.cli.main import app
+
+WIDE = "250"
+
+
+def invoked(*words, **more):
+    """Run a command; an error that is no exit code is raised, as it is in a process of its own."""
+    done = CliRunner().invoke(app, words, **more)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def typed(*words):
+    """What a command prints for its reader."""
+    return invoked(*words).stdout
+
+
+def use(monkeypatch, folder, columns=WIDE):
+    """Let the commands of this test use the ledger and the store in `folder`, on a terminal of this width."""
+    monkeypatch.setenv("WEIR_STORE", str(folder / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("WEIR_API", raising=False)

@@ -1,0 +1,122 @@
+"""Transactions that only read: they wait for no other, see one instant, and refuse what PostgreSQL would refuse."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import delete, func, insert, select, text, update
+from tests.store_guard import StoreInTransaction
+
+from weir.errors import Internal, WeirError
+from weir.ledger.database import sqlite as sqlite_module
+from weir.ledger.database.tables import DataflowRow, HousekeepingRow
+from weir.ledger.ledger import Ledger
+from weir.store.store import Store
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    return request.getfixturevalue("new_postgres_url")()
+
+
+@pytest.fixture
+def ledger(url, monkeypatch):
+    monkeypatch.setattr(sqlite_module, "LOCK_SECONDS", 1)  # who waits in vain fails soon
+    found = Ledger.open(url)
+    add(found, "first")
+    yield found
+    found.close()
+
+
+def add(ledger, name):
+    with ledger.transaction(name) as session:
+        session.add(DataflowRow(name=name, lineage=1, store_id="s"))
+
+
+def names(session):
+    return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
+
+
+def test_a_reader_waits_for_no_writer_and_sees_what_was_committed(ledger, url):
+    with ledger.transaction("second") as session:
+        session.add(DataflowRow(name="second", lineage=1, store_id="s"))
+        session.flush()
+        other = Ledger.open(url)  # to open a ledger that is at the newest revision is to read
+        with other.transaction() as reading:
+            assert names(reading) == ["first"]
+        assert other.store_id() == "s"
+        other.close()
+    with ledger.transaction() as reading:
+        assert names(reading) == ["first", "second"]
+
+
+def test_a_writer_waits_for_no_reader_which_goes_on_to_see_one_instant(ledger):
+    with ledger.transaction() as reading:
+        assert names(reading) == ["first"]
+        add(ledger, "second")
+        assert names(reading) == ["first"]
+        assert reading.scalar(select(func.count()).select_from(DataflowRow)) == 1
+    with ledger.transaction() as reading:
+        assert names(reading) == ["first", "second"]
+
+
+LOCKING = select(DataflowRow).with_for_update(read=True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        (LOCKING, "lock rows"),
+        (select(DataflowRow.name).with_for_update(), "lock rows"),
+        (update(DataflowRow).values(lineage=2), "write"),
+        (update(DataflowRow.__table__).values(lineage=2), "write"),
+        (delete(DataflowRow), "write"),
+        (insert(HousekeepingRow).values(job="job", scope="", done_at=NOW), "write"),
+    ],
+    ids=str,
+)
+def test_a_reader_is_refused_what_locks_or_writes_on_every_database(ledger, statement, what):
+    with pytest.raises(Internal, match=f"only reads was to {what}"), ledger.transaction() as session:
+        session.execute(statement)
+    with ledger.transaction("first") as session:
+        session.execute(statement)
+
+
+def test_a_reader_is_refused_changed_objects(ledger):
+    with pytest.raises(Internal, match="only reads was to write"), ledger.transaction() as session:
+        session.get_one(DataflowRow, "first").lineage = 2
+    with ledger.transaction() as session:
+        assert session.get_one(DataflowRow, "first").lineage == 1
+
+
+def test_the_database_itself_refuses_a_reader_what_is_no_statement_of_sqlalchemy(ledger):
+    with pytest.raises(WeirError), ledger.transaction() as session:
+        session.execute(text("UPDATE dataflow SET lineage = 2"))
+    with ledger.transaction() as session:
+        assert session.get_one(DataflowRow, "first").lineage == 1
+
+
+# The guard of all tests: the store is not asked while others wait for a transaction
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.create("file", b""),
+        lambda store: store.read("file"),
+        lambda store: store.entries(""),
+        lambda store: store.delete("file"),
+        lambda store: store.workers,
+    ],
+    ids=["create", "read", "list", "delete", "by several threads"],
+)
+def test_the_store_refuses_a_thread_that_holds_the_ledger(ledger, ask):
+    store = Store.open("memory://guarded")
+    with pytest.raises(StoreInTransaction), ledger.transaction("first"):
+        ask(store)
+    with ledger.transaction():
+        store.replace("file", b"")
+    store.delete("file")

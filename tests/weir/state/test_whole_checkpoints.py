@@ -1,0 +1,298 @@
+"""A retained checkpoint can be read whole, whichever processes work at once, and whatever their clocks say."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from tests.weir.restoring import EPOCHS, aircraft, checkpoints, rows_of, run_days
+from tests.weir.small_dataflow import Saved, World
+
+from weir.coordination.services import Services
+from weir.dataflow import keyed_state
+from weir.errors import Fault, Loss
+from weir.formats.paths import checkpoints_folder, numbers_folder
+from weir.ledger.database.tables import CheckpointRow, ResultRow
+from weir.ledger.results import record_losses
+from weir.rebuild.rebuild import rebuild
+from weir.retention.checkpoints import maintain_checkpoints
+from weir.retention.orphan_rules import AttemptFolder, FolderAction, FolderDecision, Place
+from weir.retention.release import delete_released, release
+from weir.retention.sweep import sweep
+from weir.retention.sweep_run import without_state_in_use
+from weir.snapshots.savepoint import SavepointRequest, create
+from weir.snapshots.source import find_source, require_whole
+from weir.state.checkpoint import subsume_checkpoints
+from weir.store.store import Store
+from weir.testing.fakes.ledgers import fast_folder
+from weir.upkeep import release_everywhere
+
+SECONDS = timedelta(seconds=20)
+FULL = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True)
+
+
+@pytest.fixture(scope="module")
+def three_days():
+    """Two checkpoints are to be retained, and three are: upkeep has not come by since the third day was closed.
+
+    The state of the first day was recomputed since, with equal content.
+    """
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", aircraft(states=FULL, keep="on_consumed", retained_checkpoints=2))
+        run_days(world.airflow, 1, 2)
+        world.airflow.collects = False
+        run_days(world.airflow, 3)
+        recompute(world, 1)
+        assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1], 3: EPOCHS[2]}
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def days(three_days, tmp_path):
+    return three_days.go_on(tmp_path)
+
+
+def recompute(world, day):
+    """A person clears the tasks that keep the state, alone."""
+    for subtask in (0, 1):
+        world.airflow.clear_by_hand(f"scheduled__2013-01-{day:02d}", "aircraft-known", subtask)
+    world.airflow.run_until_quiet()
+
+
+def require_all_whole(world):
+    for number in checkpoints(world):
+        require_whole(find_source(world.services, "ladder", str(number), Store.open))
+
+
+def other_upkeep_goes_on(world, retained=2):
+    """Another upkeep, which has looked for what to complete already, subsumes and deletes."""
+    with world.ledger.transaction("ladder") as session:
+        subsume_checkpoints(session, "ladder", retained, world.airflow.time)
+    maintain_checkpoints(world.services, "ladder")
+    release(world.services, "ladder")
+    delete_released(world.services, "ladder")
+
+
+def states_of_results(world, day, stage="history"):
+    with world.ledger.transaction() as session:
+        query = select(ResultRow.state).where(ResultRow.run == f"ladder@{EPOCHS[day - 1]}", ResultRow.stage == stage)
+        return list(session.scalars(query.order_by(ResultRow.id)))
+
+
+class HookedStore(Store):
+    """Calls a function just before the manifest of a checkpoint is written."""
+
+    __slots__ = ("before",)
+
+    def __init__(self, store, before):
+        super().__init__(store.files)
+        self.before = before
+
+    def create(self, path, data):
+        if path.startswith(f"{checkpoints_folder('ladder')}/"):
+            self.before()
+        return super().create(path, data)
+
+
+class OnceNow:
+    """A clock that calls a function when it is first asked."""
+
+    def __init__(self, world, work):
+        self._world, self._work = world, work
+
+    def __call__(self):
+        work, self._work = self._work, lambda: None
+        work()
+        return self._world.airflow.time
+
+
+# Two upkeeps
+
+
+def test_a_checkpoint_is_not_completed_of_results_that_another_upkeep_has_released_meanwhile(days):
+    clock = OnceNow(days, lambda: other_upkeep_goes_on(days))  # asked when all files were found to be there
+    done = maintain_checkpoints(Services(ledger=days.ledger, store=days.store, now=clock), "ladder")
+    assert "finished" not in states_of_results(days, 1)
+    assert done.completed == ()
+    assert checkpoints(days) == {2: EPOCHS[1], 3: EPOCHS[2]}
+    require_all_whole(days)
+
+
+def test_what_a_checkpoint_names_is_not_released_while_it_is_being_completed(days):
+    during = []
+
+    def other():
+        other_upkeep_goes_on(days)
+        during.extend(row.state for row in rows_of(days, 1))
+
+    store = HookedStore(days.store, other)
+    done = maintain_checkpoints(Services(ledger=days.ledger, store=store, now=lambda: days.airflow.time), "ladder")
+    assert during == ["finished", "finished"]
+    assert done.completed == (4,)
+    assert checkpoints(days) == {2: EPOCHS[1], 3: EPOCHS[2]}
+    require_all_whole(days)
+    release_everywhere(days.services)
+    assert "finished" not in states_of_results(days, 1)
+
+
+def test_a_checkpoint_that_is_given_up_while_it_is_being_completed_protects_nothing_and_is_not_completed(days):
+    def other():
+        days.airflow.time += timedelta(hours=2)
+        other_upkeep_goes_on(days)
+
+    store = HookedStore(days.store, other)
+    done = maintain_checkpoints(Services(ledger=days.ledger, store=store, now=lambda: days.airflow.time), "ladder")
+    assert done.completed == ()
+    assert checkpoints(days) == {2: EPOCHS[1], 3: EPOCHS[2]}
+    require_all_whole(days)
+
+
+def test_a_checkpoint_with_a_lost_result_subsumes_none_that_is_whole(days):
+    lost = rows_of(days, 3)[0]
+    loss = Loss(lost.run, lost.stage, lost.subtask, lost.layout, lost.attempt, Fault.MISSING, "gone")
+    with days.ledger.transaction("ladder") as session:
+        record_losses(session, [loss], days.airflow.time)
+    maintain_checkpoints(days.services, "ladder")
+    assert sorted(checkpoints(days).values()) == list(EPOCHS[:3])
+
+
+def test_a_savepoint_is_of_files_that_stay_while_it_is_made(days):
+    """Its checkpoint is subsumed when the first of them is to be copied."""
+    seen = []
+
+    class Copying(Store):
+        __slots__ = ()
+
+        def read(self, path, *part):
+            if "/history/" in path and not seen:
+                seen.append(path)
+                other_upkeep_goes_on(days, retained=1)
+            return super().read(path, *part)
+
+    services = Services(ledger=days.ledger, store=Copying(days.store.files), now=lambda: days.airflow.time)
+    made = create(services, SavepointRequest("ladder", 2), Store.open)
+    assert seen
+    assert 2 not in checkpoints(days)
+    require_whole(find_source(days.services, "ladder", str(made.number), Store.open))
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("skew", [SECONDS, -SECONDS], ids=["ahead", "behind"])
+def test_a_worker_whose_clock_is_wrong_makes_no_checkpoint_lose_files(world, skew):
+    world.airflow.deploy(aircraft(keep="on_consumed"))
+    run_days(world.airflow, 1)
+    world.airflow.time += skew
+    recompute(world, 1)
+    world.airflow.time += timedelta(hours=3) - skew
+    release_everywhere(world.services)
+    require_all_whole(world)
+    world.airflow.time += timedelta(days=3)
+    sweep(world.services, is_full=True)
+    require_all_whole(world)
+    assert list(checkpoints(world).values()) == [EPOCHS[0]]
+
+
+@pytest.mark.parametrize("skew", [SECONDS, -SECONDS], ids=["ahead", "behind"])
+def test_upkeep_completes_a_checkpoint_of_what_was_recomputed_whatever_the_clocks_say(world, skew):
+    world.airflow.deploy(aircraft(keep="on_consumed"))
+    run_days(world.airflow, 1)
+    world.airflow.collects = False
+    world.airflow.time += skew
+    recompute(world, 1)
+    world.airflow.time -= skew
+    maintain_checkpoints(world.services, "ladder")
+    assert checkpoints(world) == {2: EPOCHS[0]}
+    with world.ledger.transaction() as session:
+        named = session.scalar(select(CheckpointRow.results).where(CheckpointRow.number == 2))
+    assert named == sorted(row.id for stage in ("history", "offsets") for row in rows_of(world, 1, stage))
+
+
+def test_a_folder_that_a_retained_checkpoint_names_is_never_swept_whatever_its_layout(world):
+    world.airflow.deploy(aircraft())
+    run_days(world.airflow, 1)
+    row = rows_of(world, 1, "offsets")[0]
+    files = tuple((name, size) for name, size in world.store.list(row.folder))
+    found = AttemptFolder(
+        path=row.folder,
+        place=Place.RESULT,
+        name=row.stage,
+        subtask=str(row.subtask),
+        layout=row.layout,
+        attempt=row.attempt,
+        files=files,
+    )
+    decided = [FolderDecision(found, FolderAction.GARBAGE, "the ledger does not know it")]
+    (kept,) = without_state_in_use(world.services, "ladder", decided)
+    assert (row.layout, kept.action) == ("plain", FolderAction.KEPT)
+
+
+# Epochs and numbers
+
+
+def correct_first_day(world):
+    """The first day is computed again with other rows and is closed; the days after it have not run again."""
+    world.content["flights"] = "corrected"
+    world.airflow.queued |= {key.run_id for key in world.airflow.tasks} - {"scheduled__2013-01-01"}
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+
+
+def numbers_of(world, day):
+    with world.ledger.transaction() as session:
+        query = select(CheckpointRow.number).where(CheckpointRow.epoch == EPOCHS[day - 1])
+        return list(session.scalars(query.order_by(CheckpointRow.number)))
+
+
+def test_the_checkpoint_of_an_old_epoch_never_takes_the_place_of_a_newer_ones(world):
+    world.airflow.deploy(aircraft(retained_checkpoints=1))
+    run_days(world.airflow, 1, 2, 3)
+    correct_first_day(world)
+    assert checkpoints(world) == {3: EPOCHS[2]}
+    assert numbers_of(world, 1) == [1, 4]
+    release_everywhere(world.services)
+    require_all_whole(world)
+    world.airflow.queued.clear()
+    world.airflow.run_until_quiet()
+    assert list(checkpoints(world).values()) == [EPOCHS[2]]
+    require_all_whole(world)
+
+
+def test_a_rebuilt_ledger_gives_no_number_out_again_whose_checkpoint_is_gone(world):
+    world.airflow.deploy(aircraft(retained_checkpoints=1))
+    run_days(world.airflow, 1, 2)
+    correct_first_day(world)
+    assert (checkpoints(world), numbers_of(world, 1)) == ({2: EPOCHS[1]}, [1, 3])
+    world.lose_ledger()
+    rebuild(world.services, "ladder")
+    assert list(checkpoints(world).values()) == [EPOCHS[1]]
+    world.airflow.queued.clear()
+    world.airflow.run_until_quiet()
+    release_everywhere(world.services)
+    with world.ledger.transaction() as session:
+        again = list(session.scalars(select(CheckpointRow.number).where(CheckpointRow.epoch != "")))
+    assert min(again) == 2
+    assert 3 not in again
+    assert list(checkpoints(world).values()) == [EPOCHS[1]]
+    kept = [name for name, _ in world.store.list(numbers_folder("ladder"))]
+    assert len(kept) <= 1
+
+
+def test_a_checkpoint_of_which_the_ledger_does_not_know_the_results_keeps_all_until_upkeep_knows_them(world):
+    """As an older Weir has left it."""
+    world.airflow.deploy(aircraft(keep="on_consumed"))
+    run_days(world.airflow, 1)
+    with world.ledger.transaction("ladder") as session:
+        row = session.scalar(select(CheckpointRow))
+        known, row.results = row.results, None
+    world.airflow.collects = False
+    recompute(world, 1)
+    release(world.services, "ladder", [f"ladder@{EPOCHS[0]}"])
+    require_all_whole(world)
+    maintain_checkpoints(world.services, "ladder")
+    require_all_whole(world)
+    with world.ledger.transaction() as session:
+        named = session.scalar(select(CheckpointRow.results).where(CheckpointRow.number == 2))
+    assert named is not None
+    assert set(named).isdisjoint(known)
