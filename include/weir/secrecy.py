@@ -60,12 +60,12 @@ _NAMES: Final = frozenset(
 
 _REFERENCE: Final = re.compile(r"\$\{[^{}]*\}|\{\{.*\}\}|\*+", re.DOTALL)
 _SPECIAL_TOKEN: Final = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
-_PATH: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*://|\.{0,2}/|~/)[\w./ -]*", re.IGNORECASE)
+_PATH: Final = re.compile(r"(?:[a-z][a-z0-9+.-]*+://|\.{0,2}/|~/)[\w./ -]*", re.IGNORECASE)
 _ARN: Final = "arn:"
 _LONG: Final = 16
 
 _IN_URL: Final = re.compile(
-    r"(?P<before>[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:|jdbc:oracle:\w+:[^\s/@'\"]+/)(?P<value>[^\s/@'\"]+)(?P<after>@)",
+    r"(?P<before>(?<![a-z0-9+.-])[a-z0-9+.-]++://[^\s/:@'\"]*:|jdbc:oracle:\w+:[^\s/@'\"]+/)(?P<value>[^\s/@'\"]+)(?P<after>@)",
     re.IGNORECASE,
 )
 """scheme://user:password@host, and Oracle's form of it."""
@@ -110,8 +110,9 @@ def without_secrets(text: str) -> str:
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):
-        value = _VALUE_IN_TEXT.match(text, found.end())
-        if value is not None and found.end() >= done and _hides(found):
+        is_secret = found.end() >= done and _hides(found)
+        value = _VALUE_IN_TEXT.match(text, found.end()) if is_secret else None
+        if value is not None:
             parts += [text[done : found.end()], HIDDEN]
             done = value.end()
     return "".join([*parts, text[done:]])

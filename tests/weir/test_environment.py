@@ -39,6 +39,17 @@ def test_a_bare_environment_uses_ledger_and_store_of_the_local_stack(stack_folde
     assert (settings({}).ledger, settings({}).store) == (ledger, store)
 
 
+def test_a_ledger_in_the_stack_s_postgresql_is_named_and_without_a_running_stack_the_command_to_type(stack_folder):
+    (stack_folder / "postgres").mkdir()
+    (stack_folder / "postgres" / "password").write_text("hush")
+    load_or_create(stack_folder)
+    write_state(stack_folder, StackState(phase=Phase.UP, ports={"postgres": 5433}))
+    assert command_environment({})["WEIR_LEDGER"] == "postgresql+psycopg2://weir:hush@127.0.0.1:5433/weir"
+    write_state(stack_folder, StackState(phase=Phase.DOWN, ports={"postgres": 5433}))
+    with pytest.raises(Misconfigured, match=r"runs while the stack is up: type \./weir up"), opened_services():
+        pass
+
+
 def test_reading_the_environment_creates_nothing(stack_folder):
     command_environment({})
     assert list(stack_folder.iterdir()) == []

@@ -9,18 +9,23 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, replace
 
+import psutil
 import pytest
 
 from weir.errors import Misconfigured
+from weir_dev.commands.stack import stack_of_this_checkout
 from weir_dev.stack import airflow_database
 from weir_dev.stack.airflow_environment import (
     airflow_home,
     base_environment,
     component_environment,
+    database_of,
+    stack_ports,
     write_local_settings,
 )
 from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import load_or_create
+from weir_dev.stack.keeper import EXIT_BUSY, take_lock
 from weir_dev.stack.processes import ProcessRecord
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import FILE_NAME, Database, Phase, StackRequest, StackState, read_state, write_state
@@ -203,6 +208,45 @@ def test_a_stack_tells_where_its_request_puts_ledger_and_store(request_of, tmp_p
     own = Stack(request_of("a"))
     assert own.ledger_url.startswith("sqlite:///")
     assert own.store_url == str(own.folder / "store")
+
+
+@pytest.mark.parametrize("file", ["ledger.db", "airflow/airflow.db"])
+def test_a_stack_of_an_earlier_weir_keeps_its_sqlite_files(request_of, monkeypatch, file):
+    folder = request_of("a").folder
+    assert database_of(folder) is None
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).touch()
+    monkeypatch.setattr("weir_dev.commands.stack.state_folder", lambda: folder)
+    assert stack_of_this_checkout().request.database is Database.SQLITE
+    with pytest.raises(Misconfigured, match=r"in sqlite, not in postgres: \./weir up goes on with what is there"):
+        Stack(request_of("a", Database.POSTGRES)).start()
+    assert [path.name for path in folder.iterdir()] == [file.partition("/")[0]]
+
+
+def test_a_new_stack_has_a_postgresql_server_and_sqlite_if_that_is_asked_for(request_of, monkeypatch):
+    monkeypatch.setattr("weir_dev.commands.stack.state_folder", lambda: request_of("a").folder)
+    assert stack_of_this_checkout().request.database is Database.POSTGRES
+    assert stack_of_this_checkout(database=Database.SQLITE).request.database is Database.SQLITE
+
+
+def test_a_stack_with_both_databases_elsewhere_has_no_server_of_its_own(request_of):
+    request = request_of("a", Database.POSTGRES)
+    assert "postgres" in stack_ports(request)
+    elsewhere = {airflow_database.CONNECTION: "postgresql://x/airflow", "WEIR_LEDGER": "postgresql://x/weir"}
+    assert "postgres" not in stack_ports(replace(request, environment=elsewhere))
+
+
+def test_the_folder_of_a_stack_is_closed_to_others_and_its_request_is_on_no_command_line(request_of):
+    request = request_of("a")
+    request.folder.mkdir(mode=0o755)
+    stack = Stack(replace(request, environment={"WEIR_LEDGER": "postgresql://weir:hush-hush@somewhere/weir"}))
+    with take_lock(request.folder):
+        keeper = stack._start_keeper()
+        words = psutil.Process(keeper.pid).cmdline()
+        assert keeper.wait(60) == EXIT_BUSY  # it has read its request, and found the folder taken
+    assert stat.S_IMODE(request.folder.stat().st_mode) == 0o700
+    assert "weir_dev.stack.keeper" in words
+    assert "hush-hush" not in " ".join(words)
 
 
 def test_airflow_of_a_stack_is_told_to_import_ahead(tmp_path):

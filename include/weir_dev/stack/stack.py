@@ -145,8 +145,8 @@ class Stack:
         if found is not None and found is not wanted:
             raise Misconfigured(
                 f"the stack in {self.folder} keeps Airflow's database and the ledger in {found.value}, not in "
-                f"{wanted.value}: ./weir up goes on with what is there. To change, move the folder away, start anew, "
-                "move its `store` back, and type `weir ledger rebuild --all`; Airflow's history stays in the old folder"
+                f"{wanted.value}: ./weir up goes on with what is there. To change, move the folder away, move its "
+                "`store` into a new one, start, and type `weir ledger rebuild --all`; Airflow's history stays behind"
             )
 
     def _open_ledger(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.failure import patience, spent
 from weir.coordination.values import Action, FailureDecision
-from weir.errors import Conflict, EngineLost, Fenced, QualityFailed, StoreFull, SuppressRestarts
+from weir.errors import Conflict, EngineLost, Fenced, Misconfigured, QualityFailed, StoreFull, SuppressRestarts
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import Origin, attempts_of
@@ -55,6 +55,32 @@ def rows_of(world, region, subtask=0):
     with world.ledger.transaction() as session:
         run = session.query(AttemptRow.run).limit(1).scalar()
         return attempts_of(session, run, RegionId(region, subtask))
+
+
+def test_a_failure_is_recorded_and_told_without_the_secrets_of_its_message(world):
+    world.airflow.strategy = NoRestart()
+    world.airflow.during = raising({"weather": lambda: ValueError("cannot reach mysql://me:hush@db")})
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    (row,) = rows_of(world, "weather")
+    assert row.error == "ValueError: cannot reach mysql://me:***@db"
+    told = world.airflow.note(world.airflow.task(run, "weather").key)
+    assert "mysql://me:***@db" in told
+    assert "hush" not in told
+
+
+def test_parameters_of_a_run_that_look_like_secrets_are_refused_when_it_is_recorded(world):
+    world.airflow.flow = replace(world.airflow.flow, parameters={"day": "today"})
+    run = world.airflow.dag_run()
+    task = world.airflow.task(run, "weather")
+    task.try_number, task.state = task.try_number + 1, "running"
+    plain = world.airflow.request(task)
+    with pytest.raises(Misconfigured, match=r'parameters\["day"\] is a URL with a password') as refused:
+        world.airflow.coordinator.begin(replace(plain, parameters={"day": "mysql://me:hush@db"}), world.airflow)
+    assert "hush" not in str(refused.value)
+    with world.ledger.transaction() as session:
+        assert session.query(AttemptRow).all() == []
+    world.airflow.coordinator.begin(plain, world.airflow)
 
 
 def test_a_run_s_limit_stops_whichever_task_fails_next(world):

@@ -1,3 +1,4 @@
+import json
 from datetime import timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from weir.dataflow import (
     sink,
     source,
 )
+from weir.dataflow.stage import checked_splits
 from weir.errors import Misconfigured
 
 A = source("a", "p:a")
@@ -257,6 +259,38 @@ def test_stages_of_one_task_agree_in_spark_settings():
 def test_spark_settings_are_text():
     assert 'write spark={"x": "true"}, not True' in refusal(source("a", "p:a", spark={"x": True}), sink("a", "out"))
     assert 'write spark={"x": "8"}, not 8' in refusal(source("a", "p:a", spark={"x": 8}), sink("a", "out"))
+
+
+def test_settings_and_parameters_that_look_like_secrets_are_refused_together_with_the_right_way():
+    with pytest.raises(Misconfigured) as refused:
+        Dataflow(
+            "flow",
+            [source("a", "p:a", spark={"spark.hadoop.fs.s3a.secret.key": "hush"}), sink("a", "out")],
+            parameters={"db": {"password": "hush"}, "url": "postgresql://me:hush@db/x", "day": "today"},
+        )
+    said = str(refused.value)
+    assert "has 3 problems" in said
+    assert "stage 'a': spark[\"spark.hadoop.fs.s3a.secret.key\"] has the name of a secret" in said
+    assert 'parameters["db"]["password"] has the name of a secret' in said
+    assert 'parameters["url"] is a URL with a password' in said
+    assert "spark-defaults.conf" in said
+    assert "environment variable, a file or an Airflow connection" in said
+    assert "hush" not in said
+
+
+def test_a_record_with_a_secret_of_an_earlier_weir_is_still_read():
+    plain = Dataflow("flow", [source("a", "p:a", spark={"x": "y"}), sink("a", "out")], parameters={"x": 1})
+    record = json.loads(json.dumps(plain.to_json()).replace('"x"', '"password"'))
+    read = Dataflow.from_json(record)
+    assert (read.parameters, read.stage("a").spark) == ({"password": 1}, {"password": "y"})
+    assert Dataflow.from_json(read.to_json()) == read
+
+
+@pytest.mark.parametrize("split", [{"password": "hush"}, "mysql://me:hush@db/x", ["a", {"token": "hush"}]])
+def test_splits_that_look_like_secrets_are_refused(split):
+    with pytest.raises(Misconfigured, match=r"resolver p:r: its answer.*without the account") as refused:
+        checked_splits([split], "resolver p:r", 1)
+    assert "hush" not in str(refused.value)
 
 
 def test_a_timeout_is_a_timedelta():

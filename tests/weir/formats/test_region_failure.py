@@ -27,6 +27,18 @@ class AnalysisException(Exception):
         return self.condition
 
 
+def test_a_failure_is_described_without_secrets():
+    def connect():
+        raise ValueError("cannot reach mysql://me:hush@db")
+
+    try:
+        connect()
+    except ValueError as error:
+        failure = failure_of(error, "t0001-a")
+    assert "mysql://me:***@db" in failure.message
+    assert "hush" not in f"{failure.message}{failure.traceback}"
+
+
 @pytest.mark.parametrize(
     "kind", [Retryable, DiskFull, StoreFull, EngineLost, InputUnreadable, Misconfigured, Fenced, Conflict, Internal]
 )

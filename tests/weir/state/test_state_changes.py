@@ -82,7 +82,8 @@ def manifest_of(world, day):
 
 
 def refusals(world, day):
-    return {note for key, task in world.airflow.tasks.items() if f"-{day:02d}" in key.run_id for note in task.notes}
+    of_day = [task for key, task in world.airflow.tasks.items() if f"-{day:02d}" in key.run_id]
+    return {task.failed_because for task in of_day if task.failed_because}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""What looks like a secret is recognised by its name or its form; what only looks similar is let through."""
+
+import time
+
+import pytest
+
+from weir.secrecy import names_secret, secrets_in, without_secrets
+
+SECRETS = [
+    *({"spark.hadoop.fs.s3a.secret.key": "abc"}, {"spark.hadoop.fs.s3a.access.key": "AKIA"}),
+    *({"spark.hadoop.fs.s3a.session.token": "abc"}, {"fs.s3a.bucket.mine.secret.key": "abc"}),
+    *({"spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net": "abc=="}, {"fs.azure.sas.box.mine.net": "sv=1"}),
+    {"spark.hadoop.fs.azure.account.oauth2.client.secret.mine.dfs.core.windows.net": "abc"},
+    *({"spark.authenticate.secret": "abc"}, {"spark.connect.authenticate.token": "abc"}),
+    *({"spark.ssl.keyStorePassword": "abc"}, {"spark.ssl.keyPassword": "abc"}),
+    *({"spark.executorEnv.AWS_SECRET_ACCESS_KEY": "abc"}, {"spark.yarn.appMasterEnv.DB_PASSWORD": "abc"}),
+    *({"spark.sql.catalog.mine.credential": "id:abc"}, {"spark.sql.catalog.mine.token": "abc"}),
+    *({"spark.cassandra.auth.password": "abc"}, {"spark.es.net.http.auth.pass": "abc"}, {"spark.redis.auth": "abc"}),
+    {"spark.executor.extraJavaOptions": "-Xmx1g -Djavax.net.ssl.trustStorePassword=changeit"},
+    {"spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:postgresql://db/hive?user=me&password=abc"},
+    *({"password": "hunter2"}, {"password": 1234}, {"db_password": "x"}, {"dbPassword": "x"}, {"PASSWD": "x"}),
+    *({"token": "abc"}, {"api_token": "abc"}, {"apiKey": "abc"}, {"api_key": "abc"}, {"client_secret": "x"}),
+    *({"secret": "x"}, {"secrets": {"warehouse": "x"}}, {"credentials": {"login": "me", "key": "x"}}),
+    *({"private_key": "x"}, {"aws_access_key_id": "x"}, {"password_base64": "x"}, {"access_tokens": ["x"]}),
+    *({"url": "postgresql://me:hunter2@db/x"}, {"urls": ["s3://b", "mongodb+srv://me:hunter2@h/x"]}),
+    *({"url": "jdbc:sqlserver://h;user=me;password=abc"}, {"dsn": "host=db password=abc"}),
+    *({"url": "jdbc:oracle:thin:me/abc@//h/x"}, {"url": "https://h/x?sig=abc&se=1"}),
+    *({"url": "https://b.s3.amazonaws.com/x?X-Amz-Signature=abc"}, {"url": "https://h/x?access_token=abc"}),
+    {"connection": "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=0123456789abcdef=="},
+    *({"account_key": "0123456789abcdef0123"}, {"list": [{"deep": {"password": "x"}}]}),
+    *({"id": "AKIAIOSFODNN7EXAMPLE"}, {"pem": "-----BEGIN RSA PRIVATE KEY-----\nabc"}),
+]
+
+HARMLESS = [
+    *({"spark.sql.shuffle.partitions": "4"}, {"spark.executor.memory": "8g"}, {"spark.sql.ansi.enabled": "true"}),
+    {"spark.hadoop.fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.InstanceProfileCredentialsProvider"},
+    {"spark.hadoop.hadoop.security.credential.provider.path": "jceks://hdfs/keys.jceks"},
+    *({"spark.security.credentials.hive.enabled": "false"}, {"spark.security.credentials.renewalRatio": "0.75"}),
+    *(
+        {"spark.kubernetes.driver.secretKeyRef.DB_PASSWORD": "db:pw"},
+        {"spark.kubernetes.driver.secrets.a-secret": "/"},
+    ),
+    *({"spark.authenticate": "true"}, {"spark.authenticate.secret.file": "/run/x"}, {"spark.ssl.keyStore": "/x.jks"}),
+    *({"spark.hadoop.fs.s3a.endpoint": "http://minio:9000"}, {"spark.sql.catalog.x.uri": "http://h:1/?a=b"}),
+    *(
+        {"spark.io.encryption.keySizeBits": "256"},
+        {"spark.hadoop.fs.s3a.encryption.key": "arn:aws:kms:eu:1:key/abc"},
+    ),
+    *({"tokenizer": "whitespace"}, {"max_tokens": 4096}, {"tokens": ["a", "b"]}, {"token_column": "t"}),
+    *({"pad_token": "<pad>"}, {"sep_token": "[SEP]"}, {"token": "[MASK]"}, {"next_page_token": "abc"}, {"token": 3}),
+    *(
+        {"secretary": "x"},
+        {"secret_name": "prod/db"},
+        {"password_file": "/run/x"},
+        {"password_variable": "DB_PASS"},
+    ),
+    *(
+        {"is_secret": True},
+        {"has_password": False},
+        {"password": None},
+        {"password": ""},
+        {"password": "${DB_PASSWORD}"},
+    ),
+    *(
+        {"password": "{{ conn.db.password }}"},
+        {"credentials": "/run/gcp.json"},
+        {"credentials": {"conn_id": "x"}},
+    ),
+    *({"key": "customer_id"}, {"primary_key": "id"}, {"account_key": "account_id"}, {"sort.key": "a"}, {"keys": ["a"]}),
+    *({"url": "http://h:8080/x@y"}, {"url": "s3://bucket/a:b@c"}, {"url": "abfss://box@mine.dfs.core.windows.net/x"}),
+    *(
+        {"url": "postgresql://me:${DB_PASSWORD}@db/x"},
+        {"url": "postgresql://me@db/x"},
+        {"url": "jdbc:postgresql://h/x"},
+    ),
+    *({"filter": "token = 'x'"}, {"filter": "token='x'"}, {"author": "me"}, {"compass": "n"}, {"pwd": "/home/me"}),
+    *({"pass": "first"}, {"control": "/tmp/a b.json"}, {"airports": ["EWR", "JFK"]}, {"day": "2013-01-01"}, {}),
+]
+
+
+@pytest.mark.parametrize("values", SECRETS, ids=str)
+def test_a_secret_is_found_and_its_place_is_told_without_its_value(values):
+    (found, *_) = list(secrets_in("parameters", values))
+    assert found.startswith(f'parameters["{next(iter(values))}"]')
+    for text in ("hunter2", "abc", "changeit", "0123456789"):
+        assert text not in found
+
+
+@pytest.mark.parametrize("values", HARMLESS, ids=str)
+def test_what_is_usual_is_let_through(values):
+    assert list(secrets_in("parameters", values)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at sc://localhost:15002/;user_id=weir;token=abc", "at sc://localhost:15002/;user_id=weir;token=***"),
+        ("jdbc:postgresql://db/x?user=me&password=abc: refused", "jdbc:postgresql://db/x?user=me&password=*** refused"),
+        ("mysql://me:abc@db and mysql://you:def@db", "mysql://me:***@db and mysql://you:***@db"),
+        ("url: token=abc", "url: token=***"),
+        ("{'db_password': 'abc', 'user': 'me'}", "{'db_password': '***', 'user': 'me'}"),
+        ("key AKIAIOSFODNN7EXAMPLE is wrong", "key *** is wrong"),
+        ("-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY----- is wrong", "*** is wrong"),
+    ],
+)
+def test_a_text_for_people_has_no_secrets(text, shown):
+    assert without_secrets(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[PARSE_SYNTAX_ERROR] unexpected token: FROM",
+        "PATH_NOT_FOUND: file:/data/weir/x does not exist: key = a, tokenizer: b",
+        "region numbers[0]: the Spark server at sc://localhost:15002 went away",
+    ],
+)
+def test_an_ordinary_message_stays_as_it_is(text):
+    assert without_secrets(text) == text
+
+
+def test_a_long_message_is_read_once():
+    began = time.monotonic()
+    assert without_secrets("x" * 200_000 + " " + "a.b:" * 50_000).startswith("xxx")
+    assert time.monotonic() - began < 5
+
+
+def test_a_name_is_judged_by_its_last_words():
+    assert names_secret("warehouse.password")
+    assert not names_secret("password.length")
