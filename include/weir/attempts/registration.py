@@ -15,7 +15,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.failure import restart_answer
-from weir.attempts.predecessor import give_up_deleted_predecessors
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import owe_record, require_own, stored_record, write_record
@@ -39,6 +38,7 @@ from weir.ledger.restores import require_after_restore
 from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
+from weir.recovery.predecessor import give_up_deleted_predecessors
 from weir.topology.regions import RegionId, Topology
 
 ROUNDS = 10
