@@ -25,7 +25,9 @@ def record_failed_begin(session: Session, row: FailedBeginRow) -> None:
         & (FailedBeginRow.task_id == row.task_id)
         & (FailedBeginRow.map_index == row.map_index)
     )
-    session.execute(delete(FailedBeginRow).where(is_same | (FailedBeginRow.failed_at < row.failed_at - KEPT)))
+    # Those of other dataflows are not touched: no transaction locks two dataflows.
+    is_old = (FailedBeginRow.dataflow == row.dataflow) & (FailedBeginRow.failed_at < row.failed_at - KEPT)
+    session.execute(delete(FailedBeginRow).where(is_same | is_old))
     session.add(row)
 
 

@@ -216,8 +216,7 @@ def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> 
 
 def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
     """Return the newest earlier epoch, without those that never began and whose DagRun was deleted."""
-    is_given_up = ~RunRow.is_pinned & RunRow.deleted_at.is_not(None)
-    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch, ~is_given_up)
+    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch, ~RunRow.is_given_up)
     return session.scalar(query)
 
 

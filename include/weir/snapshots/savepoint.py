@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured, WeirError
+from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.paths import name_of, number_path, savepoints_folder
@@ -36,9 +37,18 @@ from weir.ledger.checkpoints import (
 )
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
 from weir.ledger.database.tables import CheckpointRow
-from weir.ledger.leases import drop_leases, take_leases
+from weir.ledger.leases import drop_leases, hold_leases, take_leases
 from weir.ledger.names import require_dataflow
-from weir.snapshots.source import Folder, OpenStore, Source, find_source, folder_at, read_checkpoint, read_savepoint
+from weir.snapshots.source import (
+    Folder,
+    OpenStore,
+    Source,
+    find_source,
+    folder_at,
+    is_retained_now,
+    read_checkpoint,
+    read_savepoint,
+)
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
 from weir.topology.ids import AttemptId
@@ -51,6 +61,9 @@ CLAIM = "making.txt"
 
 AT_ONCE = 4
 """How many files are copied at once, each of them in memory."""
+
+_BETWEEN_RENEWALS = 16
+"""How many files are copied between two renewals of the leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +136,16 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
     with services.ledger.transaction(request.dataflow) as session:
         if next_number(session, request.dataflow) != number:
             raise _NumberTaken(f"number {number} of {request.dataflow} was taken meanwhile: type the command again")
+        if not is_retained_now(session, source):
+            raise NotThere(f"{source} was subsumed while it was read: type the command again")
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
         # The files of a checkpoint that is subsumed meanwhile stay while they are copied.
-        take_leases(session, results_named(session, source.checkpoint), savepoint.attempt, now)
+        named = results_named(session, source.checkpoint)
+        take_leases(session, named, savepoint.attempt, now)
     try:
         claim(folder, savepoint.attempt)
-        _write(services, source, folder, savepoint, copies)
+        _copy_leased(services, source, folder, savepoint, copies, named)
+        _write(services, folder, savepoint)
     except BaseException:
         _undo(services, entered, folder)
         raise
@@ -157,12 +174,24 @@ def _folder(services: Services, request: SavepointRequest, number: int, open_sto
     return folder_at(services, f"{request.to.rstrip('/')}/{name}", open_store)
 
 
-def _write(
-    services: Services, source: Source, folder: Folder, savepoint: Checkpoint, copies: tuple[FileCopy, ...]
+def _copy_leased(
+    services: Services,
+    source: Source,
+    folder: Folder,
+    savepoint: Checkpoint,
+    copies: tuple[FileCopy, ...],
+    results: list[int],
 ) -> None:
-    """Copy the files, then write the manifest, with which the savepoint exists."""
+    """Copy the files, and renew the leases on the results that they are of: all of them may take hours."""
     placed = [replace(each, target=folder.at(each.target)) for each in copies]
-    copy_files(source.folder.store, folder.store, placed)
+    for begin in range(0, len(placed), _BETWEEN_RENEWALS):
+        with services.ledger.transaction(savepoint.dataflow) as session:
+            hold_leases(session, savepoint.attempt, results, tuple(PartitionState), services.now())
+        copy_files(source.folder.store, folder.store, placed[begin : begin + _BETWEEN_RENEWALS])
+
+
+def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
+    """Write the manifest, with which the savepoint exists."""
     if folder.store is not services.store:
         _keep_number(services, savepoint.dataflow, savepoint.number, folder.url)
     whole = replace(savepoint, completed_at=services.now().isoformat())

@@ -8,6 +8,8 @@ from weir.errors import Conflict, Misconfigured
 from weir.formats.codec import run_record_from_json
 from weir.formats.paths import record_path
 from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt
 from weir.testing.fakes.airflow import Killed
 
@@ -60,6 +62,18 @@ def test_an_epoch_goes_on_from_the_one_before_a_run_that_never_began_and_was_del
     assert is_green(days, third)
     assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
     assert set(days.airflow.executed(third).values()) != {1}  # it waited before
+
+
+def test_later_epochs_look_no_further_back_because_of_a_run_that_was_given_up(days, waiting):
+    second, _ = waiting
+    days.airflow.delete(second)
+    rest(days)
+    for day in (4, 5):
+        newest = days.airflow.dag_run(day)
+        rest(days)
+    assert is_green(days, newest)
+    with days.ledger.transaction() as session:
+        assert set(run_state(session, run_by_id(session, f"ladder@{EPOCHS[4]}")).earlier) == {f"ladder@{EPOCHS[3]}"}
 
 
 def test_as_long_as_airflow_has_the_run_that_never_began_it_is_awaited(days, waiting):

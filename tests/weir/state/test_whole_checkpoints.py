@@ -12,6 +12,7 @@ from weir.dataflow import keyed_state
 from weir.errors import Fault, Loss
 from weir.formats.paths import checkpoints_folder, numbers_folder
 from weir.ledger.database.tables import CheckpointRow, ResultRow
+from weir.ledger.leases import LEASE
 from weir.ledger.results import record_losses
 from weir.rebuild.rebuild import rebuild
 from weir.retention.checkpoints import maintain_checkpoints
@@ -172,6 +173,29 @@ def test_a_savepoint_is_of_files_that_stay_while_it_is_made(days):
     services = Services(ledger=days.ledger, store=Copying(days.store.files), now=lambda: days.airflow.time)
     made = create(services, SavepointRequest("ladder", 2), Store.open)
     assert seen
+    assert 2 not in checkpoints(days)
+    require_whole(find_source(days.services, "ladder", str(made.number), Store.open))
+
+
+def test_the_files_of_a_savepoint_stay_however_long_they_are_copied(days, monkeypatch):
+    """The checkpoint is subsumed, and each file takes the most of a lease."""
+    monkeypatch.setattr("weir.snapshots.savepoint._BETWEEN_RENEWALS", 1)
+    monkeypatch.setattr("weir.snapshots.savepoint.AT_ONCE", 1)
+    copied = []
+
+    class Slow(Store):
+        __slots__ = ()
+
+        def read(self, path, *part):
+            if "/history/" in path and path.endswith(".bin"):
+                copied.append(path)
+                days.airflow.time += LEASE * 0.9
+                other_upkeep_goes_on(days, retained=1)
+            return super().read(path, *part)
+
+    services = Services(ledger=days.ledger, store=Slow(days.store.files), now=lambda: days.airflow.time)
+    made = create(services, SavepointRequest("ladder", 2), Store.open)
+    assert len(copied) == 2
     assert 2 not in checkpoints(days)
     require_whole(find_source(days.services, "ladder", str(made.number), Store.open))
 

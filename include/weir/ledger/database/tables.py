@@ -141,6 +141,16 @@ class RunRow(Table):
         return func.coalesce(cast(cls.pinned, Text), "null") != "null"
 
     @hybrid_property
+    def is_given_up(self) -> bool:
+        """Report whether no task of the run has begun, and its DagRun was deleted: later epochs go on without it."""
+        return not self.is_pinned and self.deleted_at is not None
+
+    @is_given_up.inplace.expression
+    @classmethod
+    def _is_given_up_in_sql(cls) -> ColumnElement[bool]:
+        return ~cls.is_pinned & cls.deleted_at.is_not(None)
+
+    @hybrid_property
     def has_dag_run(self) -> bool:
         """Report whether a DagRun computes the run; one that was only restored has none."""
         return self.dag_id != NO_DAG
