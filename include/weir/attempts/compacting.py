@@ -17,7 +17,7 @@ from weir.attempts.steps import read_report, write_job
 from weir.coordination.values import TaskKey
 from weir.errors import WeirError
 from weir.formats.region_job import CompactionJob, RegionReport
-from weir.recovery.pending_clears import NOTE_LENGTH
+from weir.secrecy import without_secrets
 from weir.state.compaction import CompactionRequest
 
 MOST_KILLS: Final = 2
@@ -44,10 +44,11 @@ def run_compaction(
 
 def left_to_next_epoch(airflow: Callable[[], Airflow], key: TaskKey, reason: str, log: Log) -> dict[str, Any]:
     """Log and note why a state was not compacted; return the summary for Airflow's UI."""
-    note = f"{SAYS}not compacted: {reason}. The next epoch's compaction does the work; this run does not depend on it"
+    what = f"not compacted: {without_secrets(reason)}"
+    note = f"{SAYS}{what}. The next epoch's compaction does the work; this run does not depend on it"
     log(note)
     try:
-        annotate(airflow(), key, note[:NOTE_LENGTH])
+        annotate(airflow(), key, note)
     except WeirError as error:
         log(f"No note was left at the task instance: {error}")
     return {"merged": [], "note": note}

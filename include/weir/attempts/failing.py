@@ -18,6 +18,7 @@ from weir.errors import Fenced, Retryable, WeirError
 from weir.execution.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
 from weir.recovery.pending_clears import NOTE_LENGTH
 from weir.restarts.strategy import RestartStrategy
+from weir.secrecy import without_secrets
 from weir.topology.ids import Epoch
 
 LEDGER_DELAY: Final = 5.0
@@ -62,16 +63,17 @@ def decide_failure(
         # Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has
         # fenced the try (a restored ledger): then another try is right.
         return FailureDecision(action=Action.RETRY, delay_seconds=FENCED_DELAY, reason=f"fenced: {error}")
+    failure = without_secrets(str(error))
     try:
         return book()
     except Retryable as trouble:
         delay = LEDGER_DELAY if tries_left >= LONG_OUTAGE_BELOW else LONG_OUTAGE_DELAY
         action, reason = Action.RETRY, f"Weir could not book the failure: {trouble}"
     except WeirError as trouble:
-        action, delay, reason = Action.FAIL, 0, f"{trouble} (while booking: {error})"
+        action, delay, reason = Action.FAIL, 0, f"{trouble} (while booking: {failure})"
     decision = FailureDecision(action=action, delay_seconds=delay, reason=reason)
     try:
-        leave_note(note_of(decision, f"{reason}. The failure was: {error}", {}))
+        leave_note(note_of(decision, f"{reason}. The failure was: {failure}", {}))
     except WeirError as untold:
         return replace(decision, reason=f"{reason}; no note was left at the task instance: {untold}")
     return decision
@@ -86,7 +88,7 @@ def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: E
         failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy, failed.epoch
     )
     decision, answer = consult(decision)
-    reason = f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}"
+    reason = without_secrets(f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}")
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")
 
 
@@ -126,4 +128,4 @@ def note_of(decision: FailureDecision, reason: str, labels: Mapping[str, str]) -
     decided = "tried again" if decision.action is Action.RETRY else "not tried again"
     own = shown({key: value for key, value in labels.items() if key not in BUILT_IN})
     head = f"{SAYS}{labels.get(TYPE, 'failed')}, {decided}{f' ({own})' if own else ''}. "
-    return f"{head}{reason}"[:NOTE_LENGTH]
+    return without_secrets(f"{head}{reason}")[:NOTE_LENGTH]

@@ -100,7 +100,7 @@ def fail(
                     try_number=try_number,
                     failed_at=services.now(),
                     failure=failure.value,
-                    error=f"{type(error).__name__}: {error}",
+                    error=_message_of(error),
                 ),
             )
         return _unregistered(failure, error)
@@ -144,7 +144,8 @@ def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> 
 
 def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
-    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=str(error), failure=failure)
+    reason = without_secrets(str(error))
+    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=reason, failure=failure)
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
@@ -168,7 +169,7 @@ def _end(
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
-    end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=str(error))
+    end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=without_secrets(str(error)))
     row.labels = built_in_labels(FailureClass.BACKTRACK, error)
     drop_leases(session, attempt)
     attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))

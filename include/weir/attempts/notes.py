@@ -1,12 +1,12 @@
 """Notes at task instances and DagRuns, which Airflow's UI shows.
 
 Invariants: a green task shows no failure of an earlier try, and a failed one shows why it failed. A DagRun that Airflow
-calls a success is closed, or its note says that it is not. A note of a person's stays.
+calls a success is closed, or its note says that it is not. A note of a person's stays. No note has a secret in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,11 @@ from weir.coordination.values import TaskKey
 from weir.errors import Retryable, WeirError
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.database.tables import RunRow
 from weir.ledger.snapshot import committed_attempt
 from weir.recovery.pending_clears import NOTE_LENGTH
+from weir.secrecy import without_secrets
+from weir.topology.regions import RegionId
 
 SAYS: Final = "Weir: "
 """How the notes begin that a task leaves at its own task instance. Those of clears do not."""
@@ -54,6 +56,7 @@ def annotate(airflow: Airflow, key: TaskKey, note: str) -> None:
 
     Upkeep leaves the notes of failures that are still missing.
     """
+    note = without_secrets(note)[:NOTE_LENGTH]  # in this order: half a secret does not look like one
     try:
         airflow.annotate(key, note)
     except Retryable:
@@ -82,39 +85,77 @@ def try_to_withdraw_run_note(task: TaskPorts, key: TaskKey) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Failed:
+    """The newest attempt of a region, which has failed finally."""
+
+    attempt: str
+    region: RegionId
+    item: ClearItem
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Open:
     """A run that the ledger does not call closed, its closing task, and its regions that have failed finally."""
 
     run: str
     close: ClearItem
-    failed: tuple[AttemptRow, ...]
+    failed: tuple[_Failed, ...]
 
 
 def annotate_open_runs(services: Services, airflow: Airflow) -> list[str]:
     """Leave the notes that are missing at runs that are not closed; return a line for the log for each.
 
     These are the notes of DagRuns that a person's mark has made a success, and of failures whose task could not leave
-    one. Raises Retryable or Misconfigured.
+    one. What cannot be asked or noted has a line, too, and keeps no other run from its notes. Raises Retryable if the
+    ledger does not answer.
     """
+    by_dag: dict[str, list[_Open]] = {}
     with services.ledger.transaction() as session:
-        found = list(_open_runs(session))
-    answers = airflow.inspect([each.close for each in found])
+        for each in _open_runs(session):
+            by_dag.setdefault(each.close.dag_id, []).append(each)
     lines: list[str] = []
-    for each, answer in zip(found, answers, strict=True):
-        if _is_unclosed(services, each.run, answer) and _say_not_closed(airflow, answer):
-            lines.append(f"DagRun {each.close.run_id} of DAG {each.close.dag_id} is a success, but is not closed")
-        lines += _say_why_failed(airflow, each.failed, each.close)
+    for dag_id, runs in by_dag.items():
+        try:
+            answers = airflow.inspect([each.close for each in runs])
+        except WeirError as error:
+            lines.append(without_secrets(f"Notes may be missing in DAG {dag_id}: {error}"))
+            continue
+        for each, answer in zip(runs, answers, strict=True):
+            try:
+                lines.extend(_annotate(services, airflow, each, answer))
+            except WeirError as error:
+                where = f"DagRun {each.close.run_id} of DAG {dag_id}"
+                lines.append(without_secrets(f"Notes may be missing in {where}: {error}"))
     return lines
 
 
 def _open_runs(session: Session) -> Iterator[_Open]:
     is_open = RunRow.closed_at.is_(None) & RunRow.is_pinned & RunRow.has_dag_run
     is_there = RunRow.deleted_at.is_(None) & RunRow.expired_at.is_(None)
-    for row in session.scalars(select(RunRow).where(is_open, is_there).order_by(RunRow.created_at.desc()).limit(_MOST)):
-        close = ClearItem(row.dag_id, row.run_id, row.task_prefix + CLOSE.name, -1, None)
-        newest = (tries[-1] for tries in newest_attempts(session, row.id).values())
-        failed = tuple(each for each in newest if each.state == AttemptState.FAILED.value and each.is_of_dag_run)
-        yield _Open(row.id, close, failed)
+    for dataflow in session.scalars(select(RunRow.dataflow).where(is_open, is_there).distinct()).all():
+        newest = select(RunRow).where(RunRow.dataflow == dataflow, is_open, is_there).order_by(RunRow.created_at.desc())
+        for row in session.scalars(newest.limit(_MOST)):
+            close = ClearItem(row.dag_id, row.run_id, row.task_prefix + CLOSE.name, -1, None)
+            yield _Open(row.id, close, tuple(_failures(session, row)))
+
+
+def _failures(session: Session, run: RunRow) -> Iterator[_Failed]:
+    for region, tries in newest_attempts(session, run.id).items():
+        row = tries[-1]
+        if row.state == AttemptState.FAILED.value:
+            item = ClearItem(run.dag_id, run.run_id, row.task_id, row.map_index, None)
+            note = f"{SAYS}{row.failure or 'failed'}, not tried again. {row.error}"
+            yield _Failed(row.id, region, item, note)
+
+
+def _annotate(services: Services, airflow: Airflow, found: _Open, answer: ClearAnswer) -> Iterator[str]:
+    """Leave the missing notes of one run, and yield a line for each. Raises Retryable or Misconfigured."""
+    if _is_unclosed(services, found.run, answer) and _say_not_closed(airflow, answer):
+        yield f"DagRun {found.close.run_id} of DAG {found.close.dag_id} is a success, but is not closed"
+    for each in found.failed:
+        if _say_why_failed(services, airflow, found.run, each):
+            yield f"{each.item.task_id}[{each.item.map_index}] of {found.close.run_id} has a note of its failure now"
 
 
 def _is_unclosed(services: Services, run: str, answer: ClearAnswer) -> bool:
@@ -132,13 +173,27 @@ def _say_not_closed(airflow: Airflow, answer: ClearAnswer) -> bool:
     if seen is None or seen.state != "success" or seen.note.startswith(NOT_CLOSED):
         return False
     airflow.annotate_run(item.dag_id, item.run_id, f"{note}\n\n{seen.note}".rstrip()[:NOTE_LENGTH])
-    airflow.annotate(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index), note)
+    annotate(airflow, _key(item), note)
     return True
 
 
-def _say_why_failed(airflow: Airflow, failed: Iterable[AttemptRow], close: ClearItem) -> Iterator[str]:
-    for row in failed:
-        key = TaskKey(close.dag_id, close.run_id, row.task_id, row.map_index)
-        if not airflow.note(key):
-            airflow.annotate(key, f"{SAYS}{row.failure or 'failed'}, not tried again. {row.error}"[:NOTE_LENGTH])
-            yield f"{row.task_id}[{row.map_index}] of {close.run_id} has a note of its failure now"
+def _say_why_failed(services: Services, airflow: Airflow, run: str, failed: _Failed) -> bool:
+    """Note the failure at a task instance that is there, is red, and has no note."""
+    if airflow.note(_key(failed.item)):
+        return False
+    (answer,) = airflow.inspect([failed.item])
+    if answer.state != "failed" or not _is_failed(services, run, failed):
+        return False
+    annotate(airflow, _key(failed.item), failed.note)
+    return True
+
+
+def _is_failed(services: Services, run: str, failed: _Failed) -> bool:
+    """Report whether the attempt is still the region's newest, and has failed finally."""
+    with services.ledger.transaction() as session:  # after Airflow's answer, as in `_is_unclosed`
+        newest = newest_attempts(session, run).get(failed.region, [])
+        return bool(newest) and (newest[-1].id, newest[-1].state) == (failed.attempt, AttemptState.FAILED.value)
+
+
+def _key(item: ClearItem) -> TaskKey:
+    return TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index)

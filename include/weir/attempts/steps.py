@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.notes import SAYS, try_to_annotate
+from weir.attempts.notes import SAYS, annotate, try_to_annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import ClearItem
 from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
@@ -22,6 +22,7 @@ from weir.errors import Conflict, Fenced, Internal, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
+from weir.secrecy import without_secrets
 from weir.store.store import Store
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[s
         task.fail(outcome.reason)
     if isinstance(outcome, NotInRecord):
         task.log(outcome.note)
-        task.airflow.annotate(key, outcome.note)
+        annotate(task.airflow, key, outcome.note)
         return {"note": outcome.note}
     raise Internal(f"{key} cannot end with {type(outcome).__name__}")
 
@@ -158,13 +159,16 @@ class Heartbeat:
 
 
 @contextmanager
-def repeated(action: Callable[[], None], every_seconds: float) -> Iterator[None]:
-    """Call `action` from time to time, in a thread, until the block ends."""
+def repeated(beat: Callable[[], None], every_seconds: float, log: Log) -> Iterator[None]:
+    """Call `beat` from time to time, in a thread, until the block ends; whatever it raises is logged."""
     is_over = threading.Event()
 
     def repeat() -> None:
         while not is_over.wait(every_seconds):
-            action()
+            try:
+                beat()
+            except Exception as error:  # noqa: BLE001  else the thread would end, and the leases with it
+                log(f"A heartbeat failed; the next one is soon: {without_secrets(f'{type(error).__name__}: {error}')}")
 
     thread = threading.Thread(target=repeat, name="weir-heartbeat", daemon=True)
     thread.start()

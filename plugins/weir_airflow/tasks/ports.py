@@ -72,7 +72,7 @@ class AirflowTask:
 
     def heartbeats(self, beat: Callable[[], None]) -> AbstractContextManager[None]:
         """Call `beat` in a thread, each half minute."""
-        return repeated(beat, HEARTBEAT_SECONDS)
+        return repeated(beat, HEARTBEAT_SECONDS, self.log)
 
 
 class SparkEngine:

@@ -277,12 +277,26 @@ def test_heartbeats_are_taken_by_a_thread_until_the_block_ends():
         threads.add(threading.current_thread())
         beaten.release()
 
-    with repeated(beat, 0.001):
+    with repeated(beat, 0.001, print):
         for _ in range(3):
             assert beaten.acquire(timeout=30)
     [thread] = threads
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
+
+
+def test_a_heartbeat_that_raises_anything_is_logged_and_the_next_one_comes():
+    beaten, lines = threading.Semaphore(0), []
+
+    def beat():
+        beaten.release()
+        raise RuntimeError("a bug, password=geheim")
+
+    with repeated(beat, 0.001, lines.append):
+        for _ in range(3):
+            assert beaten.acquire(timeout=30)
+    assert lines[0] == "A heartbeat failed; the next one is soon: RuntimeError: a bug, password=***"
+    assert len(lines) >= 3
 
 
 # What an error of the computation becomes

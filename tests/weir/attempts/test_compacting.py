@@ -84,3 +84,11 @@ def test_an_airflow_that_does_not_answer_fails_no_compaction(keeping):
     keeping.engine.fails, keeping.airflow.reachable = EngineLost("gone"), False
     assert compact(keeping, 4)["merged"] == []
     assert keeping.ports.lines[-1] == "No note was left at the task instance: Airflow cannot be reached"
+
+
+def test_a_secret_in_the_error_of_a_compaction_is_in_no_note_or_summary(keeping):
+    keeping.engine.fails = RuntimeError("cannot connect to postgresql://etl:hunter2@db/x")
+    found = compact(keeping, 4)
+    (note,) = keeping.airflow.task(keeping.run, TASK).notes
+    assert found["note"] == note == keeping.ports.lines[-1]
+    assert "cannot connect to postgresql://etl:***@db/x" in note

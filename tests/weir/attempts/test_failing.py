@@ -3,16 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
 
 from weir.attempts.attempt import run_attempt
 from weir.attempts.failing import FailedTry, book_failure, decide_failure
 from weir.coordination.values import Action, FailureDecision
 from weir.errors import Fenced, Internal, Misconfigured, Retryable
 from weir.execution.labels import Enriched
+from weir.ledger.database.tables import FailedBeginRow
 from weir.restarts.strategy import FixedDelay
 
 TASK = "numbers"
 BUG = ValueError("bad row")
+LEAK = RuntimeError("cannot connect to postgresql://etl:hunter2@db/x, password=geheim")
 
 
 @pytest.fixture
@@ -132,3 +135,41 @@ def test_a_note_that_cannot_be_left_does_not_change_the_decision_about_an_unbook
 def test_what_was_booked_is_the_answer():
     booked = FailureDecision(action=Action.RETRY, delay_seconds=7, reason="fixed-delay")
     assert decide_failure(BUG, 999, lambda: booked, lambda _note: pytest.fail("noted")) is booked
+
+
+def is_told_without_secrets(text):
+    return "cannot connect to postgresql://etl:***@db/x, password=***" in text and "hunter2" not in text
+
+
+def test_a_secret_of_a_failure_before_the_try_was_registered_is_in_no_ledger_note_or_log(driven, failed):
+    decision = book_failure(driven.ports, replace(failed, try_number=5, error=LEAK), stays, none)
+    assert is_told_without_secrets(decision.reason)
+    assert is_told_without_secrets(driven.airflow.tasks[failed.key].notes[-1])
+    with driven.airflow.services.ledger.transaction() as session:
+        assert is_told_without_secrets(session.scalar(select(FailedBeginRow.error)))
+
+
+@pytest.mark.parametrize("trouble", [Retryable("no ledger"), Internal("a rule is broken")], ids=str)
+def test_a_secret_of_a_failure_that_could_not_be_booked_is_in_no_note_or_log(trouble):
+    def book():
+        raise trouble
+
+    notes = []
+    decision = decide_failure(LEAK, 999, book, notes.append)
+    assert is_told_without_secrets(notes[0])
+    assert "hunter2" not in decision.reason
+    assert "geheim" not in decision.reason
+
+
+def test_a_secret_that_the_length_of_a_note_would_cut_is_not_in_it():
+    notes = []
+    decide_failure(
+        RuntimeError("x" * 880 + " postgresql://etl:" + "hunter2" * 20 + "@db/x"), 999, refuses, notes.append
+    )
+    assert "hunter2" not in notes[0]
+
+
+def test_a_secret_in_the_answer_of_a_policy_is_in_no_note_or_log(driven, failed):
+    decision = book_failure(driven.ports, failed, lambda found: (found, "; Mine failed: password=geheim"), none)
+    assert decision.reason.count("; Mine failed: password=***") == 1
+    assert driven.airflow.tasks[failed.key].notes[-1].endswith("; Mine failed: password=***")

@@ -1,8 +1,11 @@
 """Notes in Airflow: green tasks show no failure, failed ones show theirs, and no DagRun is green without a word."""
 
 import pytest
+from sqlalchemy import select
 
-from weir.attempts.notes import NOT_CLOSED, annotate_open_runs
+from weir.attempts import notes
+from weir.attempts.notes import NOT_CLOSED, annotate, annotate_open_runs
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import RunRow
 
 RUN = "ladder@20130101T000000Z"
@@ -85,6 +88,109 @@ def test_upkeep_leaves_the_note_of_a_final_failure_that_airflow_did_not_take(wor
     assert task.notes[0].startswith("Weir: fatal, not tried again. ")
     assert "bad stage" in task.notes[0]
     assert annotate_open_runs(world.services, world.airflow) == []
+
+
+def failed_finally_without_a_note(world, day=1):
+    """Fail a run's `weather` for good while Airflow takes no note; answers the run and the task."""
+    fail_once(world, "weather", SyntaxError("bad stage"))
+    run = world.airflow.dag_run(day)
+    world.airflow.reachable = False
+    world.airflow.run_until_quiet()
+    world.airflow.reachable = True
+    task = world.airflow.task(run, "weather")
+    assert task.state == "failed"
+    task.notes.clear()
+    return run, task
+
+
+def test_a_note_of_upkeep_has_no_secret(world):
+    run = world.airflow.dag_run()
+    task = world.airflow.task(run, "weather")
+    annotate(world.airflow, task.key, f"cannot connect to postgresql://etl:hunter2@db/{'x' * 2_000}")
+    (note,) = task.notes
+    assert note.startswith("cannot connect to postgresql://etl:***@db/xxx")
+    assert len(note) == 1_000
+
+
+def test_a_dag_that_cannot_be_inspected_keeps_no_other_dag_from_its_notes(world):
+    run, task = failed_finally_without_a_note(world)
+    other, _ = failed_finally_without_a_note(world, 2)
+    with world.ledger.transaction("ladder") as session:
+        session.scalars(select(RunRow).where(RunRow.run_id == other)).one().dag_id = "former"
+    inspect = world.airflow.inspect
+
+    def refuse(items):
+        if any(item.dag_id == "former" for item in items):
+            raise Misconfigured("refused POST /weir/dags/former/clear with 403")
+        return inspect(items)
+
+    world.airflow.inspect = refuse
+    assert sorted(annotate_open_runs(world.services, world.airflow)) == [
+        "Notes may be missing in DAG former: refused POST /weir/dags/former/clear with 403",
+        f"weather[-1] of {run} has a note of its failure now",
+    ]
+    assert task.notes[0].startswith("Weir: fatal, not tried again. ")
+
+
+def test_a_run_that_takes_no_note_keeps_no_other_run_from_its_notes(world):
+    run, task = failed_finally_without_a_note(world)
+    other, refused = failed_finally_without_a_note(world, 2)
+    take = world.airflow.annotate
+
+    def refuse(key, note):
+        if key == refused.key:
+            raise Misconfigured("refused with 403")
+        take(key, note)
+
+    world.airflow.annotate = refuse
+    assert sorted(annotate_open_runs(world.services, world.airflow)) == [
+        f"Notes may be missing in DagRun {other} of DAG dag: refused with 403",
+        f"weather[-1] of {run} has a note of its failure now",
+    ]
+    assert len(task.notes) == 1
+
+
+def test_many_open_runs_of_one_dataflow_keep_no_other_dataflow_from_its_notes(world, monkeypatch):
+    monkeypatch.setattr(notes, "_MOST", 1)
+    run, _ = failed_finally_without_a_note(world)
+    with world.ledger.transaction("ladder") as session:
+        session.scalars(select(RunRow)).one().dataflow = "other"
+    newer, _ = failed_finally_without_a_note(world, 2)
+    newest, _ = failed_finally_without_a_note(world, 3)
+    lines = annotate_open_runs(world.services, world.airflow)
+    assert sorted(lines) == [f"weather[-1] of {each} has a note of its failure now" for each in (run, newest)]
+    assert newer not in (run, newest)
+
+
+def test_a_failed_task_instance_that_airflow_has_no_more_is_not_noted_at_each_upkeep(world):
+    _, task = failed_finally_without_a_note(world)
+    del world.airflow.tasks[task.key]
+    assert annotate_open_runs(world.services, world.airflow) == []
+
+
+def test_a_failed_task_that_was_marked_a_success_gets_no_note_of_its_failure(world):
+    _, task = failed_finally_without_a_note(world)
+    task.state = "success"
+    assert annotate_open_runs(world.services, world.airflow) == []
+    assert task.notes == []
+
+
+def test_a_failed_task_that_turns_green_while_upkeep_looks_gets_no_note_of_its_failure(world):
+    run, task = failed_finally_without_a_note(world)
+    inspect = world.airflow.inspect
+
+    def recover(items):
+        found = inspect(items)
+        if any(item.task_id == "weather" for item in items):
+            world.airflow.inspect = inspect
+            world.airflow.clear_by_hand(run, "weather")
+            world.airflow.step(task)
+        return found
+
+    world.airflow.inspect = recover
+    assert annotate_open_runs(world.services, world.airflow) == []
+    assert task.state == "success"
+    assert not any("bad stage" in note for note in task.notes)
 
 
 @pytest.mark.parametrize("state", ["success", "failed"])

@@ -62,7 +62,7 @@ class Ports(FakeTaskPorts):
         self.computes = threading.Event()
 
     def heartbeats(self, beat):
-        return repeated(beat, 0.2)
+        return repeated(beat, 0.2, self.log)
 
     def log(self, message):
         super().log(message)
