@@ -58,5 +58,8 @@ class Clearer(Protocol):
         ...
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
-        """Report whether Airflow has this DagRun; None where Airflow does not know the DAG either."""
+        """Report whether Airflow has this DagRun; None where Airflow does not know the DAG either.
+
+        Raises Retryable or Misconfigured where Airflow does not answer or the account may not see the DAG.
+        """
         ...

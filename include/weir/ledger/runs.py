@@ -55,6 +55,9 @@ _NEWEST_PINNED = (
 FIRST_LINEAGE = 1
 """The lineage of a dataflow at its first begin."""
 
+Owner = tuple[str, str, tuple[datetime, datetime]]
+"""The DAG, the run id and the data interval of the DagRun that owns an epoch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -97,6 +100,11 @@ class PreviousRun:
     is_queued: bool = False
     """Both runs are of one backfill, and this one is queued after the later one: the backfill runs backwards."""
 
+    @property
+    def owner(self) -> Owner:
+        """The DagRun as the owner of its epoch."""
+        return self.dag_id, self.run_id, self.interval
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
@@ -110,6 +118,11 @@ class NewRun:
     parameters: Mapping[str, Any]
     store_id: str
     previous: PreviousRun | None = None
+
+    @property
+    def owner(self) -> Owner:
+        """The DagRun as the owner of its epoch."""
+        return self.dag_id, self.run_id, self.interval
 
 
 class EpochOwned(Misconfigured):
@@ -171,7 +184,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     epoch = epoch_of(new.interval[0])
     row = session.scalar(_OF_EPOCH, {"dataflow": dataflow.name, "epoch": epoch})
     if row is None:
-        row = _row(new, epoch, (new.dag_id, new.run_id, new.interval), now)
+        row = _row(new, epoch, new.owner, now)
         session.add(row)
     if (row.dag_id, row.run_id) == (new.dag_id, new.run_id):
         row.deleted_at = None  # its DagRun exists, since a task of it begins
@@ -179,8 +192,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         if row.pinned is not None:
             raise EpochOwned(row, new)
         # Not pinned: the first DagRun that begins owns the epoch.
-        row.dag_id, row.run_id, row.deleted_at = new.dag_id, new.run_id, None
-        set_aside(session, row.id)
+        hand_over(session, row, new.owner, new.task_prefix)
     was_expired, row.expired_at = row.expired_at is not None, None
     if row.pinned is None:
         require_no_secrets(dataflow.name, (), new.parameters)
@@ -205,13 +217,19 @@ def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> 
     earlier = epoch_of(new.previous.interval[0])
     if earlier >= epoch or (known is not None and known >= earlier):
         return known
-    owner = (new.previous.dag_id, new.previous.run_id, new.previous.interval)
     row = session.scalar(_OF_EPOCH, {"dataflow": new.dataflow.name, "epoch": earlier})
     if row is None:
-        session.add(_row(new, earlier, owner, now))
+        session.add(_row(new, earlier, new.previous.owner, now))
     else:  # given up, and created again in Airflow
-        (row.dag_id, row.run_id, _), row.deleted_at = owner, None
+        hand_over(session, row, new.previous.owner, new.task_prefix)
     return earlier
+
+
+def hand_over(session: Session, row: RunRow, owner: Owner, task_prefix: str) -> None:
+    """Have another DagRun own the epoch of a run that is not pinned; its first task that begins pins the run."""
+    row.dag_id, row.run_id, (row.interval_start, row.interval_end) = owner
+    row.task_prefix, row.deleted_at = task_prefix, None
+    set_aside(session, row.id)
 
 
 def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
@@ -220,12 +238,7 @@ def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
     return session.scalar(query)
 
 
-def _row(
-    new: NewRun,
-    epoch: str,
-    owner: tuple[str, str, tuple[datetime, datetime]],
-    now: datetime,
-) -> RunRow:
+def _row(new: NewRun, epoch: str, owner: Owner, now: datetime) -> RunRow:
     dag_id, run_id, interval = owner
     return RunRow(
         id=run_key(new.dataflow.name, epoch),

@@ -16,10 +16,10 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest
-from weir.errors import Conflict
+from weir.errors import Conflict, Misconfigured, Retryable
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.epochs import require_sound_epoch
-from weir.ledger.runs import NewRun, epoch_of, newest_before, predecessor_of, run_key, topology_of
+from weir.ledger.runs import NewRun, epoch_of, hand_over, newest_before, predecessor_of, run_key, topology_of
 from weir.recovery.adopt import free_run
 from weir.topology.ids import Epoch, RunId
 
@@ -47,7 +47,10 @@ def give_up_deleted_predecessors(
     seen: set[RunId] = set()
     while (before := _doubtful(services, request)) is not None and before.id not in seen:
         seen.add(before.id)
-        exists = clearer.exists(before.dag_id, before.run_id)
+        try:
+            exists = clearer.exists(before.dag_id, before.run_id)
+        except (Misconfigured, Retryable):
+            return  # not known: the epoch before is awaited
         # Of a DAG with another name (it was renamed) Airflow may know nothing at all.
         is_gone = exists is False or (exists is None and before.dag_id != request.key.dag_id)
         if is_gone:
@@ -86,9 +89,11 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
         if (gone.dag_id, gone.run_id) != (before.dag_id, before.run_id) or _has_results(session, gone):
             return  # another DagRun of its interval has begun
         if new.previous is not None and epoch_of(new.previous.interval[0]) == before.epoch:
-            if new.previous.run_id == before.run_id:
+            if (new.previous.dag_id, new.previous.run_id) == (before.dag_id, before.run_id):
                 raise Conflict(f"DagRun {before.run_id} was deleted while this task began: it begins anew")
-            gone.dag_id, gone.run_id, gone.deleted_at = new.previous.dag_id, new.previous.run_id, None
+            if gone.pinned is not None:
+                free_run(session, services, gone, GONE)
+            hand_over(session, gone, new.previous.owner, new.task_prefix)
             return
         if gone.pinned is not None:
             free_run(session, services, gone, GONE)

@@ -1,10 +1,13 @@
 """An epoch before that never was: its DagRun was deleted in Airflow, and nothing of it had been committed."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 from tests.weir.restoring import EPOCHS, aircraft, states_of
 
-from weir.errors import Conflict, Misconfigured
+from weir.errors import Conflict, Misconfigured, Retryable
 from weir.formats.codec import run_record_from_json
 from weir.formats.paths import record_path
 from weir.ledger.database.tables import RunRow
@@ -191,6 +194,84 @@ def test_a_run_that_was_created_again_is_awaited_under_its_new_id(days, waiting)
     assert is_green(days, third)
 
 
+def begun_and_deleted(days):
+    """The second day is pinned and has committed nothing when its DagRun is deleted; the third knows it.
+
+    A run with other parameters is created in its place. Answers both runs.
+    """
+    days.airflow.deploy(aircraft(parameters={"p": "old"}))
+    days.airflow.dag_run(1)
+    rest(days)
+
+    def dies(_key):
+        raise Killed
+
+    second = days.airflow.dag_run(2)
+    days.airflow.during = dies
+    days.airflow.step(days.airflow.task(second, "flights"))
+    days.airflow.during = lambda _key: None
+    days.airflow.queued.add(second)
+    third = days.airflow.dag_run(3)
+    days.airflow.step(days.airflow.task(third, "flights"))
+    days.airflow.delete(second)
+    days.airflow.deploy(aircraft(parameters={"p": "new"}))
+    return days.airflow.dag_run(2, is_queued=True, kind="manual"), third
+
+
+def test_a_run_that_was_created_again_is_pinned_with_its_own_parameters(days):
+    again, third = begun_and_deleted(days)
+    days.airflow._previous = lambda run_id: previous_of(days, run_id)
+    rest(days)
+    assert run_row(days, 2).run_id == again
+    assert run_row(days, 2).pinned is None  # it was handed over before the new run began
+    days.airflow.queued.discard(again)
+    rest(days)
+    assert is_green(days, again)
+    assert is_green(days, third)
+    assert run_row(days, 2).parameters == {"p": "new"}
+    assert set(days.airflow.executed(again).values()) == {1}  # no try of the deleted run stood in the way
+
+
+def test_a_run_that_was_created_again_has_the_interval_and_the_tasks_of_the_new_one(days):
+    again, third = begun_and_deleted(days)
+    days.airflow._previous = lambda run_id: shorter(previous_of(days, run_id))
+    days.airflow.step(days.airflow.task(third, AIRCRAFT, 0))
+    row = run_row(days, 2)
+    assert row.run_id == again
+    assert row.interval_end - row.interval_start == timedelta(hours=12)
+
+
+def test_a_run_that_was_given_up_and_created_again_is_handed_over_where_a_later_run_is_pinned(days, waiting):
+    second, third = waiting
+    days.airflow.delete(second)
+    days.airflow.delete(third)
+    days.airflow._previous = lambda run_id: shorter(previous_of(days, run_id))
+    adopt(days.services, f"ladder@{EPOCHS[2]}")
+    third = days.airflow.dag_run(3)
+    days.airflow.step(days.airflow.task(third, "flights"))
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+    again = days.airflow.dag_run(2, is_queued=True, kind="manual")
+    days.airflow.delete(third)
+    adopt(days.services, f"ladder@{EPOCHS[2]}")
+    third = days.airflow.dag_run(3)
+    days.airflow.step(days.airflow.task(third, "flights"))
+    row = run_row(days, 2)
+    assert (predecessors(days)[EPOCHS[2]], row.run_id) == (EPOCHS[1], again)
+    assert row.interval_end - row.interval_start == timedelta(hours=12)
+
+
+def shorter(previous):
+    """The run before, which lasts half a day: a person has created it by hand."""
+    if previous is None:
+        return None
+    return replace(previous, interval=(previous.interval[0], previous.interval[0] + timedelta(hours=12)))
+
+
+def run_row(days, day):
+    with days.ledger.transaction() as session:
+        return session.get_one(RunRow, f"ladder@{EPOCHS[day - 1]}")
+
+
 def previous_of(days, run_id):
     """Airflow's answer where runs of several kinds are mixed: the newest earlier one by its day."""
     from weir.ledger.runs import PreviousRun
@@ -213,6 +294,51 @@ def test_a_run_of_a_dag_that_was_renamed_is_given_up_where_airflow_knows_that_da
     rest(days)
     assert is_green(days, third)
     assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+
+
+def test_a_run_of_a_dag_that_was_renamed_is_awaited_under_the_new_name_where_its_run_has_the_same_id(days, waiting):
+    second, third = waiting
+    with days.ledger.transaction("ladder") as session:
+        session.get_one(RunRow, f"ladder@{EPOCHS[1]}").dag_id = "former"
+    exists = days.airflow.exists
+    days.airflow.exists = lambda dag, run: None if dag == "former" else exists(dag, run)
+    rest(days)
+    assert run_row(days, 2).dag_id == "dag"
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+    days.airflow.queued.discard(second)
+    rest(days)
+    assert is_green(days, second)
+    assert is_green(days, third)
+
+
+@pytest.fixture(params=[Misconfigured, Retryable])
+def unanswered(days, request):
+    """The third day knows the second, which is queued, and Airflow does not say whether it exists; answers both."""
+    second, third = days.airflow.dag_run(2, is_queued=True), days.airflow.dag_run(3)
+    days.airflow.step(days.airflow.task(third, "flights"))
+
+    def refuses(_dag, _run):
+        raise request.param("403: the account may not see the DAG, or no answer at all")
+
+    days.airflow.exists = refuses
+    return second, third
+
+
+def test_a_begin_goes_on_and_waits_where_airflow_does_not_answer_about_the_run_before(days, unanswered):
+    second, third = unanswered
+    days.airflow.step(days.airflow.task(third, AIRCRAFT, 0))
+    assert days.airflow.task(third, AIRCRAFT, 0).state == "up_for_reschedule"
+    assert (run_row(days, 2).run_id, run_row(days, 2).deleted_at) == (second, None)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
+
+
+def test_a_run_of_a_renamed_dag_is_not_given_up_where_airflow_does_not_answer_about_it(days, unanswered):
+    _, third = unanswered
+    with days.ledger.transaction("ladder") as session:
+        session.get_one(RunRow, f"ladder@{EPOCHS[1]}").dag_id = "former"
+    days.airflow.step(days.airflow.task(third, AIRCRAFT, 0))
+    assert (run_row(days, 2).dag_id, run_row(days, 2).deleted_at) == ("former", None)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
 
 
 def test_a_process_that_has_seen_the_run_before_it_was_deleted_begins_anew(days, waiting):
