@@ -6,7 +6,7 @@ from sqlalchemy import select
 from weir.attempts import notes
 from weir.attempts.notes import NOT_CLOSED, annotate, annotate_open_runs
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import DataflowRow, RunRow
 
 RUN = "ladder@20130101T000000Z"
 
@@ -154,6 +154,8 @@ def test_many_open_runs_of_one_dataflow_keep_no_other_dataflow_from_its_notes(wo
     monkeypatch.setattr(notes, "_MOST", 1)
     run, _ = failed_finally_without_a_note(world)
     with world.ledger.transaction("ladder") as session:
+        session.add(DataflowRow(name="other", store_id="any"))
+        session.flush()
         session.scalars(select(RunRow)).one().dataflow = "other"
     newer, _ = failed_finally_without_a_note(world, 2)
     newest, _ = failed_finally_without_a_note(world, 3)
