@@ -118,7 +118,7 @@ def test_spark_work_whose_input_has_changed_is_interrupted_at_the_next_heartbeat
     assert type(stopped.value.__cause__).__name__ == "Fenced"
     with services.ledger.transaction() as session:
         session_id = session.scalars(select(AttemptRow.session_id).where(AttemptRow.region == "joined-delays")).one()
-    ended = SparkSession.builder.remote(f"{server.url}/;user_id=weir;session_id={session_id}").create()
+    ended = SparkSession.builder.remote(f"{server.url};user_id=weir;session_id={session_id}").create()
     with pytest.raises(PySparkException, match="SESSION_CLOSED"):
         ended.range(1).collect()
     ended.client.close()  # or this process asks the server for ten minutes when both end
