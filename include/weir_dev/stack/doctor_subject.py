@@ -40,6 +40,7 @@ def local_stack(stack: Stack) -> Subject:
         about=f"the local stack in {stack.folder}",
         environment=environment,
         is_served=is_kept,
+        has_databases=is_kept or not needs_postgres(stack.request),
         connections=(_SUBMITTING,) if has_submission else (),
         findings=(finding,),
     )
@@ -69,8 +70,6 @@ def _environment_of(state: StackState) -> dict[str, str] | None:
 def _environment_to_be(stack: Stack) -> dict[str, str] | None:
     if not (stack.folder / CREDENTIALS_FILE).exists():
         return None  # it was never started: nothing of it is there, and looking makes nothing
-    if needs_postgres(stack.request):
-        return None  # what would be asked is in a server that does not run
     ports = dict.fromkeys(stack_ports(stack.request), 0) | stack.state.ports
     return component_environment(stack.request, ports, stack.credentials, os.environ)
 

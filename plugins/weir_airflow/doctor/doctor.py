@@ -18,7 +18,7 @@ from weir.doctor.api import SETTINGS, ledger_findings
 from weir.doctor.examination import Check, Finding, Secrecy, examine, ok, problem
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.store import store_checks
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.store.store import Store
 
 if TYPE_CHECKING:
@@ -36,15 +36,17 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m weir_airflow.doctor.doctor", description=__doc__)
     parser.add_argument("--offline", action="store_true", help="Airflow and Spark do not run: skip their checks")
     parser.add_argument("--connection", action="append", default=[], help="another connection to Spark to check")
+    parser.add_argument("--without-databases", action="store_true", help="nor do those of ledger and Airflow")
     given = parser.parse_args(arguments)
     findings = _reserve_standard_output()
-    _enable_connections_in_database()
+    if not given.without_databases:
+        _enable_connections_in_database()
 
     def write(finding: Finding) -> None:
         findings.write(json.dumps(finding.to_json()) + "\n")
         findings.flush()
 
-    Doctor(write, is_offline=given.offline).examine(given.connection)
+    Doctor(write, is_offline=given.offline, has_ledger=not given.without_databases).examine(given.connection)
     sys.stderr.flush()
     os._exit(0)
 
@@ -52,10 +54,11 @@ def main(arguments: Sequence[str]) -> None:
 class Doctor:
     """Checks the settings, then everything that they name."""
 
-    def __init__(self, write: Callable[[Finding], None], *, is_offline: bool) -> None:
+    def __init__(self, write: Callable[[Finding], None], *, is_offline: bool, has_ledger: bool = True) -> None:
         self._write = write
         self._secrecy = Secrecy()
         self._is_offline = is_offline
+        self._has_ledger = has_ledger
         self._settings: Settings | None = None
 
     def examine(self, connections: Sequence[str]) -> None:
@@ -95,8 +98,9 @@ class Doctor:
     def _areas(self, found: Settings, connections: Sequence[str]) -> Iterator[list[Check]]:
         ledger = LedgerExam(found.ledger, is_served=not self._is_offline)
         store = Store.open(found.store, found.store_options)
-        yield ledger.checks()
-        yield store_checks(store, ledger.store_ids)
+        if self._has_ledger:
+            yield ledger.checks()
+        yield store_checks(store, ledger.store_ids if self._has_ledger else _no_ledger)
         if self._is_offline:
             return
         yield self._api_checks(found, ledger)
@@ -137,6 +141,10 @@ def _reserve_standard_output() -> IO[str]:
     kept = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return kept
+
+
+def _no_ledger() -> tuple[str, ...]:
+    raise Retryable("the ledger is in a server that does not run")
 
 
 def _enable_connections_in_database() -> None:

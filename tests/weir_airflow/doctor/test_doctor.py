@@ -68,6 +68,13 @@ def test_offline_no_server_is_asked(environment):
     assert {area for area, _ in examined(environment, "--offline")} == {"settings", "ledger", "store"}
 
 
+def test_without_databases_the_place_of_the_store_is_told_and_its_id_is_not_judged(environment):
+    found = examined(environment, "--offline", "--without-databases")
+    assert {area for area, _ in found} == {"settings", "store"}
+    assert found["store", "marker"].status is Status.UNKNOWN
+    assert found["store", "place"].status is Status.OK
+
+
 def test_without_settings_it_says_how_to_set_them(environment):
     bare = {key: value for key, value in environment.items() if not key.startswith("WEIR_")}
     found = examined(bare)

@@ -62,12 +62,14 @@ _LEAST_WIDTH: Final = 24
 class Subject:
     """The deployment to examine. `environment` is that of a worker, None if a local stack was never started.
 
-    `is_served` says whether Airflow and Spark are meant to run; `connections` are more ids of connections to Spark.
+    `is_served` says whether Airflow and Spark are meant to run, `has_databases` whether the ledger and Airflow's
+    database can be asked; `connections` are more ids of connections to Spark.
     """
 
     about: str
     environment: Mapping[str, str] | None
     is_served: bool
+    has_databases: bool = True
     connections: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
@@ -112,8 +114,9 @@ def examined(subject: Subject, connections: Sequence[str] = ()) -> list[Finding]
     if subject.environment is None:
         return in_order([*subject.findings, *examine(areas)])
     arguments = () if subject.is_served else ("--offline",)
+    without = () if subject.has_databases else ("--without-databases",)
     more = [word for each in (*subject.connections, *connections) for word in ("--connection", each)]
-    airflow = AirflowProcess(subject.environment, [*arguments, *more])
+    airflow = AirflowProcess(subject.environment, [*arguments, *without, *more])
     areas.append([Check(_AIRFLOW, "process", airflow.findings, seconds=_AIRFLOW_SECONDS)])
     try:
         return in_order([*subject.findings, *examine(areas)])

@@ -130,6 +130,7 @@ def test_a_stack_that_is_down_has_the_environment_that_it_would_have(stack):
     subject = local_stack(stack)
     assert subject.environment["WEIR_STORE"] == stack.store_url
     assert not subject.is_served
+    assert not subject.has_databases  # they are in a server that does not run
     assert "spark_default" in subject.connections
 
 
