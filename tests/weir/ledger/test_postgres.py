@@ -4,7 +4,7 @@ import multiprocessing
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 
 import pytest
@@ -61,13 +61,21 @@ def count(ledger, name="ladder"):
 
 def together(processes, work, *args):
     """Run `work` in forked processes, which share what is open here."""
+    require_end(start(processes, work, *args))
+
+
+def start(processes, work, *args):
     context = multiprocessing.get_context("fork")
     started = [context.Process(target=work, args=(*args, number)) for number in range(processes)]
     for each in started:
         each.start()
+    return started
+
+
+def require_end(started):
     for each in started:
         each.join()
-    assert [each.exitcode for each in started] == [0] * processes
+    assert [each.exitcode for each in started] == [0] * len(started)
 
 
 def first_begin(ledger, _number=0):
@@ -315,8 +323,14 @@ def patient_writer(url, _number):
 def test_more_writers_than_connections_all_have_their_turn(tmp_path):
     few = {"max_connections": "4", "superuser_reserved_connections": "0", "max_wal_senders": "0"}
     with running_postgres(tmp_path, few) as server, new_postgres_url(server) as url:
-        together(12, patient_writer, url)
-        assert "too many clients" in (tmp_path / "postgres.log").read_text()
+        with ExitStack() as taken:
+            for _ in range(4):
+                taken.enter_context(server.connect())
+            started = start(12, patient_writer, url)
+            while "too many clients" not in (tmp_path / "postgres.log").read_text():
+                assert any(each.is_alive() for each in started)
+                started[0].join(0.05)
+        require_end(started)
         assert count(Ledger.open(url)) == 60
 
 
