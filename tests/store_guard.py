@@ -30,6 +30,11 @@ def _still_open():
     return [each for each in getattr(_open, "connections", ()) if not each.closed and each.in_transaction()]
 
 
+def forget(session):
+    """This thread no longer has the transaction of a session: somebody else ends it."""
+    _open.connections = [each for each in _still_open() if each is not session.connection()]
+
+
 def _require_none(what):
     if _still_open():
         raise StoreInTransaction(f"the store is to {what} while this thread has a writing transaction of the ledger")

@@ -3,6 +3,8 @@
 import threading
 from contextlib import contextmanager
 
+from tests import store_guard
+
 from weir.errors import Retryable
 from weir.ledger.ledger import Ledger
 
@@ -40,6 +42,7 @@ class LateLedger(Ledger):
         session = self._begun(dataflow)
         yield session
         session.flush()
+        store_guard.forget(session)
         self._late = threading.Thread(target=self._end, args=(session,))
         self._late.start()
         raise Retryable("the ledger does not answer: server closed the connection unexpectedly")

@@ -17,20 +17,18 @@ from weir.coordination.values import (
     Committed,
     DeliveredClear,
     Evaluated,
+    FailedTry,
     FailureDecision,
-    TaskKey,
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
 from weir.recovery import pending_clears
-from weir.restarts.strategy import RestartStrategy
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
 from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
-from weir.topology.ids import Epoch
 
 
 class Coordinator:
@@ -68,21 +66,13 @@ class Coordinator:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
         return close.close(self._services, request, clearer)
 
-    def fail(
-        self,
-        dataflow: str,
-        key: TaskKey,
-        try_number: int,
-        error: BaseException,
-        strategy: RestartStrategy,
-        epoch: Epoch | None = None,
-    ) -> FailureDecision:
+    def fail(self, failed: FailedTry) -> FailureDecision:
         """Record a failed try and decide what follows; deliver the pending clears next. Raises Retryable."""
-        decision = failure.fail(self._services, dataflow, key, try_number, error, strategy, epoch)
-        if not isinstance(error, StoreFull):
+        decision = failure.fail(self._services, failed)
+        if not isinstance(failed.error, StoreFull):
             return decision
         return replace(
-            decision, reason=f"{decision.reason}; {reclaim_space_after_store_full(self._services, dataflow)}"
+            decision, reason=f"{decision.reason}; {reclaim_space_after_store_full(self._services, failed.dataflow)}"
         )
 
     def override(

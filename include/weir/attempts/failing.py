@@ -7,19 +7,16 @@ process, after every failure but a kill; after a kill the next begin books it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weir.attempts.notes import SAYS, annotate
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import deliver_clears
-from weir.coordination.values import Action, FailureDecision, TaskKey
+from weir.coordination.values import Action, FailedTry, FailureDecision
 from weir.errors import Fenced, Retryable, WeirError
 from weir.execution.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
-from weir.recovery.pending_clears import NOTE_LENGTH
-from weir.restarts.strategy import RestartStrategy
 from weir.secrecy import without_secrets
-from weir.topology.ids import Epoch
 
 LEDGER_DELAY: Final = 5.0
 """Seconds before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""
@@ -35,21 +32,6 @@ Consult = Callable[[FailureDecision], tuple[FailureDecision, str]]
 
 Enrich = Callable[[Mapping[str, str]], Enriched]
 """Asks the user's enrichers for more labels, given the built-in ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedTry:
-    """A try of a task instance that has failed, with the restart strategy that decides about it.
-
-    `epoch` is None where its DagRun has no data interval.
-    """
-
-    dataflow: str
-    key: TaskKey
-    try_number: int
-    error: BaseException
-    strategy: RestartStrategy
-    epoch: Epoch | None = None
 
 
 def decide_failure(
@@ -84,9 +66,7 @@ def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: E
 
     Raises Retryable, or as the coordinator does, where the failure cannot be booked.
     """
-    decision = task.coordinator.fail(
-        failed.dataflow, failed.key, failed.try_number, failed.error, failed.strategy, failed.epoch
-    )
+    decision = task.coordinator.fail(failed)
     decision, answer = consult(decision)
     reason = without_secrets(f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}")
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")
@@ -128,4 +108,4 @@ def note_of(decision: FailureDecision, reason: str, labels: Mapping[str, str]) -
     decided = "tried again" if decision.action is Action.RETRY else "not tried again"
     own = shown({key: value for key, value in labels.items() if key not in BUILT_IN})
     head = f"{SAYS}{labels.get(TYPE, 'failed')}, {decided}{f' ({own})' if own else ''}. "
-    return without_secrets(f"{head}{reason}")[:NOTE_LENGTH]
+    return f"{head}{reason}"

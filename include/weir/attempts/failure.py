@@ -20,7 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services, attempt_folder
-from weir.coordination.values import Action, FailureDecision, TaskKey
+from weir.coordination.values import Action, FailedTry, FailureDecision
 from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
 from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
 from weir.execution.labels import built_in_labels
@@ -43,7 +43,6 @@ from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.secrecy import without_secrets
 from weir.store.errors import NotFound
-from weir.topology.ids import Epoch
 from weir.topology.regions import RegionId
 
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
@@ -67,43 +66,17 @@ _JITTER = 0.1
 """The jitter factor of a delay: tasks that lost the same server do not all return at once."""
 
 
-def fail(
-    services: Services,
-    dataflow: str,
-    key: TaskKey,
-    try_number: int,
-    error: BaseException,
-    strategy: RestartStrategy,
-    epoch: Epoch | None = None,
-) -> FailureDecision:
-    """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer.
-
-    `epoch` is for a try that failed before it was registered; None where its DagRun has no interval.
-    """
+def fail(services: Services, failed: FailedTry) -> FailureDecision:
+    """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer."""
+    dataflow, error = failed.dataflow, failed.error
     failure = classify(error)
     if failure is FailureClass.FENCED:
         return FailureDecision(action=Action.NOTHING, delay_seconds=UNREGISTERED_DELAY, reason=f"fenced: {error}")
     with services.ledger.transaction() as session:
-        row = _attempt(session, dataflow, key, try_number)
+        row = _attempt(session, failed)
         run = None if row is None else run_by_id(session, row.run)
     if row is None or run is None:
-        with services.ledger.transaction(dataflow) as session:
-            record_failed_begin(
-                session,
-                FailedBeginRow(
-                    dataflow=dataflow,
-                    epoch=epoch,
-                    dag_id=key.dag_id,
-                    run_id=key.run_id,
-                    task_id=key.task_id,
-                    map_index=key.map_index,
-                    try_number=try_number,
-                    failed_at=services.now(),
-                    failure=failure.value,
-                    error=_message_of(error),
-                ),
-            )
-        return _unregistered(failure, error)
+        return _fail_unregistered(services, failed, failure)
     if row.state not in LIVE:
         return already_ended(row)
     if isinstance(error, ResultUnavailable):
@@ -116,7 +89,7 @@ def fail(
         if isinstance(error, Conflict):
             # Else a damaged result that the ledger calls finished would be read, and refused, again and again.
             record_losses(session, error.damaged, services.now())
-        decision = book(session, services, row.id, failure, error, strategy)
+        decision = book(session, services, row.id, failure, error, failed.strategy)
         booked = session.get(AttemptRow, row.id)
         if booked is not None and booked.state == AttemptState.RETRYING.value:
             restart_others(session, services, run, booked, failure)
@@ -126,25 +99,41 @@ def fail(
     return decision
 
 
-def _attempt(session: Session, dataflow: str, key: TaskKey, try_number: int) -> AttemptRow | None:
+def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:
+    key = failed.key
     query = (
         select(AttemptRow)
         .join(RunRow, RunRow.id == AttemptRow.run)
         .where(
-            RunRow.dataflow == dataflow,
+            RunRow.dataflow == failed.dataflow,
             RunRow.dag_id == key.dag_id,
             RunRow.run_id == key.run_id,
             AttemptRow.task_id == key.task_id,
             AttemptRow.map_index == key.map_index,
-            AttemptRow.try_number == try_number,
+            AttemptRow.try_number == failed.try_number,
         )
     )
     return session.scalar(query)
 
 
-def _unregistered(failure: FailureClass, error: BaseException) -> FailureDecision:
+def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureClass) -> FailureDecision:
+    key = failed.key
+    row = FailedBeginRow(
+        dataflow=failed.dataflow,
+        epoch=failed.epoch,
+        dag_id=key.dag_id,
+        run_id=key.run_id,
+        task_id=key.task_id,
+        map_index=key.map_index,
+        try_number=failed.try_number,
+        failed_at=services.now(),
+        failure=failure.value,
+        error=_message_of(failed.error),
+    )
+    with services.ledger.transaction(failed.dataflow) as session:
+        record_failed_begin(session, row)
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
-    reason = without_secrets(str(error))
+    reason = without_secrets(str(failed.error))
     return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=reason, failure=failure)
 
 

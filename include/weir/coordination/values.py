@@ -20,7 +20,7 @@ from weir.ledger.runs import PreviousRun, Run
 from weir.restarts.answer import Refusal
 from weir.restarts.strategy import RestartStrategy
 from weir.store.probe import PartitionRef
-from weir.topology.ids import AttemptId, RunId
+from weir.topology.ids import AttemptId, Epoch, RunId
 from weir.topology.regions import RegionId, Topology
 
 
@@ -211,6 +211,21 @@ class Action(Enum):
     RETRY = "retry"
     FAIL = "fail"
     NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTry:
+    """A try of a task instance that has failed, with the restart strategy that decides about it.
+
+    `epoch` tells the run of a try that failed before it was registered; None where the DagRun has no data interval.
+    """
+
+    dataflow: str
+    key: TaskKey
+    try_number: int
+    error: BaseException
+    strategy: RestartStrategy
+    epoch: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

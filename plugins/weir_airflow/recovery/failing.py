@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 
-from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.failing import book_failure, decide_failure
 from weir.attempts.failure import may_be_overridden
 from weir.attempts.notes import annotate
-from weir.coordination.values import Action
+from weir.coordination.values import Action, FailedTry
 from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
 from weir.ledger.runs import epoch_of
 from weir_airflow.tasks.context import TaskContext, airflow_api
@@ -58,9 +58,17 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
         limit = strategy.limits.per_task
         most = max_tries if limit is None else limit
         policy, coordinator = declared.recovery.retry_policy, task_context.coordinator
+        failed = FailedTry(
+            dataflow=declared.flow.name,
+            key=task_key(context),
+            try_number=try_number,
+            error=exception,
+            strategy=strategy,
+            epoch=_epoch(context),
+        )
         return book_failure(
             AirflowTask(task_context, _no_log),
-            FailedTry(declared.flow.name, task_key(context), try_number, exception, strategy, _epoch(context)),
+            failed,
             lambda decision: user_policy_decision(coordinator, policy, decision, exception, most, context),
             lambda labels: labels_of_enrichers(task_context.recovery.failure_enrichers, labels, exception, context),
         )

@@ -6,12 +6,13 @@ import pytest
 from sqlalchemy import select
 
 from weir.attempts.attempt import run_attempt
-from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.failing import book_failure, decide_failure
 from weir.coordination.values import Action, FailureDecision
 from weir.errors import Fenced, Internal, Misconfigured, Retryable
 from weir.execution.labels import Enriched
 from weir.ledger.database.tables import FailedBeginRow
 from weir.restarts.strategy import FixedDelay
+from weir.testing.fakes.task_ports import failed_try
 
 TASK = "numbers"
 BUG = ValueError("bad row")
@@ -25,8 +26,8 @@ def failed(driven):
     with pytest.raises(ValueError, match="bad row"):
         run_attempt(driven.until(TASK).ports, driven.engine, "flow", driven.request(TASK), print)
     driven.steps.clear()
-    key = driven.airflow.task(driven.run, TASK).key
-    return FailedTry("flow", key, 1, BUG, FixedDelay(3, 7_000))
+    task = driven.airflow.task(driven.run, TASK)
+    return failed_try("flow", driven.airflow.request(task), BUG, FixedDelay(3, 7_000))
 
 
 def stays(decision):

@@ -19,6 +19,7 @@ from weir.restarts.answer import Budgets, Refusal
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
 from weir.testing.fakes.airflow import Killed
+from weir.testing.fakes.task_ports import failed_try
 from weir.topology.regions import RegionId
 
 
@@ -232,7 +233,7 @@ def test_each_failure_is_labelled_in_the_ledger(world):
 
 
 @pytest.fixture
-def failed_try(world):
+def failed_by(world):
     """A try of `weather` that is booked as failed, by a strategy; answers the decision."""
 
     def make(strategy, error=None):
@@ -240,7 +241,8 @@ def failed_try(world):
         task = world.airflow.task(run, "weather")
         task.try_number, task.state = task.try_number + 1, "running"
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
-        return world.airflow.coordinator.fail("ladder", task.key, task.try_number, error or ValueError(), strategy)
+        failed = failed_try("ladder", world.airflow.request(task), error or ValueError(), strategy)
+        return world.airflow.coordinator.fail(failed)
 
     return make
 
@@ -260,9 +262,9 @@ def named_as(kind):
     ],
 )
 def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(
-    world, failed_try, error, cause, is_refused
+    world, failed_by, error, cause, is_refused
 ):
-    failed_try(NoRestart(), error)
+    failed_by(NoRestart(), error)
     with world.ledger.transaction() as session:
         row = session.query(AttemptRow).filter_by(region="weather").one()
         state = run_state(session, run_by_id(session, row.run))
@@ -270,8 +272,8 @@ def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(
         assert state.region(RegionId("weather", 0)).is_refused is is_refused
 
 
-def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_try):
-    decision = failed_try(FixedDelay(1, 0))
+def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_by):
+    decision = failed_by(FixedDelay(1, 0))
     labels = world.airflow.coordinator.label("ladder", decision.attempt, {"owner": "routes", "type": "other"})
     assert labels == {"type": "application", "exception": "ValueError", "owner": "routes"}
     assert rows_of(world, "weather")[-1].labels == labels
@@ -281,8 +283,8 @@ def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, fail
 @pytest.mark.parametrize(
     ("action", "state"), [(Action.RETRY, AttemptState.RETRYING), (Action.FAIL, AttemptState.FAILED)]
 )
-def test_a_user_policy_overrides_the_decision_about_an_applications_failure(world, failed_try, strategy, action, state):
-    decision = failed_try(strategy)
+def test_a_user_policy_overrides_the_decision_about_an_applications_failure(world, failed_by, strategy, action, state):
+    decision = failed_by(strategy)
     after = world.airflow.coordinator.override("ladder", decision, action, 3, "mine")
     assert (after.action, after.delay_seconds, after.reason) == (action, 3, "mine")
     assert rows_of(world, "weather")[-1].state == state.value
@@ -301,24 +303,24 @@ def test_a_user_policy_overrides_the_decision_about_an_applications_failure(worl
 )
 @pytest.mark.parametrize("action", [Action.RETRY, Action.FAIL])
 def test_a_user_policy_overrides_neither_limits_nor_recovery_nor_fatal_failures(
-    world, failed_try, strategy, error, refusal, action
+    world, failed_by, strategy, error, refusal, action
 ):
-    decision = failed_try(strategy, error)
+    decision = failed_by(strategy, error)
     assert decision.refusal is refusal
     before = rows_of(world, "weather")[-1].state
     assert world.airflow.coordinator.override("ladder", decision, action, 3, "mine") == decision
     assert rows_of(world, "weather")[-1].state == before
 
 
-def test_a_user_policy_that_answers_too_late_changes_nothing(world, failed_try):
-    decision = failed_try(FixedDelay(9))
+def test_a_user_policy_that_answers_too_late_changes_nothing(world, failed_by):
+    decision = failed_by(FixedDelay(9))
     with world.ledger.transaction("ladder") as session:
         session.get(AttemptRow, decision.attempt).state = AttemptState.COMMITTED.value
     assert world.airflow.coordinator.override("ladder", decision, Action.FAIL, 0, "mine") == decision
 
 
-def test_failures_of_a_task_are_counted_for_a_policy_of_the_users_own(failed_try):
-    assert [failed_try(FixedDelay(9)).failures for _ in range(3)] == [1, 2, 3]
+def test_failures_of_a_task_are_counted_for_a_policy_of_the_users_own(failed_by):
+    assert [failed_by(FixedDelay(9)).failures for _ in range(3)] == [1, 2, 3]
 
 
 def test_budgets_are_as_documented_by_default():

@@ -18,6 +18,7 @@ from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
 from weir.testing.fakes.airflow import FakeAirflow, Killed
+from weir.testing.fakes.task_ports import failed_try
 
 
 def fan(parallelism=10, **options):
@@ -265,7 +266,7 @@ def test_ten_consumers_that_fail_together_cause_one_restart_and_one_incident(sce
     found = scene()
     airflow = found.airflow
     for task, error in begin_without(found):
-        airflow.coordinator.fail("ladder", task.key, task.try_number, error, airflow.strategy)
+        airflow.coordinator.fail(failed_try("ladder", airflow.request(task), error, airflow.strategy))
         task.state = "up_for_retry"
     airflow.run_until_quiet()
     assert found.again()["weather[0]"] == 1
@@ -292,7 +293,7 @@ def test_ten_processes_that_fail_at_once_cause_one_restart_and_one_incident(scen
         try:
             airflow.coordinator.begin(airflow.request(task), airflow)
         except Exception as error:  # noqa: BLE001 - as an operator does
-            airflow.coordinator.fail("ladder", task.key, task.try_number, error, airflow.strategy)
+            airflow.coordinator.fail(failed_try("ladder", airflow.request(task), error, airflow.strategy))
             failures.append(error)
 
     threads = [threading.Thread(target=attempt, args=(task,)) for task in tasks]

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
-from weir.coordination.values import BeginRequest, Begun, TaskKey
+from weir.coordination.values import BeginRequest, Begun, FailedTry, TaskKey
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Conflict, Fenced, Retryable
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
@@ -104,8 +104,15 @@ def persist(url, folder, flow, subtask):
 
 
 def book(writer, number, error):
+    failed = FailedTry(
+        dataflow=writer.flow.name,
+        key=writer.key,
+        try_number=number,
+        error=error,
+        strategy=RestartStrategy.default(),
+    )
     with suppress(Retryable):  # the next begin finds the try without an end
-        writer.coordinator.fail(writer.flow.name, writer.key, number, error, RestartStrategy.default())
+        writer.coordinator.fail(failed)
 
 
 def has_committed(writer, number):

@@ -14,7 +14,7 @@ from weir.attempts.attempt import run_attempt
 from weir.attempts.closing import run_close
 from weir.attempts.compacting import run_compaction
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.failing import FailedTry, book_failure, decide_failure
+from weir.attempts.failing import book_failure, decide_failure
 from weir.attempts.notes import annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
@@ -24,6 +24,7 @@ from weir.coordination.values import (
     BeginRequest,
     Begun,
     Committed,
+    FailedTry,
     FailureDecision,
     SparkWork,
     TaskKey,
@@ -175,11 +176,23 @@ def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginR
     return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
 
 
+def failed_try(dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy) -> FailedTry:
+    """Return the try of a request as failed."""
+    return FailedTry(
+        dataflow=dataflow,
+        key=request.key,
+        try_number=request.try_number,
+        error=error,
+        strategy=strategy,
+        epoch=epoch_of(request.interval[0]),
+    )
+
+
 def answer_failure(
     task: TaskPorts, dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy
 ) -> FailureDecision:
     """Answer a failed try, as the retry policy does, without a policy and functions of the user's own."""
-    failed = FailedTry(dataflow, request.key, request.try_number, error, strategy, epoch_of(request.interval[0]))
+    failed = failed_try(dataflow, request, error, strategy)
     return decide_failure(
         error,
         request.max_tries - request.try_number,

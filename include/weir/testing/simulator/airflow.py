@@ -12,10 +12,9 @@ from enum import Enum
 from typing import Any
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailureDecision, TaskKey
+from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.formats.region_job import RegionReport
-from weir.restarts.strategy import RestartStrategy
 from weir.retention.release import Deleted, release
 from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
@@ -30,7 +29,6 @@ from weir.testing.fakes.task_ports import (
     run_task,
 )
 from weir.testing.simulator.process import Process, StageFailed
-from weir.topology.ids import Epoch
 
 
 class Api(Enum):
@@ -74,18 +72,10 @@ class SimulatedCoordinator(TaskCoordinator):
         with self._watched():
             return super().release(dataflow, runs)
 
-    def fail(
-        self,
-        dataflow: str,
-        key: TaskKey,
-        try_number: int,
-        error: BaseException,
-        strategy: RestartStrategy,
-        epoch: Epoch | None = None,
-    ) -> FailureDecision:
+    def fail(self, failed: FailedTry) -> FailureDecision:
         """Book a failure."""
         with self._watched():
-            return super().fail(dataflow, key, try_number, error, strategy, epoch)
+            return super().fail(failed)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Label a failure."""
