@@ -20,7 +20,7 @@ from weir_dev.stack.processes import record, send
 from weir_dev.stack.spark_cluster import worker_name
 from weir_dev.stack.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(900)]
 
 FLOWS = Path(__file__).parents[1] / "flows"
 SUBMITTED = "ladder_submitted"
@@ -89,9 +89,7 @@ def engine(request):
 by_connect = pytest.mark.parametrize("engine", ["connected"], indirect=True)
 
 
-def by_submit(test):
-    """Run a test by spark-submit, as a soak: each region starts a driver and its executors."""
-    return pytest.mark.soak(pytest.mark.parametrize("engine", ["submitted"], indirect=True)(test))
+by_submit = pytest.mark.parametrize("engine", ["submitted"], indirect=True)
 
 
 def kill_program(driver, name):
@@ -160,7 +158,6 @@ def test_a_killed_executor_costs_no_try(engine):
     assert after(engine, run_id, before) == {"doubled[0]": 1}
 
 
-@pytest.mark.soak
 @by_connect
 def test_a_killed_worker_costs_no_try(engine):
     run_id, before = engine.run(), engine.tries(engine.run())
@@ -197,7 +194,6 @@ def executors(driver):
     return running_executors([state.process(worker_name(number)) for number in range(1, WORKERS + 1)])
 
 
-@pytest.mark.soak
 def test_spark_submit_takes_one_try_each_and_publishes_what_spark_connect_does(connected, submitted):
     run_id = submitted.run()
     assert after(submitted, run_id, {}) == dict.fromkeys(submitted.tries(run_id), 1)

@@ -19,7 +19,7 @@ from weir_dev.servers.hung_file import hung_file
 from weir_dev.servers.small_disk import small_disk
 from weir_dev.stack.stack import Stack
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 FLOWS = Path(__file__).parents[1] / "flows"
 SECOND_DAY = "20240102T000000Z"

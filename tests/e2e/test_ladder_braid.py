@@ -44,6 +44,7 @@ def test_a_strand_that_fails_again_and_again_holds_no_other(braid):
     assert braid.totals() == expected_totals([0, 0, 0, 0])
 
 
+@pytest.mark.soak
 def test_a_strand_that_backtracks_holds_no_other(braid):
     from braid import expected_totals
 

@@ -73,6 +73,7 @@ def totals_task(tries):
     return next(task for task in tries if task.startswith("totals")).partition("[")[0]
 
 
+@pytest.mark.soak
 def test_changed_input_restarts_all_behind_it_and_is_published_anew(green):
     ladder, run_id, before = green
     ladder.change(add=int(ladder.settings().get("add", 0)) + 7)
@@ -94,6 +95,7 @@ def test_an_asset_event_follows_each_new_version_and_nothing_else(green):
     assert ladder.api.asset_events("ladder.sums") == events
 
 
+@pytest.mark.soak
 def test_an_input_that_changes_while_its_consumer_runs_is_never_published_stale(green):
     ladder, run_id, before = green
     ladder.hold("totals")
@@ -156,6 +158,7 @@ def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_stra
     assert set(since) == {"engine", None}
 
 
+@pytest.mark.soak
 def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
     """Pinned at 2; the DAG file says 3, then 1: the third subtask has nothing to do, the missing one is an error."""
     ladder, run_id, before = green
@@ -174,6 +177,7 @@ def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
     assert ladder.totals("20240102T000000Z") == expected(ladder)
 
 
+@pytest.mark.soak
 def test_several_losses_of_several_stages_are_repaired_together(green):
     ladder, run_id, before = green
     for stage, subtask in (("doubled", 0), ("doubled", 1), ("numbers", 1)):
@@ -196,6 +200,7 @@ def test_clearing_a_running_task_stops_its_spark_work(green):
     assert ladder.totals() == expected(ladder)
 
 
+@pytest.mark.soak
 def test_bad_functions_fail_at_once_with_advice(green):
     ladder, run_id, before = green
     ladder.change(functions={"doubled": "ladder:nothing"}, last_day="2024-01-03")

@@ -5,11 +5,10 @@ import shutil
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
-from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import new_ledger
+from weir.testing.fakes.ledgers import copied_ledger, new_ledger
 
 
 def ladder(parallelism: int = 2) -> Dataflow:
@@ -78,7 +77,7 @@ class Saved:
     def go_on(self, folder):
         """A world of its own, in a new folder."""
         shutil.copytree(self._folder, folder, dirs_exist_ok=True)
-        world = World(folder, self._flow, lambda: Ledger.open(f"sqlite:///{folder}/ledger.db"))
+        world = World(folder, self._flow, lambda: copied_ledger(folder / "ledger.db"))
         world._empty_ledger = world._empty_file
         world.content.update(self._content)
         for name, value in copy.deepcopy(self._airflow).items():

@@ -80,15 +80,23 @@ def maintain_checkpoints(services: Services, dataflow: str, *, is_thorough: bool
 
     Raises Retryable.
     """
+    lost = _abandon_lost(services, dataflow) if is_thorough else ()
     with services.ledger.transaction() as session:
         if session.scalar(select(CheckpointRow.id).where(CheckpointRow.dataflow == dataflow).limit(1)) is None:
             return CheckpointMaintenance()
         is_pending = bool(pending_checkpoints(session, dataflow))
-    abandoned = _abandon_pending(services, dataflow) if is_pending else ()
-    abandoned += _abandon_lost(services, dataflow) if is_thorough else ()
-    completed = _complete_again(services, dataflow)
+        outdated = _outdated(session, services, dataflow)
+    abandoned = (_abandon_pending(services, dataflow) if is_pending else ()) + lost
+    completed = _complete_again(services, outdated)
     subsumed = _subsume(services, dataflow)
     return CheckpointMaintenance(abandoned, completed, subsumed, _delete(services, dataflow))
+
+
+def complete_outdated(services: Services, runs: Iterable[str]) -> None:
+    """Complete the checkpoints again of those closed runs whose state was recomputed. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        outdated = {run for run in runs if _is_outdated(session, run)}
+    _complete_again(services, outdated)
 
 
 def _abandon_pending(services: Services, dataflow: str) -> tuple[int, ...]:
@@ -132,16 +140,19 @@ def _is_closing(session: Session, run: str) -> bool:
     return session.scalar(query.limit(1)) is not None
 
 
-def _complete_again(services: Services, dataflow: str) -> tuple[int, ...]:
-    """Checkpoint runs again whose state was recomputed, oldest epoch first: their checkpoints name other files.
+def _outdated(session: Session, services: Services, dataflow: str) -> set[str]:
+    """Return the runs to be checkpointed again: those whose state was recomputed, and those whose checkpoint was lost.
 
-    Also runs whose checkpoint was lost: the process that abandoned it may have been killed, or the run was busy.
+    The process that abandoned a lost one may have been killed, or the run was busy.
     """
-    with services.ledger.transaction() as session:
-        most = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
-        lost = runs_of_lost_checkpoints(session, dataflow, most)
-        runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
-        runs |= {run for run in lost if _may_be_checkpointed(session, run)}
+    most = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
+    lost = runs_of_lost_checkpoints(session, dataflow, most)
+    runs = {run for run in runs_with_checkpoints(session, dataflow) if _is_outdated(session, run)}
+    return runs | {run for run in lost if _may_be_checkpointed(session, run)}
+
+
+def _complete_again(services: Services, runs: Iterable[str]) -> tuple[int, ...]:
+    """Checkpoint runs again, oldest epoch first."""
     found = []
     for run in sorted(runs):
         with suppress(Conflict):  # an attempt is running in it: a later process tries again

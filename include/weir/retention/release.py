@@ -27,7 +27,7 @@ from weir.formats.paths import MANIFEST, folder_of
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
-from weir.retention.release_queries import is_all_kept, run_retention, runs_to_release, unpinned_release_decisions
+from weir.retention.release_queries import run_retention, runs_to_release, unpinned_release_decisions, without_all_kept
 from weir.retention.release_rules import ReleaseDecision, release_decisions
 from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
 from weir.store.errors import AlreadyExists, NotFound
@@ -87,29 +87,25 @@ def release(
 ) -> tuple[ResultRetention, ...]:
     """Release the results that are not needed, in `runs` or in all that may have any; return the decisions.
 
-    With `is_reclaiming`, space is needed: retention policies keep nothing. A dry release marks nothing. Of named
-    `runs`, as after each commit, nothing is returned if a policy keeps all. Raises Retryable.
+    With `is_reclaiming`, space is needed: retention policies keep nothing. A dry release marks nothing. In all others,
+    runs of which a policy keeps everything are left out. Raises Retryable.
     """
-    if runs is not None:
-        wanted, is_brief = list(runs), not (is_reclaiming or is_dry)
-    else:
-        with services.ledger.transaction() as session:
-            wanted, is_brief = runs_to_release(session, dataflow), False
-    found = (
-        _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, is_brief=is_brief) for run in wanted
-    )
+    with services.ledger.transaction() as session:
+        wanted = runs_to_release(session, dataflow) if runs is None else list(runs)
+        if wanted and not (is_reclaiming or is_dry):
+            settings = newest_dataflow_settings(session, dataflow, services.retention)
+            wanted = without_all_kept(session, dataflow, wanted, settings, services.now())
+    found = (_release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry) for run in wanted)
     return tuple(each for decisions in found for each in decisions)
 
 
-def _release_run(
-    services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, is_brief: bool
-) -> list[ResultRetention]:
+def _release_run(services: Services, run: str, *, is_reclaiming: bool, is_dry: bool) -> list[ResultRetention]:
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
-        settings = newest_dataflow_settings(session, dataflow_of(run), services.retention)
-        if row is None or (is_brief and is_all_kept(session, row, settings, now)):
+        if row is None:
             return []
+        settings = newest_dataflow_settings(session, dataflow_of(run), services.retention)
         if row.pinned is None:
             decisions = unpinned_release_decisions(session, run, now)
         else:
@@ -151,12 +147,14 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
 
     Keyed state stays while any of its files is in use: manifests of later epochs name it.
     """
-    services.store_id()  # an unmounted disk looks as if all were deleted already
     with services.ledger.transaction() as session:
         rows = _pending(session, dataflow, runs)
         pending = [_deleted(row) for row, _ in rows]
         has_state = any(may_be_keyed_state(*each) for each in rows) and has_kept_state(session, dataflow)
         recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
+    if not pending:
+        return ()
+    services.store_id()  # an unmounted disk looks as if all were deleted already
     if has_state:
         # Read after the release: a file that is not in use now is never used again.
         in_use = {folder_of(path) for path in live_state_files(services, dataflow)}
@@ -164,7 +162,7 @@ def delete_released(services: Services, dataflow: str, runs: Iterable[str] | Non
         in_parallel(lambda each: _is_noted(services, each), noted, services.store.workers)
         pending = [each for each in pending if each.folder not in in_use]
     in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
-    if pending:
+    if pending:  # without those in use
         services.store_id()  # or it was unmounted meanwhile
         with services.ledger.transaction(dataflow) as session:
             for each in pending:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.retention import RetainUntil
 from weir.dataflow.retention_settings import RetentionSettings
@@ -22,9 +22,9 @@ from weir.formats.checkpoint import SnapshotKind
 from weir.ledger.checkpoints import is_needed, is_retained, runs_of_lost_checkpoints
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
-from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
+from weir.ledger.runs import Run, epoch_of_run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
-from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult
+from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
 from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit uses them, and building a statement costs more than executing it.
@@ -38,11 +38,13 @@ _STORED = (
     .order_by(ResultRow.id)
 )
 
-_OLD = (
-    select(ResultRow.id)
-    .where(_OF_RUN, ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current.is_(False))
-    .limit(1)
-)
+_BRIEFLY = select(RunRow).options(defer(RunRow.pinned), defer(RunRow.parameters), defer(RunRow.abandoned))
+
+_FINISHED = ResultRow.run.in_(bindparam("runs", expanding=True)) & (ResultRow.state == PartitionState.FINISHED.value)
+
+_WITH_OLD = select(ResultRow.run).where(_FINISHED, ResultRow.is_current.is_(False)).distinct()
+
+_CURRENT_STAGES = select(ResultRow.run, ResultRow.stage).where(_FINISHED, ResultRow.is_current).distinct()
 
 _EVENTS = select(func.max(AttemptRow.began_at), func.max(AttemptRow.heard_at), func.max(AttemptRow.ended_at)).where(
     AttemptRow.run == bindparam("run")
@@ -77,6 +79,10 @@ _NEWEST_CURRENT = select(func.max(ResultRow.id)).where(_OF_RUN, ResultRow.is_cur
 
 _OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
 
+_RETAINED_EPOCHS = select(CheckpointRow.epoch).where(
+    CheckpointRow.dataflow == bindparam("dataflow"), _OWN, is_retained()
+)
+
 _NEEDED_BY = (
     select(CheckpointRow.number, CheckpointRow.results)
     .where(CheckpointRow.run == bindparam("run"), is_needed())
@@ -105,7 +111,7 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
         },
         needed_later=_needed_later(session, row, settings, now),
         closed_at=row.closed_at,
-        closed_after=_closed_after(session, row),
+        closed_after=None if row.closed_at is None else _closed_after(session, row),
         is_close_newest=_is_close_newest(session, row),
         last_event=last_event(session, row),
         is_deleted=row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
@@ -127,12 +133,37 @@ def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tup
     )
 
 
-def is_all_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
-    """Report whether a policy keeps all results of an open run: then nothing else has to be read."""
-    is_open = row.closed_at is None and row.deleted_at is None
-    if not is_open or settings.keep.until is RetainUntil.CONSUMED or session.scalar(_OLD, {"run": row.id}) is not None:
-        return False
-    return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
+def without_all_kept(
+    session: Session, dataflow: str, runs: Collection[str], settings: RetentionSettings, now: datetime
+) -> list[str]:
+    """Leave out the runs of which a policy keeps all stored results: nothing else of them has to be read."""
+    if settings.keep.until is RetainUntil.CONSUMED:
+        return list(runs)
+    rows = session.scalars(_BRIEFLY.where(RunRow.id.in_(runs), RunRow.deleted_at.is_(None)))
+    old = set(session.scalars(_WITH_OLD, {"runs": runs}))
+    kept = {row.id for row in rows if row.id not in old and _is_kept(session, row, settings, now)}
+    kept -= _with_subsumed_state(session, dataflow, kept)
+    return [run for run in runs if run not in kept]
+
+
+def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
+    """Report whether a policy keeps a run's current results that are no state."""
+    if row.closed_at is None:
+        return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
+    closed_after = _closed_after(session, row) if settings.keep.until is RetainUntil.RUNS else 0
+    return kept_by_policy(settings.keep, row.closed_at, closed_after, now) is not None
+
+
+def _with_subsumed_state(session: Session, dataflow: str, runs: Collection[str]) -> set[str]:
+    """Return those runs that have results of states, and whose own checkpoint is not the one that keeps them."""
+    retained = set(session.scalars(_RETAINED_EPOCHS, {"dataflow": dataflow}))
+    doubtful = [run for run in runs if retained and epoch_of_run(run) not in retained]
+    if not doubtful:
+        return set()
+    stages = session.execute(_CURRENT_STAGES, {"runs": doubtful}).all()
+    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(doubtful), RunRow.is_pinned))
+    states = {run: topology_of(content).states for run, content in pinned}
+    return {run for run, stage in stages if stage in states.get(run, ())}
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
@@ -246,9 +277,7 @@ def _read_over_previous(pinned: Mapping[str, Any] | None) -> set[str]:
     return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
 
 
-def _closed_after(session: Session, row: RunRow) -> int | None:
-    if row.closed_at is None:
-        return None
+def _closed_after(session: Session, row: RunRow) -> int:
     return session.scalar(_CLOSED_LATER, {"dataflow": row.dataflow, "epoch": row.epoch}) or 0
 
 

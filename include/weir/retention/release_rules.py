@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from weir.dataflow.retention import RetainUntil
+from weir.dataflow.retention import RetainUntil, RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.topology.regions import PartitionId, RegionId
@@ -224,9 +224,16 @@ class _Evaluation:
 
     def _by_policy(self) -> str | None:
         """Return why the policy keeps the results of a closed run."""
-        run, keep = self._run, self._settings.keep
-        if keep.until is RetainUntil.RUNS and run.closed_after is not None and run.closed_after < keep.runs:
-            return f"it is kept until {keep} of later epochs are closed"
-        if keep.until is RetainUntil.TIME and run.closed_at is not None and run.closed_at + keep.time > self._now:
-            return f"it is kept for {keep} after its run was closed"
-        return None
+        run = self._run
+        if run.closed_at is None or run.closed_after is None:
+            return None
+        return kept_by_policy(self._settings.keep, run.closed_at, run.closed_after, self._now)
+
+
+def kept_by_policy(keep: RetentionPolicy, closed_at: datetime, closed_after: int, now: datetime) -> str | None:
+    """Return why a policy keeps the unneeded results of a closed run; `closed_after` later epochs are."""
+    if keep.until is RetainUntil.RUNS and closed_after < keep.runs:
+        return f"it is kept until {keep} of later epochs are closed"
+    if keep.until is RetainUntil.TIME and closed_at + keep.time > now:
+        return f"it is kept for {keep} after its run was closed"
+    return None

@@ -12,9 +12,9 @@ from tests.weir.small_dataflow import World
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import ContentDigest
 from weir.formats.region_job import OutputReport
-from weir.ledger.ledger import Ledger
 from weir.store.seal import seal
 from weir.testing.fakes.engine import FakeEngine
+from weir.testing.fakes.ledgers import copied_ledger
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
 FIELDS = [("k", "long"), ("content", "string"), ("at", "timestamp")]
@@ -73,7 +73,7 @@ class ReaderWorld(World):
     def copied(self, folder):
         """Another world in which the same has happened."""
         shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        other = ReaderWorld(folder, self.airflow.flow, lambda: Ledger.open(f"sqlite:///{folder}/ledger.db"))
+        other = ReaderWorld(folder, self.airflow.flow, lambda: copied_ledger(folder / "ledger.db"))
         for name in ("tasks", "time", "clear_numbers"):
             setattr(other.airflow, name, copy.deepcopy(getattr(self.airflow, name)))
         return other

@@ -158,8 +158,11 @@ def failure_of_stage(tmp_path, monkeypatch, server):
     [
         *(("Connect", stage) for stage in TABLE),
         # By spark-submit, that the driver's report says of an error of each origin what the client of a server says.
-        *(("spark-submit", stage) for stage in ("no_column", "no_restarts_by_subclass")),
-        *(("spark-submit", stage) for stage in ("no_restarts_in_udf", "no_division_in_udf")),
+        ("spark-submit", "no_column"),
+        *(
+            pytest.param("spark-submit", stage, marks=pytest.mark.soak)
+            for stage in ("no_restarts_by_subclass", "no_restarts_in_udf", "no_division_in_udf")
+        ),
     ],
 )
 def test_what_no_retry_can_help_is_known_on_both_transports(failure_of_stage, transport, stage):

@@ -137,6 +137,7 @@ def test_a_region_is_computed_by_the_executors_of_two_workers(region, calm):
     assert calm["digest"].rows == 11
 
 
+@pytest.mark.soak
 def test_a_lost_worker_costs_a_region_nothing_but_time(region, cluster, calm):
     region.thread.start()
     await_that(region.is_at_the_gate)

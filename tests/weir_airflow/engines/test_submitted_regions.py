@@ -208,6 +208,7 @@ def test_a_driver_in_a_cluster_needs_nothing_but_what_travels(yarn, new_job, sto
     assert report.session["spark.executor.memory"] == "700m"
 
 
+@pytest.mark.soak
 def test_a_failure_in_a_cluster_is_raised_although_its_client_ends_well(yarn, new_job, tmp_path):
     with pytest.raises(JobFailed) as raised:
         yarn.run(new_job("failing"), "", lambda _: None)

@@ -75,6 +75,7 @@ print(json.dumps({"before": before, "called": called, "results": told, "persiste
 """
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_it_answers_on_a_session_of_its_own_without_calling_out(tmp_path) -> None:
     program = tmp_path / "offline.py"

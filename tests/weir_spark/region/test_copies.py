@@ -347,6 +347,7 @@ session.stop()
 """
 
 
+@pytest.mark.soak
 def test_a_session_of_its_own_persists_copies_and_resumes_as_well(new_job, persisting, jobs, run, seen, tmp_path):
     before = fails(run, new_job(fails=True))
     resumed = new_job(wide={"copy": jobs.copy("wide"), "resume": jobs.resume(before.stages[1].copy)})

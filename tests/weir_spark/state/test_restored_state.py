@@ -115,6 +115,7 @@ def run_days(airflow, *days):
     assert set(airflow.states().values()) == {"success"}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_fork_and_a_moved_savepoint_go_on_as_the_one_that_never_failed(server, store, tmp_path, pipeline):
     origin = Deployment(tmp_path, server.url, pipeline(AIRCRAFT), store)

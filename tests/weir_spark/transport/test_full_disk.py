@@ -121,6 +121,7 @@ GROWING = (
 )
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_the_run_before(
     server, store, disk, tmp_path, pipeline, await_room

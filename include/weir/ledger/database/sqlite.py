@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, Pool
 
 from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_disk_full
 from weir.ledger.database.reading import is_reading
@@ -43,12 +43,14 @@ LEAST_FREE_SPACE = 64 * 2**10
 """Bytes. With less SQLite cannot even read: each first connection makes a WAL and its index."""
 
 
-def sqlite_engine(url: URL) -> Engine:
-    """Engine for `url`; its folder is made. Raises Misconfigured for a network file system or no right to make it."""
+def sqlite_engine(url: URL, pool: type[Pool] = NullPool) -> Engine:
+    """Engine for `url`; its folder is made. Raises Misconfigured for a network file system or no right to make it.
+
+    A `pool` that keeps connections is for a process that never forks: SQLite connections must not cross a fork.
+    """
     if url.database and url.database != ":memory:":
         _require_local_folder(Path(url.database))
-    # A connection a transaction: processes fork around us, and SQLite connections must not cross a fork.
-    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS, "check_same_thread": False})
+    engine = create_engine(url, poolclass=pool, connect_args={"timeout": LOCK_SECONDS, "check_same_thread": False})
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", begin)
     return engine

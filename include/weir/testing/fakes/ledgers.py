@@ -8,16 +8,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from sqlalchemy import Dialect, create_engine, make_url
+from sqlalchemy.pool import QueuePool
+
+from weir.ledger.database.reading import refuse_writing
+from weir.ledger.database.sqlite import sqlite_engine
 from weir.ledger.ledger import Ledger
 
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps a file system in memory; used only if it is there
+
+_COMPILED: dict[Any, Any] = {}
+"""The statements that were compiled in this process."""
 
 
 def new_ledger(path: Path) -> Ledger:
     """Open a new SQLite ledger at `path`; migrated once a process, then copied."""
     path.write_bytes(_empty_ledger())
-    return Ledger.open(f"sqlite:///{path}")
+    return copied_ledger(path)
+
+
+def copied_ledger(path: Path) -> Ledger:
+    """Open a copy of a SQLite ledger that this process has migrated, for tests that do not fork.
+
+    It keeps its connections, and all of them share the statements that were compiled.
+    """
+    engine = sqlite_engine(make_url(f"sqlite:///{path}"), QueuePool)
+    engine.dialect = _dialect()  # compiled statements are those of a dialect
+    engine.update_execution_options(compiled_cache=_COMPILED)
+    refuse_writing(engine)
+    return Ledger(engine)
+
+
+@cache
+def _dialect() -> Dialect:
+    return create_engine("sqlite://").dialect
 
 
 @cache
