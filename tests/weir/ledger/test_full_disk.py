@@ -18,7 +18,8 @@ def disk(tmp_path):
 
 @pytest.fixture
 def ledger(disk):
-    opened = new_ledger(disk.path / "ledger.db")
+    new_ledger(disk.path / "ledger.db").close()
+    opened = Ledger.open(f"sqlite:///{disk.path}/ledger.db")
     write(opened, "before")
     yield opened
     opened.close()
