@@ -161,7 +161,7 @@ def _restore(services: Services, request: RestoreRequest, source: Source, store_
             ensure_dataflow(session, request.target, store_id)
             done = _commit(session, services, request, source, plan, partitions, written)
     except BaseException:
-        if not _is_committed(services, request.target, partitions):
+        if not _is_committed(services, request, source, plan, partitions):
             discard_restored(services, partitions)
             raise
         done = plan.report  # the connection broke after the commit
@@ -170,14 +170,25 @@ def _restore(services: Services, request: RestoreRequest, source: Source, store_
     return replace(done, copied_bytes=copied)
 
 
-def _is_committed(services: Services, dataflow: str, partitions: Sequence[RestoredPartition]) -> bool:
-    """Report whether the ledger has the restored attempts, and never will have them if it does not have them now.
+def _is_committed(
+    services: Services, request: RestoreRequest, source: Source, plan: _Plan, partitions: Sequence[RestoredPartition]
+) -> bool:
+    """Report whether the ledger has the restore, and never will have it if it does not have it now.
 
     A commit whose answer was lost may still be going on in the server: a transaction of the same dataflow begins only
-    when it has ended. Raises Retryable where that cannot be awaited: then a later sweep deletes the files.
+    when it has ended. Raises Retryable where that cannot be awaited: then a later sweep deletes the files. A restore
+    that replaces nothing has no attempt, and that of another process from the same source is as good as this one.
     """
-    with services.ledger.transaction(dataflow) as session:
-        return any(session.get(AttemptRow, each.manifest.attempt) is not None for each in partitions[:1])
+    with services.ledger.transaction(request.target) as session:
+        if partitions:
+            return session.get(AttemptRow, partitions[0].manifest.attempt) is not None
+        wanted = _row(services, request, source, plan.place.lineage)
+        query = select(RestoreRow.id).where(
+            RestoreRow.dataflow == wanted.dataflow,
+            RestoreRow.lineage == wanted.lineage,
+            RestoreRow.source == wanted.source,
+        )
+        return session.scalar(query.limit(1)) is not None
 
 
 def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:

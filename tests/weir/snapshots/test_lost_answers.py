@@ -1,6 +1,7 @@
 """A commit whose answer is lost: nothing that it has committed, or will, is deleted."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 from tests.weir.late_ledger import LateLedger
@@ -55,6 +56,17 @@ def test_what_a_lost_commit_restores_is_not_deleted(late, fork):
     assert done.lineage == lineage_of(late, fork or "ladder")
     assert states_of(late, 1, fork or "ladder") == right
     assert are_whole(late, fork or "ladder")
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_restore_that_has_nothing_to_replace_is_known_by_its_lineage(late, commits):
+    before = lineage_of(late)
+    late.ledger.lose(commits=commits)
+    with nullcontext() if commits else pytest.raises(Retryable, match="closed the connection"):
+        restore(late, "day1")
+    late.ledger.settle()
+    assert lineage_of(late) == before + commits
+    assert are_whole(late)
 
 
 def test_what_a_lost_transaction_did_not_restore_is_deleted(late):

@@ -107,8 +107,8 @@ def backtrack(
     """Walk back from `readers`, of which None stands for all of the run, or for `losses` alone where they are repaired.
 
     `losses` are all partitions known to be unavailable, `intact` those known to be available. Inputs of regions that
-    run again are `unknown` if they are in neither; except inputs of `reporter`, which has reported all its losses, and
-    outputs of `restarted` regions. Raises MissingContext.
+    run again are `unknown` if they are in neither; except inputs of `reporter`, which has reported all its losses but
+    those that it waits for, and outputs of `restarted` regions. Raises MissingContext.
     """
     walk = _Walk(state, losses, intact, occasion, restarted)
     walk.back_from(readers, reporter)
@@ -165,7 +165,7 @@ class _Walk:
             producer = self._state.producer(partition)
             if producer in self.found.causes:
                 continue
-            loss = self._loss(partition, reader)
+            loss = self._loss(partition, reader) or (None if is_probed else self._awaited_loss(partition, producer))
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
             elif self._is_expired(partition):
@@ -178,6 +178,13 @@ class _Walk:
         result = self._state.results.get(partition)
         is_seen = result is None or self._is_named(result) or self._is_worth_probing(result, reader)
         return (self._losses.get(partition) if is_seen else None) or known_loss(self._state, partition, reader)
+
+    def _awaited_loss(self, partition: PartitionId, producer: RegionId) -> Loss | None:
+        """Return the loss of an input that the reporter waits for, and has not reported: its producer is coming."""
+        result = self._state.results.get(partition)
+        if result is None or result.state is not PartitionState.LOST or not self._state.is_coming(producer):
+            return None
+        return Loss(*_names(self._state, partition), result.attempt, Fault.MISSING, "it is lost, and awaited")
 
     def _is_expired(self, partition: PartitionId) -> bool:
         if not partition.is_of_own_run and not self._state.earlier[partition.run].has_tasks:
