@@ -15,6 +15,7 @@ import json
 import threading
 from concurrent.futures import Future
 
+import pytest
 from ladder import expected_running_totals
 from ladder_stack import LadderStack, declare
 from person import Person
@@ -102,10 +103,10 @@ class Driver(LadderStack):
 
 
 class AtOnce:
-    """The tests of one module, by DAG."""
+    """The tests of one module, by DAG; those of `soaks` are run as soaks only, all tests of a DAG together."""
 
-    def __init__(self, shapes):
-        self.shapes = shapes
+    def __init__(self, shapes, soaks=frozenset()):
+        self.shapes, self._soaks = shapes, soaks
         self._steps = {dag: {} for dag in shapes}
 
     def on(self, dag):
@@ -118,7 +119,7 @@ class AtOnce:
                 outcomes[step.__name__].result()
 
             test.__name__, test.__doc__, test.__module__ = step.__name__, step.__doc__, step.__module__
-            return test
+            return pytest.mark.soak(test) if dag in self._soaks else test
 
         return decorate
 

@@ -24,7 +24,7 @@ DAGS = {
     "deleted": {"parallelism": ONE | {"doubled": 1}},
     "backfilled": {"parallelism": ONE | {"doubled": 1}, "catchup": False, "last_day": "2024-01-04"},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"marked_before", "skipped", "run_marked_failed"})
 ALL = {"numbers", "doubled[0]", "doubled[1]", "totals-sums", "weir_close"}
 ALL_OF_ONE = {"numbers", "doubled", "totals-sums", "weir_close"}
 FIRST, SECOND, THIRD, FOURTH = (f"2024-01-0{day}" for day in range(1, 5))
@@ -39,7 +39,6 @@ def test_a_clear_without_downstream_runs_that_task_instance_alone(driver):
     assert driver.healed(before)[FIRST] == {"doubled[1]": 1}
 
 
-@pytest.mark.soak
 @AT_ONCE.on("clears")
 def test_a_clear_with_downstream_runs_all_of_it_once(driver):
     before = driver.green()
@@ -55,7 +54,6 @@ def test_a_clear_without_downstream_runs_what_is_behind_it_if_the_content_has_ch
     assert driver.healed(before)[FIRST] == dict.fromkeys(ALL, 1)
 
 
-@pytest.mark.soak
 @AT_ONCE.on("clears")
 def test_a_clear_of_a_whole_finished_run_computes_all_of_it_once(driver):
     before = driver.green()
@@ -98,7 +96,6 @@ def fails(driver, run_id):
     driver.wait(lambda: driver.person.state_of(run_id) == "failed", f"{run_id} to fail")
 
 
-@pytest.mark.soak
 @AT_ONCE.on("marked_before")
 def test_a_task_marked_success_before_it_ran_is_computed_all_the_same(driver):
     run_id = held(driver, "numbers")
@@ -119,7 +116,6 @@ def test_a_running_task_marked_success_is_computed_all_the_same(driver):
     assert (tries["doubled[0]"], tries["doubled[1]"]) == (2, 1)
 
 
-@pytest.mark.soak
 @AT_ONCE.on("marked_success")
 def test_a_finished_task_marked_failed_keeps_its_result_and_a_clear_mends_it(driver):
     before = driver.green()
@@ -140,7 +136,6 @@ def test_a_running_task_marked_failed_fails_its_run_until_what_failed_is_cleared
     assert (tries["doubled[0]"], tries["doubled[1]"]) == (1, 2)
 
 
-@pytest.mark.soak
 @AT_ONCE.on("skipped")
 def test_a_skipped_task_fails_its_consumer_by_name_until_it_is_cleared(driver):
     run_id = held(driver, "numbers")
@@ -161,7 +156,6 @@ def last_error(driver, region):
         return rows.order_by(AttemptRow.try_number.desc()).first().error
 
 
-@pytest.mark.soak
 @AT_ONCE.on("skipped")
 def test_a_finished_task_marked_skipped_keeps_its_result(driver):
     before = driver.green()
@@ -178,7 +172,6 @@ def test_a_run_at_work_marked_success_publishes_nothing_until_it_is_cleared(driv
     publishes_nothing_until_cleared(driver, "success")
 
 
-@pytest.mark.soak
 @AT_ONCE.on("run_marked_failed")
 def test_a_run_at_work_marked_failed_publishes_nothing_until_it_is_cleared(driver):
     publishes_nothing_until_cleared(driver, "failed")
@@ -194,7 +187,6 @@ def publishes_nothing_until_cleared(driver, state):
     assert (tries["numbers"], tries["doubled[0]"], tries["doubled[1]"]) == (2, 2, 2)
 
 
-@pytest.mark.soak
 @AT_ONCE.on("deleted")
 def test_a_dag_run_deleted_and_made_anew_has_the_epoch(driver):
     run_id = driver.start()
@@ -232,14 +224,12 @@ def test_a_backfill_computes_epochs_that_do_not_exist(driver):
     assert tries == dict.fromkeys([SECOND, THIRD], dict.fromkeys(ALL_OF_ONE, 1))
 
 
-@pytest.mark.soak
 @AT_ONCE.on("backfilled")
 def test_a_backfill_backwards_leaves_epochs_alone_that_exist(driver):
     _, ran = backfilled(driver, FIRST, FOURTH, run_backwards=True, max_active_runs=1, reprocess_behavior="none")
     assert ran == dict.fromkeys([FIRST, FOURTH], dict.fromkeys(ALL_OF_ONE, 1))
 
 
-@pytest.mark.soak
 @AT_ONCE.on("backfilled")
 def test_a_backfill_of_failed_runs_computes_those_anew(driver):
     driver.person.mark_run(driver.run(THIRD), "failed")

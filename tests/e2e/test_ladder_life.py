@@ -28,7 +28,7 @@ DAGS = {
     "left": {"parallelism": ONE, "keep": "7 days"},
     "opened": {"parallelism": ONE, "keep": "on_consumed"},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"kept_runs", "left"})
 FIRST, SECOND, THIRD = (f"2024-01-0{day}" for day in range(1, 4))
 DAY = dt.timedelta(days=1)
 UPKEEP, HOURLY = "weir_upkeep", "weir_upkeep_hourly"
@@ -96,7 +96,6 @@ def test_what_is_consumed_goes_while_its_run_is_at_work(driver):
     driver.wait(lambda: with_data(driver) == {FIRST: {"sums"}}, "all but what is published to be released")
 
 
-@pytest.mark.soak
 @AT_ONCE.on("consumed")
 def test_a_clear_behind_the_release_brings_back_what_it_needs_and_that_goes_again(driver):
     before = driver.green()
@@ -113,7 +112,6 @@ def test_a_clear_behind_the_release_brings_back_what_it_needs_and_that_goes_agai
 # So many runs
 
 
-@pytest.mark.soak
 @AT_ONCE.on("kept_runs")
 def test_the_last_two_runs_are_kept_whole(driver):
     driver.start(THIRD)
@@ -135,7 +133,6 @@ def test_a_clear_in_a_run_that_is_kept_costs_one_task_and_in_a_released_one_its_
 # A DagRun that Airflow has no more
 
 
-@pytest.mark.soak
 @AT_ONCE.on("left")
 def test_what_a_deleted_dag_run_left_is_collected_but_for_what_it_has_published(driver):
     run_id = driver.start()
@@ -156,7 +153,6 @@ def test_what_a_deleted_dag_run_left_is_collected_but_for_what_it_has_published(
 # Somebody who reads
 
 
-@pytest.mark.soak
 @AT_ONCE.on("opened")
 def test_what_a_notebook_has_open_stays_until_it_is_closed(driver):
     driver.hold("totals")

@@ -25,7 +25,7 @@ DAGS = {
     "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"gaps"})
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
 DAYS = [FIRST, SECOND, THIRD]
 ALL = {"numbers", "doubled", "totals-sums", "weir_close"}
@@ -62,7 +62,6 @@ def test_what_a_finished_run_has_lost_is_made_again_by_that_run(driver):
     assert driver.healed(before) == {SECOND: {"totals-sums": 1}, THIRD: {"totals-sums": 2}}
 
 
-@pytest.mark.soak
 @AT_ONCE.on("alone")
 def test_what_two_finished_runs_have_lost_is_made_again_by_one_decision(driver):
     before = driver.green()
@@ -89,7 +88,6 @@ def test_what_is_lost_of_a_run_that_is_queued_is_made_when_it_is_started(driver)
     assert ran[SECOND].keys() == {"numbers", "totals-sums"}
 
 
-@pytest.mark.soak
 @AT_ONCE.on("alone")
 def test_a_change_goes_through_the_later_days_until_the_content_is_equal(driver):
     before = driver.green()
@@ -103,7 +101,6 @@ def test_a_change_goes_through_the_later_days_until_the_content_is_equal(driver)
     assert driver.healed(before) == {FIRST: dict.fromkeys(ALL, 1), SECOND: {"totals-sums": 1}}
 
 
-@pytest.mark.soak
 @AT_ONCE.on("alone")
 def test_a_deleted_day_that_is_made_anew_changes_the_days_behind_it(driver):
     before = driver.green()
@@ -129,7 +126,6 @@ def test_a_run_at_work_is_awaited_without_a_try(driver):
     assert driver.green() == dict.fromkeys([FIRST, SECOND], dict.fromkeys(ALL, 1))
 
 
-@pytest.mark.soak
 @AT_ONCE.on("together")
 def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
     before = driver.green()
@@ -145,7 +141,6 @@ def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
     assert ran[SECOND].keys() == {"totals-sums"}
 
 
-@pytest.mark.soak
 @AT_ONCE.on("together")
 def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behind_it(driver):
     driver.hold(f"doubled-{epoch(THIRD)}")
@@ -176,7 +171,6 @@ def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
 # Days that are left out
 
 
-@pytest.mark.soak
 @AT_ONCE.on("gaps")
 def test_a_day_behind_days_without_a_run_reads_the_newest_before_them(driver):
     earlier = [str(TODAY - dt.timedelta(days=days)) for days in (8, 7, 6)]

@@ -26,11 +26,10 @@ DAGS = {
     "planned": TWO,
     "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"always"})
 FIRST = "2024-01-01"
 
 
-@pytest.mark.soak
 @AT_ONCE.on("always")
 def test_consumers_always_run_again_behind_a_producer_and_equal_content_is_published_once(driver):
     run_id = driver.start()
@@ -57,7 +56,6 @@ def test_a_full_failover_runs_everything_again_that_has_begun(driver):
     }
 
 
-@pytest.mark.soak
 @AT_ONCE.on("planned")
 def test_a_plan_before_the_loss_is_what_runs_again_after_it(driver):
     run_id = driver.start()

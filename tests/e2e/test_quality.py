@@ -96,7 +96,6 @@ def test_bad_rows_of_an_input_end_in_quarantine_at_the_first_gate_and_nothing_is
     driver.green()
 
 
-@pytest.mark.soak
 @AT_ONCE.on("gated")
 def test_a_bad_copy_is_distrusted_and_made_again_by_its_producer_alone(driver):
     before = driver.green()
@@ -117,7 +116,6 @@ def test_a_bad_copy_is_distrusted_and_made_again_by_its_producer_alone(driver):
     assert checks(driver, THIRD)[-1][2] == "warned"
 
 
-@pytest.mark.soak
 @AT_ONCE.on("gated")
 def test_data_that_is_bad_however_often_it_is_made_fails_the_region_at_once(driver):
     driver.green()

@@ -111,7 +111,6 @@ def test_a_lost_file_is_made_again_by_the_day_that_wrote_it_and_those_that_used_
     assert lost.path not in {file.path for day in found for subtask in (0, 1) for file in files(driver, day, subtask)}
 
 
-@pytest.mark.soak
 @AT_ONCE.on("history")
 def test_another_parallelism_holds_from_the_next_day_on_and_rewrites_nothing(driver):
     before = driver.green()
