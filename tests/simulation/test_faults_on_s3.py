@@ -72,7 +72,7 @@ def s3():
         yield server
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s3, seed):
     with FaultyHttp(s3.url).running() as proxy:
         proxy.sometimes(seed, 0.03)

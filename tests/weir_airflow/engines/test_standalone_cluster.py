@@ -19,7 +19,7 @@ from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_dev.servers.spark_cluster import running_cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 PIPELINE = """
 import os, time, uuid
@@ -137,7 +137,6 @@ def test_a_region_is_computed_by_the_executors_of_two_workers(region, calm):
     assert calm["digest"].rows == 11
 
 
-@pytest.mark.soak
 def test_a_lost_worker_costs_a_region_nothing_but_time(region, cluster, calm):
     region.thread.start()
     await_that(region.is_at_the_gate)

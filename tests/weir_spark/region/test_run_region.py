@@ -75,6 +75,7 @@ def test_it_runs_a_region_in_a_session_of_its_own_with_the_same_digest(server, r
     assert own.outputs[0].digest == remote.outputs[0].digest
 
 
+@pytest.mark.soak
 def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, run_region, jobs, store) -> None:
     def stages():
         states = ("history", "known")
