@@ -48,7 +48,9 @@ def test_a_strand_that_fails_again_and_again_holds_no_other(braid):
 def test_a_strand_that_backtracks_holds_no_other(braid):
     from braid import expected_totals
 
+    braid.api.unpause("braid")
     run_id = braid.run()
+    braid.await_green(run_id)
     before = braid.tries(run_id)
     shutil.rmtree(braid.folder("numbers", 3))
     braid.hold("numbers")

@@ -23,7 +23,7 @@ from weir.coordination.values import (
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
 from weir.recovery import pending_clears
-from weir.retention.checkpoints import complete_outdated, maintain_checkpoints
+from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
 from weir.retention.release import Deleted, delete_released, release
 from weir.retention.space import reclaim_space_after_store_full
 from weir.retention.versions import expire_versions
@@ -96,15 +96,14 @@ class Coordinator:
     def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
         """Release the results that are no longer needed, in `runs` or in all, and delete their bytes. Raises Retryable.
 
-        Checkpoints that were outdated are completed again first; where all runs are meant, those above the number to
-        retain are subsumed, too.
+        Checkpoints are maintained first where all runs are meant, or the state of one of `runs` was recomputed.
         """
         touched = None if runs is None else tuple(runs)
         if touched is None:
             expire_versions(self._services, dataflow)
             maintain_checkpoints(self._services, dataflow)
         else:
-            complete_outdated(self._services, touched)
+            maintain_outdated(self._services, dataflow, touched)
         release(self._services, dataflow, touched)
         return delete_released(self._services, dataflow, touched)
 

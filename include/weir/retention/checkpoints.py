@@ -92,11 +92,15 @@ def maintain_checkpoints(services: Services, dataflow: str, *, is_thorough: bool
     return CheckpointMaintenance(abandoned, completed, subsumed, _delete(services, dataflow))
 
 
-def complete_outdated(services: Services, runs: Iterable[str]) -> None:
-    """Complete the checkpoints again of those closed runs whose state was recomputed. Raises Retryable."""
+def maintain_outdated(services: Services, dataflow: str, runs: Iterable[str]) -> None:
+    """Maintain the checkpoints if the state of one of these closed runs was recomputed. Raises Retryable.
+
+    Those of later epochs may have waited for that.
+    """
     with services.ledger.transaction() as session:
-        outdated = {run for run in runs if _is_outdated(session, run)}
-    _complete_again(services, outdated)
+        is_outdated = any(_is_outdated(session, run) for run in runs)
+    if is_outdated:
+        maintain_checkpoints(services, dataflow)
 
 
 def _abandon_pending(services: Services, dataflow: str) -> tuple[int, ...]:
@@ -114,6 +118,8 @@ def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
     """Abandon retained checkpoints whose manifest is definitely missing, or not as it was written."""
     with services.ledger.transaction() as session:
         rows = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
+    if not rows:
+        return ()
 
     def look(some: list[CheckpointRow]) -> list[bool]:
         return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)

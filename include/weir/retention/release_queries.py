@@ -139,10 +139,11 @@ def without_all_kept(
     """Leave out the runs of which a policy keeps all stored results: nothing else of them has to be read."""
     if settings.keep.until is RetainUntil.CONSUMED:
         return list(runs)
-    rows = session.scalars(_BRIEFLY.where(RunRow.id.in_(runs), RunRow.deleted_at.is_(None)))
+    pinned = _BRIEFLY.where(RunRow.id.in_(runs), RunRow.is_pinned, RunRow.deleted_at.is_(None))
     old = set(session.scalars(_WITH_OLD, {"runs": runs}))
-    kept = {row.id for row in rows if row.id not in old and _is_kept(session, row, settings, now)}
-    kept -= _with_subsumed_state(session, dataflow, kept)
+    rows = [row for row in session.scalars(pinned) if row.id not in old and _is_kept(session, row, settings, now)]
+    kept = {row.id for row in rows}
+    kept -= _with_subsumed_state(session, dataflow, [row.id for row in rows if row.closed_at is not None])
     return [run for run in runs if run not in kept]
 
 
@@ -155,7 +156,7 @@ def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, now: da
 
 
 def _with_subsumed_state(session: Session, dataflow: str, runs: Collection[str]) -> set[str]:
-    """Return those runs that have results of states, and whose own checkpoint is not the one that keeps them."""
+    """Return those closed runs that have results of states, and no retained checkpoint of their own."""
     retained = set(session.scalars(_RETAINED_EPOCHS, {"dataflow": dataflow}))
     doubtful = [run for run in runs if retained and epoch_of_run(run) not in retained]
     if not doubtful:

@@ -104,12 +104,16 @@ def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
     return int(session.scalar(results) or 0) + int(session.scalar(compacted) or 0)
 
 
-def published_bytes(session: Session, names: Collection[str]) -> dict[str, int]:
-    """Return, by dataflow, the bytes of runs with nothing left to release: their stored results are published."""
+def published_bytes(session: Session, names: Collection[str], without: Collection[str] = ()) -> dict[str, int]:
+    """Return, by dataflow, the bytes of runs with nothing left to release: their stored results are published.
+
+    Runs of `without` are left out.
+    """
     query = (
         select(RunRow.dataflow, func.sum(ResultRow.bytes))
         .join(RunRow, RunRow.id == ResultRow.run)
         .where(RunRow.dataflow.in_(names), RunRow.released_at.is_not(None), _AT_REST, ResultRow.state != _RELEASED)
+        .where(RunRow.id.not_in(without))
         .group_by(RunRow.dataflow)
     )
     return {name: int(found) for name, found in session.execute(query).tuples()}

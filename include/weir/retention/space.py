@@ -240,7 +240,8 @@ class _Reclaiming:
         """Describe which results hold the space and why, the most bytes first, a line for each holder."""
         names = self.limit.dataflows()
         with self.services.ledger.transaction() as session:
-            published, shared = published_bytes(session, names), shared_state(session, names)
+            published = published_bytes(session, names, self.decisions)
+            shared = shared_state(session, names)
         holders = held_by(self.decisions.values(), published, shared)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:

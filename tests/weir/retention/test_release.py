@@ -3,10 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, event, select
+from tests.weir.keeping import aircraft, run_days
 
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.formats.paths import MANIFEST
+from weir.ledger.database.reading import is_writing
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import LEASE, take_leases
 from weir.retention.release import RELEASED_NOTE, delete_released, release
@@ -153,3 +155,29 @@ def test_a_version_that_was_replaced_stays_for_an_hour(world, kept):
     everything_that_may_go(world)
     assert stored(world, run)["delays"] == [False, True]
     assert all(each for stage, found in stored(world, run).items() if stage != "delays" for each in found[-1:])
+
+
+@pytest.fixture
+def writing():
+    """The transactions that may write, of all ledgers."""
+    found = []
+
+    def note(connection):
+        if is_writing(connection):
+            found.append(connection)
+
+    event.listen(Engine, "begin", note)
+    yield found
+    event.remove(Engine, "begin", note)
+
+
+@pytest.mark.parametrize("keep", ["60 days", "60 runs"])
+def test_runs_of_which_a_policy_keeps_everything_cost_a_release_no_writing_transaction(world, writing, keep):
+    world.airflow.deploy(aircraft(keep=keep))
+    run_days(world, 1, 2)
+    third = world.airflow.dag_run(3)
+    for name in ("flights", "aircraft-known"):
+        world.airflow.step(world.airflow.task(third, name))
+    writing.clear()
+    assert release(world.services, "ladder") == ()
+    assert writing == []

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.weir.checking import NOT_NULL, in_one_plan, results, run, with_suites, write_suite
 
 from weir.attempts import close
-from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, expectations, previous, sink, source
 from weir.ledger.database.tables import PublicationRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
@@ -193,3 +194,13 @@ def test_what_an_adopted_run_had_made_goes(world):
     with world.ledger.transaction() as session:
         left = {row.stage for row in session.scalars(select(ResultRow).where(ResultRow.state == "finished"))}
     assert left == {"delays"}
+
+
+def test_what_a_gate_refused_of_an_adopted_run_goes(world):
+    write_suite(with_suites(world), "clean_rows", NOT_NULL)
+    world.airflow.engine.violated["clean"] = {NOT_NULL}
+    run(world, in_one_plan(expectations("clean_rows")))
+    assert [row.state for row in results(world, "delays")] == ["quarantined"]
+    adopt(world.services, f"gated@{EPOCH}")
+    world.airflow.coordinator.release("gated")
+    assert [row.deleted_at is not None for row in results(world, "delays")] == [True]

@@ -267,6 +267,18 @@ def test_an_exceeded_quota_names_what_is_kept_and_a_raised_one_helps_at_once(wor
     assert is_published(world, 2)
 
 
+def test_published_results_are_named_once(world, life):
+    stages = [source("raw", "pipelines.chain:raw"), sink("raw", "out")]
+    world.airflow.flow = Dataflow("chain", stages, keep="30 days")
+    world.airflow.engine.padding["out"] = SIZE
+    run(world, 1, 2)
+    world.airflow.flow = Dataflow("chain", stages, keep="30 days", quota="5 MB")
+    run_in_vain(world, 3)
+    for said in errors(world):
+        (line,) = [line for line in said.splitlines() if line.startswith("  ")]
+        assert line.startswith("  4.2 MB of ")
+
+
 def test_running_attempts_that_began_before_count_against_a_quota(world, life):
     run(world, 1)
     life(quota=2 * SIZE + MIB // 2)

@@ -8,7 +8,7 @@ from tests.weir.restoring import EPOCHS, aircraft, checkpoints, rows_of, run_day
 from tests.weir.small_dataflow import Saved, World
 
 from weir.coordination.services import Services
-from weir.dataflow import keyed_state
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink
 from weir.errors import Fault, Loss
 from weir.formats.paths import checkpoints_folder, numbers_folder
 from weir.ledger.database.tables import CheckpointRow, ResultRow
@@ -24,6 +24,7 @@ from weir.snapshots.savepoint import SavepointRequest, create
 from weir.snapshots.source import find_source, require_whole
 from weir.state.checkpoint import subsume_checkpoints
 from weir.store.store import Store
+from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import release_everywhere
 
@@ -198,6 +199,28 @@ def test_the_files_of_a_savepoint_stay_however_long_they_are_copied(days, monkey
     assert len(copied) == 2
     assert 2 not in checkpoints(days)
     require_whole(find_source(days.services, "ladder", str(made.number), Store.open))
+
+
+def test_checkpoints_of_later_epochs_are_completed_again_once_the_epoch_before_is_closed(world, monkeypatch):
+    flow = aircraft(parallelism=1)
+    report = Stage("report", "pipelines.ladder:report", [blocking("aircraft")])
+    world.airflow.deploy(Dataflow("ladder", [*flow.stages[:2], report, sink("report", "known")], keep="60 days"))
+    content = FakeEngine._content
+
+    def same(engine, stage, contents):
+        return "same" if stage.name == "report" else content(engine, stage, contents)
+
+    monkeypatch.setattr(FakeEngine, "_content", same)
+    run_days(world.airflow, 1, 2)
+    first, second = (f"scheduled__2013-01-0{day}" for day in (1, 2))
+    world.content["flights"] = "changed"
+    world.airflow.clear_by_hand(first, "flights")
+    order = [(first, "flights"), (first, "aircraft"), (second, "aircraft"), (second, "report-known")]
+    for run_id, name in order:
+        world.airflow.step(world.airflow.task(run_id, name))
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert checkpoints(world) == {3: EPOCHS[0], 4: EPOCHS[1]}
 
 
 # Clocks
