@@ -6,6 +6,7 @@ root; no right of a folder above is changed for that: the server reaches its fil
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pwd
@@ -132,7 +133,10 @@ def database_url(folder: Path, port: int, database: str) -> str:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy the files of a server that does not run; what has its name at the end is whole."""
+    """Copy the files of a server that does not run; what has its name at the end is whole.
+
+    Of several stacks that copy at once, the first one's copy stays.
+    """
     making = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     make_private(making.parent)
     try:
@@ -140,6 +144,9 @@ def copy_files(source: Path, target: Path) -> None:
         making.chmod(0o700)
         hand_over(_data(making))
         making.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
     finally:
         shutil.rmtree(making, ignore_errors=True)
 
