@@ -11,11 +11,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from weir.attempts.notes import SAYS, annotate, try_to_withdraw_note
+from weir.attempts.notes import SAYS, annotate_or_log, try_to_withdraw_note
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.attempts.steps import read_report, write_job
 from weir.coordination.values import TaskKey
-from weir.errors import WeirError
 from weir.formats.region_job import CompactionJob, RegionReport
 from weir.secrecy import without_secrets
 from weir.state.compaction import CompactionRequest
@@ -47,10 +46,7 @@ def left_to_next_epoch(airflow: Callable[[], Airflow], key: TaskKey, reason: str
     what = f"not compacted: {without_secrets(reason)}"
     note = f"{SAYS}{what}. The next epoch's compaction does the work; this run does not depend on it"
     log(note)
-    try:
-        annotate(airflow(), key, note)
-    except WeirError as error:
-        log(f"No note was left at the task instance: {error}")
+    annotate_or_log(airflow, key, note, log)
     return {"merged": [], "note": note}
 
 

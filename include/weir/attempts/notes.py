@@ -6,14 +6,14 @@ calls a success is closed, or its note says that it is not. A note of a person's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.attempts.ports import Airflow, TaskPorts
+from weir.attempts.ports import Airflow, Log, TaskPorts
 from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import TaskKey
@@ -45,10 +45,15 @@ _MOST: Final = 200
 
 def try_to_annotate(task: TaskPorts, key: TaskKey, note: str) -> None:
     """Set the task instance's note; where that fails, the task ends as it would with the note."""
+    annotate_or_log(lambda: task.airflow, key, note, task.log)
+
+
+def annotate_or_log(airflow: Callable[[], Airflow], key: TaskKey, note: str, log: Log) -> None:
+    """Set the task instance's note, or log why there is none; to get at Airflow may fail, too."""
     try:
-        annotate(task.airflow, key, note)
+        annotate(airflow(), key, note)
     except WeirError as error:
-        task.log(f"No note was left at the task instance: {error}")
+        log(f"No note was left at the task instance: {error}")
 
 
 def annotate(airflow: Airflow, key: TaskKey, note: str) -> None:

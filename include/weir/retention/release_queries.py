@@ -19,10 +19,10 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import SnapshotKind
-from weir.ledger.checkpoints import is_needed, is_retained, runs_of_lost_checkpoints
+from weir.ledger.checkpoints import is_needed, is_retained, runs_of_lost_checkpoints, runs_with_checkpoints
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
-from weir.ledger.runs import Run, epoch_of_run, newest_pinned, run_by_id, topology_of
+from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
 from weir.topology.regions import PartitionId, Topology
@@ -78,10 +78,6 @@ _CLOSED_LATER = select(func.count()).where(
 _NEWEST_CURRENT = select(func.max(ResultRow.id)).where(_OF_RUN, ResultRow.is_current)
 
 _OWN = CheckpointRow.kind == SnapshotKind.CHECKPOINT.value
-
-_RETAINED_EPOCHS = select(CheckpointRow.epoch).where(
-    CheckpointRow.dataflow == bindparam("dataflow"), _OWN, is_retained()
-)
 
 _NEEDED_BY = (
     select(CheckpointRow.number, CheckpointRow.results)
@@ -156,15 +152,15 @@ def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, now: da
 
 
 def _with_subsumed_state(session: Session, dataflow: str, runs: Collection[str]) -> set[str]:
-    """Return those closed runs that have results of states, and no retained checkpoint of their own."""
-    retained = set(session.scalars(_RETAINED_EPOCHS, {"dataflow": dataflow}))
-    doubtful = [run for run in runs if retained and epoch_of_run(run) not in retained]
+    """Return those closed and pinned runs that have results of states, and no retained checkpoint of their own."""
+    retained = runs_with_checkpoints(session, dataflow)
+    doubtful = [run for run in runs if retained and run not in retained]
     if not doubtful:
         return set()
     stages = session.execute(_CURRENT_STAGES, {"runs": doubtful}).all()
-    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(doubtful), RunRow.is_pinned))
+    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(doubtful)))
     states = {run: topology_of(content).states for run, content in pinned}
-    return {run for run, stage in stages if stage in states.get(run, ())}
+    return {run for run, stage in stages if stage in states[run]}
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:

@@ -120,9 +120,8 @@ def test_several_deleted_runs_in_a_row_are_given_up(days):
     assert predecessors(days)[EPOCHS[3]] == EPOCHS[0]
 
 
-def test_a_run_that_began_and_committed_nothing_before_it_was_deleted_is_given_up(days):
-    days.airflow.dag_run(1)
-    rest(days)
+def begun_and_killed(days):
+    """The second day's source begins, and its process is killed before it commits; answers the run."""
 
     def dies(_key):
         raise Killed
@@ -131,6 +130,13 @@ def test_a_run_that_began_and_committed_nothing_before_it_was_deleted_is_given_u
     days.airflow.during = dies
     days.airflow.step(days.airflow.task(second, "flights"))
     days.airflow.during = lambda _key: None
+    return second
+
+
+def test_a_run_that_began_and_committed_nothing_before_it_was_deleted_is_given_up(days):
+    days.airflow.dag_run(1)
+    rest(days)
+    second = begun_and_killed(days)
     third = days.airflow.dag_run(3)
     days.airflow.queued.add(second)
     rest(days)
@@ -202,14 +208,7 @@ def begun_and_deleted(days):
     days.airflow.deploy(aircraft(parameters={"p": "old"}))
     days.airflow.dag_run(1)
     rest(days)
-
-    def dies(_key):
-        raise Killed
-
-    second = days.airflow.dag_run(2)
-    days.airflow.during = dies
-    days.airflow.step(days.airflow.task(second, "flights"))
-    days.airflow.during = lambda _key: None
+    second = begun_and_killed(days)
     days.airflow.queued.add(second)
     third = days.airflow.dag_run(3)
     days.airflow.step(days.airflow.task(third, "flights"))
