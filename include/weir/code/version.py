@@ -1,8 +1,8 @@
 """Derives the code version of a task from the files of an archive.
 
 Invariant: equal versions have equal syntax in all that the task's functions can reach by imports, and equal other files
-beside it. Comments, docstrings, formatting and modules that are not reached do not count, nor does the version of Python
-that reads the files. Where the imports of a module cannot be followed, the version is that of the whole archive.
+beside it. Comments, docstrings, formatting and modules that are not reached do not count, nor does the Python version
+that reads them. Where the imports of a module cannot be followed, the version is that of the whole archive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -114,7 +115,7 @@ def _below(package: str, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str]:
-    """Yield the files of the reached modules' packages that are no modules, such as SQL, also in folders of their own."""
+    """Yield the files of the reached modules' packages that are no modules, such as SQL, in any folder below."""
     with_modules = {PurePosixPath(name).parent for name in files if name.endswith(".py")}
     packages = {PurePosixPath(name).parent for name in reached} - {PurePosixPath()}
     for name in files:
@@ -137,9 +138,20 @@ def _canonical(node: ast.AST) -> Iterator[str]:
         parts = value if isinstance(value, list) else [value]
         if name == "body" and isinstance(node, _WITH_DOCSTRING) and _is_docstring(parts[0]):
             parts = parts[1:]
-        for part in parts:
+        for part in _joined(parts) if isinstance(node, ast.JoinedStr) else parts:
             yield from _canonical(part) if isinstance(part, ast.AST) else (f"{part!r};",)
     yield ")"
+
+
+def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:
+    """Yield the parts of an f-string with its texts in one piece each: versions of Python divide them differently."""
+    for is_text, group in groupby(parts, lambda part: isinstance(part, ast.Constant)):
+        some = list(group)
+        text = "".join(str(part.value) for part in some if isinstance(part, ast.Constant))
+        if text:
+            yield ast.Constant(text)
+        if not is_text:
+            yield from some
 
 
 def _is_docstring(statement: ast.AST) -> bool:
