@@ -1,0 +1,170 @@
+"""Derives the code version of a task from the files of an archive.
+
+Invariant: equal versions have equal syntax in all that the task's functions can reach by imports, and equal other files
+beside it. Comments, docstrings, formatting and modules that are not reached do not count, nor does the Python version
+that reads them. Where the imports of a module cannot be followed, the version is that of the whole archive.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import PurePosixPath
+from typing import Final
+
+_PREFIX: Final = "code:"
+_WHOLE: Final = "archive:"
+
+_UNFOLLOWED: Final = frozenset({"import_module", "run_module", "run_path", "walk_packages"})
+"""Functions of the standard library by which a module reaches code that its import statements do not name."""
+
+_UNFOLLOWED_BUILTINS: Final = frozenset({"__import__", "exec", "eval"})
+"""The same of the built-in functions; a method of this name, such as a DataFrame's, is none of them."""
+
+_IGNORED: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+"""Fields of syntax nodes that say nothing about what runs."""
+
+_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
+    """Return the code version of a task with these functions, each "module:function".
+
+    `files` are the files of its archive, by their names there, such as "pipelines/trips.py".
+    """
+    modules = _modules(files)
+    reached: dict[str, str] = {}
+    waiting = [part for function in functions for part in _with_parents(function.partition(":")[0])]
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name not in modules:
+            continue
+        tree = _parsed(files[modules[name]])
+        if tree is None or _is_unfollowed(tree):
+            return f"{_WHOLE}{_digest_of_files(files)}"
+        reached[name] = _digest("".join(_canonical(tree)).encode())
+        waiting += _imported(tree, name, is_package=modules[name].endswith("__init__.py"), modules=modules)
+    beside = _files_beside(files, {modules[name] for name in reached})
+    content = sorted([*reached.items(), *((name, _digest(files[name])) for name in beside)])
+    return f"{_PREFIX}{_digest(repr(content).encode())}"
+
+
+def _modules(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the file of each module, by the module's name."""
+    found = {}
+    for name in files:
+        path = PurePosixPath(name)
+        if path.suffix == ".py":
+            parts = path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts
+            found[".".join(parts)] = name
+    return found
+
+
+def _with_parents(module: str) -> Iterator[str]:
+    """Yield a module and the packages that are imported before it."""
+    parts = module.split(".")
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])
+
+
+def _parsed(source: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):  # of another version of Python
+        return None
+
+
+def _is_unfollowed(tree: ast.Module) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _UNFOLLOWED | _UNFOLLOWED_BUILTINS:
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _UNFOLLOWED:
+            return True
+        if isinstance(node, ast.ImportFrom) and any(alias.name in _UNFOLLOWED for alias in node.names):
+            return True
+    return False
+
+
+def _imported(tree: ast.Module, module: str, *, is_package: bool, modules: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names that a module's import statements may import, wherever they stand."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_parents(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, module, is_package=is_package)
+            yield from _with_parents(base)
+            for alias in node.names:
+                yield from (f"{base}.{alias.name}",) if alias.name != "*" else _below(base, modules)
+
+
+def _base(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
+    """Return the absolute name of the module that an import is from."""
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".") if is_package else module.split(".")[:-1]
+    parts = parts[: len(parts) - node.level + 1]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _below(package: str, modules: Mapping[str, str]) -> Iterator[str]:
+    """Yield the modules that "import *" from a package may import."""
+    yield from (each for each in modules if each.rpartition(".")[0] == package)
+
+
+def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str]:
+    """Yield the files of the reached modules' packages that are no modules, such as SQL, in any folder below."""
+    with_modules = {PurePosixPath(name).parent for name in files if name.endswith(".py")}
+    packages = {PurePosixPath(name).parent for name in reached} - {PurePosixPath()}
+    for name in files:
+        if not name.endswith(".py"):
+            owner = next((each for each in PurePosixPath(name).parents if each in with_modules), None)
+            if owner in packages:
+                yield name
+
+
+def _canonical(node: ast.AST) -> Iterator[str]:
+    """Yield a text of a syntax tree that is the same for all versions of Python."""
+    if isinstance(node, ast.Constant):
+        yield f"{type(node.value).__name__}:{node.value!r};"
+        return
+    yield f"{type(node).__name__}("
+    for name, value in sorted(ast.iter_fields(node)):
+        if name in _IGNORED or value is None or value == []:
+            continue
+        yield f"{name}="
+        parts = value if isinstance(value, list) else [value]
+        if name == "body" and isinstance(node, _WITH_DOCSTRING) and _is_docstring(parts[0]):
+            parts = parts[1:]
+        for part in _joined(parts) if isinstance(node, ast.JoinedStr) else parts:
+            yield from _canonical(part) if isinstance(part, ast.AST) else (f"{part!r};",)
+    yield ")"
+
+
+def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:
+    """Yield the parts of an f-string with its texts in one piece each: versions of Python divide them differently."""
+    for is_text, group in groupby(parts, lambda part: isinstance(part, ast.Constant)):
+        some = list(group)
+        text = "".join(str(part.value) for part in some if isinstance(part, ast.Constant))
+        if text:
+            yield ast.Constant(text)
+        if not is_text:
+            yield from some
+
+
+def _is_docstring(statement: ast.AST) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _digest_of_files(files: Mapping[str, bytes]) -> str:
+    return _digest(repr(sorted((name, _digest(content)) for name, content in files.items())).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,139 @@
+"""The code version of a task changes with what its functions reach, and with nothing else."""
+
+import pytest
+
+from weir.code.version import code_version
+
+TRIPS = b"""
+from pipelines.shared import rates
+from . import units
+
+
+def totals(ctx, rows):
+    return rows.filter(rows.fare > rates.LEAST)
+"""
+
+FILES = {
+    "pipelines/__init__.py": b"",
+    "pipelines/trips.py": TRIPS,
+    "pipelines/units.py": b"METRE = 1\n",
+    "pipelines/weather.py": b"def rain(ctx):\n    return 1\n",
+    "pipelines/shared/__init__.py": b"",
+    "pipelines/shared/rates.py": b"from ..money import CENT\n\nLEAST = 2 * CENT\n",
+    "pipelines/shared/other.py": b"X = 1\n",
+    "pipelines/money.py": b"CENT = 100\n",
+    "pipelines/sql/totals.sql": b"SELECT 1",
+    "unrelated/jobs.py": b"Y = 1\n",
+    "unrelated/notes.txt": b"...",
+}
+TASK = ("pipelines.trips:totals",)
+
+
+def version(changes=(), functions=TASK):
+    files = {**FILES, **dict(changes)}
+    return code_version({name: content for name, content in files.items() if content is not None}, functions)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pipelines/trips.py": TRIPS.replace(b"return rows", b"return  rows").replace(b"\n\n\n", b"\n# a comment\n")},
+        {"pipelines/trips.py": b'"""What trips are."""' + TRIPS},
+        {"pipelines/trips.py": TRIPS.replace(b"rows):\n", b'rows):\n    """Say what it does."""\n')},
+        {"pipelines/weather.py": b"def rain(ctx):\n    return 2\n"},
+        {"pipelines/shared/other.py": b"X = 2\n"},
+        {"pipelines/new.py": b"Z = 1\n"},
+        {"unrelated/jobs.py": b"Y = 2\n", "unrelated/notes.txt": b"other"},
+    ],
+    ids=["layout", "docstring", "docstring of a function", "pipeline", "module beside", "new module", "package"],
+)
+def test_what_is_not_reached_and_what_does_not_run_is_no_other_code(changes):
+    assert version(changes) == version()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pipelines/trips.py": TRIPS.replace(b">", b">=")},
+        {"pipelines/money.py": b"CENT = 101\n"},
+        {"pipelines/units.py": b"METRE = 1.0\n"},
+        {"pipelines/__init__.py": b"import logging\n"},
+        {"pipelines/sql/totals.sql": b"SELECT 2"},
+        {"pipelines/sql/more.sql": b""},
+        {"pipelines/shared/rates.py": b"from ..money import CENT\n\nLEAST = '2'\n"},
+    ],
+    ids=["function", "two imports away", "type of a constant", "package", "SQL", "new SQL", "text for a number"],
+)
+def test_what_the_functions_reach_is_other_code(changes):
+    assert version(changes) != version()
+
+
+@pytest.mark.parametrize(
+    ("text", "reached"),
+    [
+        (b"import pipelines.money\n", "pipelines/money.py"),
+        (b"from pipelines import money\n", "pipelines/money.py"),
+        (b"from pipelines import *\n", "pipelines/money.py"),
+        (b"def late():\n    from pipelines.shared.rates import LEAST\n", "pipelines/money.py"),
+        (b"from .shared import other\n", "pipelines/shared/other.py"),
+        (b"import pipelines.shared.other as other\n", "pipelines/shared/__init__.py"),
+    ],
+)
+def test_each_way_to_import_is_followed(text, reached):
+    task = {"pipelines/trips.py": text}
+    assert version({**task, reached: b"CHANGED = 1\n"}) != version(task)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"import importlib\n\nfound = importlib.import_module('pipelines.' + 'money')\n",
+        b"from importlib import import_module\n",
+        b"exec('x = 1')\n",
+        b"def broken(:\n",
+    ],
+)
+def test_where_imports_cannot_be_followed_all_of_the_archive_counts(text):
+    task = {"pipelines/trips.py": text}
+    assert version({**task, "unrelated/jobs.py": b"Y = 2\n"}) != version(task)
+    assert version(task).startswith("archive:")
+
+
+def test_a_method_named_eval_is_followed():
+    task = {"pipelines/trips.py": b"def totals(ctx, rows):\n    return rows.eval('a + b')\n"}
+    assert version(task).startswith("code:")
+
+
+def test_a_module_of_its_own_has_no_files_beside_it():
+    files = {"single.py": b"def one(ctx):\n    return 1\n", "readme.txt": b"a"}
+    changed = {**files, "readme.txt": b"b"}
+    assert code_version(files, ["single:one"]) == code_version(changed, ["single:one"])
+
+
+def test_a_task_of_several_functions_reaches_what_each_of_them_does():
+    both = (*TASK, "pipelines.weather:rain")
+    changes = {"pipelines/weather.py": b"def rain(ctx):\n    return 2\n"}
+    assert version(changes, both) != version((), both)
+
+
+SYNTAX = b"""
+class A(Generic[T]):
+    x: int = 3
+    def f(self, *a, k=1, **kw):
+        return f"{self.x!r:>{k}} a {a[0]:%Y} b" f"c{k=}"
+async def g(x, /, y):
+    return [i async for i in x if (n := i)] + [1.5e3, 1j, b"x", ..., None, True, -0.0]
+match A():
+    case A(x=1) | {"k": [1, *r]}:
+        pass
+try:
+    pass
+except* ValueError as e:
+    lambda q: q
+"""
+
+
+def test_the_version_is_the_same_in_every_version_of_python():
+    """Found with 3.11, 3.12 and 3.13."""
+    found = code_version({"syntax.py": SYNTAX}, ["syntax:g"])
+    assert found == "code:09edda7ab58bf317c219a43336b4b2ffc918a57eb855c1f0927b8d0a5be86104"
