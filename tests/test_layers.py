@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins", "weir_spark": "spark_jobs"}
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
-    *("errors", "preloading", "secrecy", "units", "dataflow", "topology", "execution", "formats", "restarts"),
+    *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "ledger", "coordination", "environment"),
     *("recovery", "state", "snapshots", "quality", "retention", "integrity"),
     *("attempts", "rebuild", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
@@ -192,7 +192,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
-    known = {"errors", "dataflow", "topology", "execution", "formats", "state", "store", "settings", "quality", "units"}
+    known = {"code", "errors", "dataflow", "topology", "execution", "formats", "state", "store", "settings", "quality", "units"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}
 
     def allowed(_file, name):

@@ -138,15 +138,16 @@ def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: C
 def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
     """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
     try_to_withdraw_note(task, key, begun.attempt.try_number)
-    _note_warnings(task, key, evaluated)
+    _note_warnings(task, key, begun, evaluated)
     if committed.owed:
         try_to_deliver_clears(task, begun.run.dataflow.name)
     try_to_release(task, begun.run.dataflow.name, committed.touched)
 
 
-def _note_warnings(task: TaskPorts, key: TaskKey, evaluated: Evaluated) -> None:
-    if not evaluated.notes:
+def _note_warnings(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated) -> None:
+    warnings = (*evaluated.notes, *([begun.code_note] if begun.code_note else ()))
+    if not warnings:
         return
-    for warning in evaluated.notes:
+    for warning in warnings:
         task.log(f"Committed, with a warning: {warning}")
-    try_to_annotate(task, key, f"{SAYS}committed, with a warning: {'; '.join(evaluated.notes)}")
+    try_to_annotate(task, key, f"{SAYS}committed, with a warning: {'; '.join(warnings)}")

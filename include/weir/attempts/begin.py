@@ -17,6 +17,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginRequest, Begun, InputFiles
+from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.database.tables import AttemptRow
@@ -27,6 +28,7 @@ from weir.recovery.inputs import probe_partitions
 from weir.retention.space import reclaim_space
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
+from weir.topology.regions import PartitionId
 
 
 def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
@@ -72,7 +74,7 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
         attempt=registered.attempt,
         run=registered.run,
         topology=registered.topology,
-        job=replace(job, notes=(*notes, *job.notes)),
+        job=replace(job, notes=(*notes, *job.notes, *([registered.code_note] if registered.code_note else ()))),
         reads=reads_of_job(state, inputs, manifests),
         inputs=tuple(
             InputFiles(
@@ -87,6 +89,12 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
         ),
         interrupt=registered.interrupt,
         states=states,
+        replaced={
+            each: state.results[each]
+            for each in registered.topology.outputs(registered.attempt.region)
+            if each in state.results
+        },
+        code_note=registered.code_note,
     )
 
 
@@ -123,5 +131,10 @@ def _candidate(session: Session, registered: Registered) -> tuple[RunState, Atte
     present = attempts_of(session, run.id, region)[-1]
     if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:
         return state, None
-    good = all(state.is_good(each) for each in registered.topology.outputs(region))
+    outputs = registered.topology.outputs(region)
+    good = all(each in state.results and _is_there(state, each) for each in outputs)
     return state, committed if good else None
+
+
+def _is_there(state: RunState, partition: PartitionId) -> bool:
+    return state.results[partition].state is PartitionState.FINISHED and state.is_valid_alone(partition)

@@ -11,7 +11,7 @@ or running.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,12 +19,13 @@ from sqlalchemy.orm import Session
 
 from weir.attempts.commit_check import require_committable
 from weir.attempts.copies import require_whole_copies
+from weir.code.generation_rules import versions_after
 from weir.coordination.airflow import ClearAnswer, Clearer
 from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
-from weir.execution.run_state import AttemptState, RunState
+from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.codec import manifest_to_json
 from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint
 from weir.formats.region_job import OutputReport, RegionReport
@@ -36,7 +37,12 @@ from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import has_checks
 from weir.quality.rules import gate_results
 from weir.recovery.awaiting import clear_item
-from weir.recovery.consequences import add_clears_of_commit, note_whether_closed
+from weir.recovery.consequences import (
+    add_clears_of_commit,
+    add_clears_of_siblings,
+    note_whether_closed,
+    with_versions_declared_equal,
+)
 from weir.recovery.inputs import Part, require_intact
 from weir.recovery.pending_clears import FINISHED
 from weir.state.assigned import state_content
@@ -146,7 +152,9 @@ def _enter(
     row, before = require_committable(session, services, begun, tries)
     _require_evaluated(session, begun)
     require_none_since(before, results, unlike)
-    marked = [_compared(before, result) for result in results]
+    row.code = row.code or report.code
+    compared = [_compared(before, result) for result in results]
+    marked = with_versions_declared_equal(session, begun, before, compared)
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
     record_reads(session, begun.attempt.id, begun.reads)
     end(row, AttemptState.COMMITTED, services.now())
@@ -154,6 +162,7 @@ def _enter(
     drop_leases(session, begun.attempt.id)
     session.flush()
     owed = add_clears_of_commit(session, services, begun, before, marked)
+    owed += add_clears_of_siblings(session, services, begun, before, marked, report.code)
     note_whether_closed(session, services, begun.run, begun.topology)
     return owed
 
@@ -198,7 +207,26 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         metrics=dict(report.metrics),
         state=state_content(run, begun.states[output.stage], output) if output.stage in begun.states else None,
         quality=gate_results(report.checks, output.stage),
+        archive="" if attempt.code is None else attempt.code.archive,
+        generation=attempt.generation,
+        versions=tuple(sorted(_versions(begun, report.code, output))),
     )
+
+
+def _versions(begun: Begun, version: str, output: OutputReport) -> frozenset[str]:
+    """Return the versions that are known to make a result: those before, too, if it is made alike of the same."""
+    old = begun.replaced.get(PartitionId(output.stage, begun.attempt.region.subtask, output.layout.id))
+    if old is None:
+        return versions_after(frozenset(), version, is_same=False)
+    is_deterministic = all(each.deterministic for each in begun.topology.stages_of(begun.attempt.region.name))
+    before = {(part.run_id(begun.run.id), part.stage, part.subtask, part.layout, digest) for part, digest in _of(old)}
+    now = {(read.run, read.stage, read.subtask, read.layout, read.digest) for read in begun.reads}
+    is_same = is_deterministic and old.digest == str(output.digest) and before == now
+    return versions_after(old.versions, version, is_same=is_same)
+
+
+def _of(result: CurrentResult) -> Iterator[tuple[PartitionId, Digest]]:
+    return ((read.partition, read.digest) for reads in result.reads for read in reads.members)
 
 
 def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewResult:
@@ -212,6 +240,7 @@ def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewR
         rows=manifest.rows,
         bytes=manifest.bytes,
         made_from=inputs_fingerprint(manifest),
+        versions=manifest.versions,
     )
 
 

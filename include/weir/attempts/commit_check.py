@@ -47,14 +47,29 @@ def require_committable(
     """Return the attempt's row and the state of its run if it may commit now; renew its leases.
 
     `tries` are the attempts of its region. Raises Fenced if a newer attempt is registered, and Conflict if an input or
-    the lineage has changed, or if a state was released whose lease had run out.
+    the lineage has changed, if a state was released whose lease had run out, or if its task runs newer code by now.
     """
     region = begun.attempt.region
     row = newest_of(session, begun.run, region, begun.attempt.id, tries)
     _require_held(session, services, begun)
     state = run_state(session, begun.run, begun.topology)
+    _require_newest_code(state, begun)
     require_unchanged(session, state, begun.reads, region)
     return row, state
+
+
+def _require_newest_code(state: RunState, begun: Begun) -> None:
+    """Check that no other subtask has committed with newer code since the attempt began. Raises Conflict."""
+    region, code = begun.attempt.region, begun.attempt.code
+    if code is None:
+        return
+    subtasks = range(begun.topology.region(region.name).parallelism)
+    newest = max(state.region(RegionId(region.name, each)).committed_generation for each in subtasks)
+    if newest > begun.attempt.generation:
+        raise Conflict(
+            f"{region} ran version {code.version[:20]} of its code (generation {begun.attempt.generation}), but "
+            f"another subtask has committed with newer code meanwhile (generation {newest}): it begins again, with that"
+        )
 
 
 def _require_held(session: Session, services: Services, begun: Begun) -> None:

@@ -61,6 +61,7 @@ def region_job(
         stages=tuple(_stage(services, registered, state, stage, inputs, manifests, states) for stage in stages),
         parameters=dict(run.parameters),
         spark_conf=spark_conf(stages),
+        code=attempt.code,
     )
     contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
     return with_copies(services, registered, job, contents)

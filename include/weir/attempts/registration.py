@@ -14,6 +14,7 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.attempts.choosing_code import ArchiveNeeded, Archives, choose_code, pin_archive
 from weir.attempts.failure import restart_answer
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.registered import Registered
@@ -111,11 +112,15 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
     newer try is registered and Misconfigured if another DagRun owns the epoch.
     """
     store_id = services.store_id()
+    archives = Archives(services, request.dataflow.name, request.deployed) if request.deployed is not None else None
     for _ in range(ROUNDS):
         try:
-            return _register(services, request, store_id)
-        except _RecordDue:
-            _pin(services, request, store_id)
+            try:
+                return _register(services, request, store_id, archives)
+            except _RecordDue:
+                _pin(services, request, store_id, archives)
+        except ArchiveNeeded as needed:
+            needed.fetch()
     raise Conflict(f"the run of {request.key.run_id} was moved to another dataflow {ROUNDS} times while a task began")
 
 
@@ -123,7 +128,9 @@ class _RecordDue(Exception):
     """The record of the run has to be written first, outside of the transaction."""
 
 
-def _register(services: Services, request: BeginRequest, store_id: str) -> Registered | NotBegun:
+def _register(
+    services: Services, request: BeginRequest, store_id: str, archives: Archives | None
+) -> Registered | NotBegun:
     def not_pinned(_row: RunRow) -> None:
         raise _RecordDue
 
@@ -135,10 +142,10 @@ def _register(services: Services, request: BeginRequest, store_id: str) -> Regis
         region = _region_of(run, run.topology, request)
         if region is None:
             return NotInRecord(_not_in_record(run, request))
-        return _enter(session, services, request, run, run.topology, region)
+        return _enter(session, services, request, run, run.topology, region, archives)
 
 
-def _pin(services: Services, request: BeginRequest, store_id: str) -> None:
+def _pin(services: Services, request: BeginRequest, store_id: str, archives: Archives | None) -> None:
     """Pin the run, unless it is, and write its record."""
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
     stored = stored_record(services, dataflow, epoch)
@@ -147,6 +154,9 @@ def _pin(services: Services, request: BeginRequest, store_id: str) -> None:
         def on_pin(row: RunRow) -> None:
             if not row.is_record_due and not _has_attempts(session, row.id):
                 require_own(stored, row)
+            row.archive = None
+            if archives is not None:
+                pin_archive(session, row, archives)
             owe_record(session, row)
 
         own_epoch(session, _new_run(request, store_id), services.now(), on_pin)
@@ -184,7 +194,13 @@ def _not_in_record(run: Run, request: BeginRequest) -> str:
 
 
 def _enter(
-    session: Session, services: Services, request: BeginRequest, run: Run, topology: Topology, region: RegionId
+    session: Session,
+    services: Services,
+    request: BeginRequest,
+    run: Run,
+    topology: Topology,
+    region: RegionId,
+    archives: Archives | None,
 ) -> Registered | Awaiting | Exhausted:
     ever = attempts_ever_of(session, run.id, region)
     row = _resumed(ever, request, region)
@@ -196,12 +212,15 @@ def _enter(
         else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
     )
     interrupt = _fence(older, origin, services, run)
+    chosen = None if archives is None else choose_code(session, archives, run, topology, region, origin, older)
     is_new = row is None
     if row is None:
         row = _new_row(services, request, run, region, origin)
         session.add(row)
     row.state, row.ti_id, row.session_id = AttemptState.RUNNING.value, request.ti_id, str(services.new_uuid())
     row.session_url = request.session_url
+    if chosen is not None:
+        row.code, row.archive, row.generation = chosen.code.version, chosen.code.archive, chosen.generation
     session.flush()
     waiting = _obey_strategy(session, row, older, services, request, interrupt) if origin is Origin.RETRY else None
     if is_new and _was_killed(older) and origin is Origin.RETRY and not isinstance(waiting, Exhausted):
@@ -216,8 +235,10 @@ def _enter(
         lineage=run.lineage,
         session_id=row.session_id,
         session_url=row.session_url,
+        code=None if chosen is None else chosen.code,
+        generation=0 if chosen is None else chosen.generation,
     )
-    return Registered(attempt, run, topology, origin, interrupt)
+    return Registered(attempt, run, topology, origin, interrupt, "" if chosen is None else chosen.note)
 
 
 def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId) -> AttemptRow | None:

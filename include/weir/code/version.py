@@ -51,6 +51,33 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
     return f"{_PREFIX}{_digest(repr(content).encode())}"
 
 
+def lacking_functions(files: Mapping[str, bytes], functions: Iterable[str]) -> tuple[str, ...]:
+    """Return the functions, each "module:function", that the files of an archive lack.
+
+    One is taken to be there if its module binds the name at its top level, or may bind any ("import *", an error of
+    syntax).
+    """
+    modules = _modules(files)
+    found = []
+    for function in functions:
+        module, _, name = function.partition(":")
+        tree = _parsed(files[modules[module]]) if module in modules else ast.Module([], [])
+        if tree is not None and not _may_bind(tree, name):
+            found.append(function)
+    return tuple(found)
+
+
+def _may_bind(tree: ast.Module, name: str) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
+            return True
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"):
+            return True
+    return False
+
+
 def _modules(files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the file of each module, by the module's name."""
     found = {}

@@ -32,6 +32,8 @@ class Registered:
     topology: Topology
     origin: Origin
     interrupt: tuple[SparkWork, ...]
+    code_note: str = ""
+    """What a person should know of the code that it runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,19 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from weir.code.archive import Archive
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State
 from weir.execution.failure_class import FailureClass
+from weir.execution.run_state import CurrentResult
 from weir.formats.manifest import InputRead, Manifest, StateFile, UpdateDigest
-from weir.formats.region_job import RegionJob, RegionReport
+from weir.formats.region_job import CodeToRun, RegionJob, RegionReport
 from weir.ledger.runs import PreviousRun, Run
 from weir.restarts.answer import Refusal
 from weir.restarts.strategy import RestartStrategy
 from weir.store.probe import PartitionRef
 from weir.topology.ids import AttemptId, Epoch, RunId
-from weir.topology.regions import RegionId, Topology
+from weir.topology.regions import PartitionId, RegionId, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class BeginRequest:
     previous: PreviousRun | None = None
     restart: RestartStrategy = field(default_factory=RestartStrategy.default)
     is_backfill: bool = False
+    deployed: Archive | None = None
+    """The modules of the dataflow's functions as this process finds them; None where the try computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,9 @@ class Attempt:
     lineage: int
     session_id: str
     session_url: str
+    code: CodeToRun | None = None
+    generation: int = 0
+    """That of its task in the run, of which the code is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +139,10 @@ class Begun:
     interrupt: tuple[SparkWork, ...]
     states: Mapping[str, AssignedState] = field(default_factory=dict)
     """The keyed states that it starts from, by name."""
+    replaced: Mapping[PartitionId, CurrentResult] = field(default_factory=dict)
+    """The results in place of which it writes. No other attempt replaces them while it may commit."""
+    code_note: str = ""
+    """What a person should know of the code that it runs."""
 
 
 @dataclass(frozen=True, slots=True)

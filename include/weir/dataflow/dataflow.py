@@ -12,6 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from weir.code.generation_rules import RepairCode
 from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
@@ -66,6 +67,8 @@ class Dataflow:
     how many checkpoints and savepoints of its state are retained. None leaves the choice to the deployment.
     `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
+    `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
+    computed its result before.
     What looks like a secret in parameters or in Spark settings is refused, but for a record that `from_json` reads.
     Raises Misconfigured, which lists all problems and what to write instead.
     """
@@ -82,6 +85,7 @@ class Dataflow:
     quota: str | None = field(default=None, kw_only=True)
     retained_checkpoints: int | None = field(default=None, kw_only=True)
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
+    repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
     is_record: InitVar[bool] = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
@@ -101,6 +105,7 @@ class Dataflow:
             quota: str | None = None,
             retained_checkpoints: int | None = None,
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
+            repair_code: RepairCode | str = RepairCode.NEWEST,
             is_record: bool = False,
         ) -> None: ...
 
@@ -108,6 +113,7 @@ class Dataflow:
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
+        object.__setattr__(self, "repair_code", _choice(self.name, "repair_code", self.repair_code, RepairCode))
         self._check_retention()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
@@ -169,6 +175,7 @@ class Dataflow:
             **{each: getattr(self, each) for each in _RETENTION if getattr(self, each) is not None},
             # Absent where it is the default, so that records of earlier versions stay the same.
             **({} if self.on_reprocess is OnReprocess.CASCADE else {"on_reprocess": self.on_reprocess.value}),
+            **({} if self.repair_code is RepairCode.NEWEST else {"repair_code": self.repair_code.value}),
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
@@ -190,6 +197,7 @@ class Dataflow:
             failover=document.get("failover", FailoverStrategy.REGION),
             consumers=document.get("consumers", Consumers.IF_CHANGED),
             on_reprocess=document.get("on_reprocess", OnReprocess.CASCADE),
+            repair_code=document.get("repair_code", RepairCode.NEWEST),
             **{each: document.get(each) for each in _RETENTION},
             is_record=True,
         )

@@ -1,18 +1,21 @@
 """The state of a run in one value, and the validity of its results.
 
-Invariant 3: a result is *valid* when it is current and all inputs that it was computed from are valid and have the
-digests that were read. Validity is derived here and stored nowhere.
+Invariant 3: a result is *valid* when it is current, all inputs that it was computed from are valid and have the
+digests that were read, and one version of code has made, or would have made, it and all other partitions of its stage
+in the run. Validity is derived here and stored nowhere.
 
 Invariant of earlier runs: a state that was not loaded raises MissingContext; it is never assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 from typing import Any, TypeVar
 
+from weir.code.generation_rules import UNRECORDED, agreed
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
@@ -58,6 +61,11 @@ class CurrentResult:
     reads: tuple[ReadSet, ...]
     made_from: str | None = None
     fault: str | None = None
+    versions: frozenset[str] = UNRECORDED
+    """The versions of code that are known to make it of what it was made of."""
+    code: str | None = None
+    generation: int = 0
+    """The version that has made it, and the number of its task's generation (0: not known)."""
 
 
 class AttemptState(Enum):
@@ -83,7 +91,8 @@ class RegionState:
 
     `repair_after_try` is the try that a clear names; the repair is open until a newer attempt has ended (committed, or
     failed finally): `ended_try` is the newest that has. `is_refused`: the result of its newest attempt has finally
-    failed a check, and only a person has it recomputed.
+    failed a check, and only a person has it recomputed. `committed_generation` is the newest generation of code in
+    which it has committed (0: none).
     """
 
     region: RegionId
@@ -92,6 +101,7 @@ class RegionState:
     ended_try: int = 0
     repair_after_try: int | None = None
     is_refused: bool = False
+    committed_generation: int = 0
 
     @property
     def under_repair(self) -> bool:
@@ -135,6 +145,9 @@ class RunState:
     void: frozenset[RegionId] = frozenset()
     """Regions of earlier runs that have never begun, or were refused, and that Airflow calls finished."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _behind: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
     _renamed: dict[tuple[RunRef, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -241,13 +254,40 @@ class RunState:
 
     def _derive_validity(self) -> None:
         """Derive the validity of all partitions, producers first: a long chain of epochs needs no deep stack."""
-        for partition in self._in_order() if not self._valid else ():
-            result = self.results.get(partition)
-            self._valid[partition] = (
-                result is not None
-                and result.state is not PartitionState.QUARANTINED
-                and all(self._holds(reads) for reads in result.reads)
-            )
+        if self._valid:
+            return
+        self._behind.update(_behind_their_siblings(self.results.values()))
+        for partition in self._in_order():
+            self._valid[partition] = self._is_made_of_valid(partition) and not self._siblings_behind(partition)
+
+    def _is_made_of_valid(self, partition: PartitionId) -> bool:
+        result = self.results.get(partition)
+        return (
+            result is not None
+            and result.state is not PartitionState.QUARANTINED
+            and all(self._holds(reads) for reads in result.reads)
+        )
+
+    def _siblings_behind(self, partition: PartitionId) -> tuple[PartitionId, ...]:
+        return self._behind.get((partition.run, partition.stage), ())
+
+    def is_behind(self, partition: PartitionId) -> bool:
+        """Report whether older code has made the result than the newest of its stage, which makes another one."""
+        self._derive_validity()
+        return partition in self._siblings_behind(partition)
+
+    def is_valid_alone(self, partition: PartitionId) -> bool:
+        """Report whether the result is valid, or will be once other subtasks of its stage have caught up with it."""
+        self._derive_validity()
+        return self._is_made_of_valid(partition) and partition not in self._siblings_behind(partition)
+
+    def with_siblings_behind(self, partitions: tuple[PartitionId, ...]) -> tuple[PartitionId, ...]:
+        """Return partitions, and those that have to be recomputed before these are valid, since their code is older."""
+        self._derive_validity()
+        if not self._behind:
+            return partitions
+        behind = (each for partition in partitions for each in self._siblings_behind(partition))
+        return tuple(dict.fromkeys((*partitions, *behind)))
 
     def _in_order(self) -> Iterator[PartitionId]:
         """Yield all partitions: earlier runs first, producers first."""
@@ -294,13 +334,31 @@ class RunState:
         result = self.results.get(partition)
         stale = () if result is None else (reads for reads in result.reads if not self._holds(reads))
         missed = (read for reads in stale for read in reads.members if not self._still_holds(read))
-        return frozenset(region for read in missed for region in self._waits.get(read.partition, ()))
+        behind = (self.producer(each) for each in self._siblings_behind(partition))
+        catching_up = (each for each in behind if self.is_coming(each))
+        return frozenset(
+            chain(catching_up, (region for read in missed for region in self._waits.get(read.partition, ())))
+        )
 
     def is_coming(self, region: RegionId) -> bool:
         """Report whether a region runs; of an earlier run also if it has yet to begin, or its rows were refused."""
         known = self.region(region)
         is_to_come = not region.is_of_own_run and (known.is_refused or not known.newest_try)
         return known.is_running or (is_to_come and region not in self.void)
+
+
+def _behind_their_siblings(
+    results: Iterable[CurrentResult],
+) -> Iterator[tuple[tuple[RunRef, str], tuple[PartitionId, ...]]]:
+    """Yield the stages, by run and name, that no one version has made, and their results of older code."""
+    of_stage: dict[tuple[RunRef, str], list[CurrentResult]] = {}
+    for result in results:
+        of_stage.setdefault((result.partition.run, result.partition.stage), []).append(result)
+    for stage, found in of_stage.items():
+        if not agreed(each.versions for each in found):
+            newest = max(found, key=lambda each: (each.generation, each.result))
+            version = newest.code or min(newest.versions)
+            yield stage, tuple(sorted(each.partition for each in found if version not in each.versions))
 
 
 class MissingContext(Exception):

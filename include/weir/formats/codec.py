@@ -25,12 +25,12 @@ from weir.formats.run_record import RunRecord
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 4,
+        "manifest": 5,
         "stage copy": 1,
-        "region job": 4,
+        "region job": 5,
         "region report": 4,
         "region failure": 1,
-        "run record": 1,
+        "run record": 2,
         "checkpoint": 2,
     }
 )
@@ -49,6 +49,7 @@ _FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
         "merges": [],
         "to_check": [],
         "why": CheckReason.FRESH.value,
+        "code": None,
     }
 )
 """The fields of a job's document that only one kind of job has, as the other kinds write them."""

@@ -173,8 +173,10 @@ class Manifest:
     """The description of a result partition; `created_at` is in UTC, ISO 8601.
 
     `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
-    `source` holds the splits of the region's sources, by stage; `code` is a fingerprint of the functions, `session`
-    holds the Spark settings.
+    `source` holds the splits of the region's sources, by stage; `session` holds the Spark settings. `code` is the
+    version of the code that computed it, `generation` that of its task, and `archive` the fingerprint of the archive
+    that the code was imported from. `versions` are all that are known to make this content of these inputs (empty:
+    written by a Weir that did not record them).
     """
 
     dataflow: str
@@ -201,6 +203,9 @@ class Manifest:
     state: StateContent | None = None
     """The content of a partition of keyed state; `files` above are only those that this attempt wrote."""
     quality: tuple[GateResult, ...] = ()
+    archive: str = ""
+    generation: int = 0
+    versions: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -25,6 +26,10 @@ _REGIONS: Final = "_regions"
 
 NUMBERS: Final = "_numbers"
 """No savepoint has such a name."""
+
+_ARCHIVES: Final = "_code"
+
+_ARCHIVE: Final = re.compile(r"([0-9a-f]{64})-[0-9a-f]+\.zip")
 
 _DEPTH = 6
 """How many names the path of an attempt's folder has."""
@@ -172,6 +177,22 @@ def number_path(dataflow: str, number: int) -> str:
     It has the folder of a savepoint, and is empty for a checkpoint.
     """
     return f"{numbers_folder(dataflow)}/{number:08d}"
+
+
+def archives_folder(dataflow: str) -> str:
+    """Return the folder of the archives of a dataflow's code, relative to the store."""
+    return f"{dataflow}/{_ARCHIVES}"
+
+
+def archive_path(dataflow: str, fingerprint: str, unique: str) -> str:
+    """Return the path of an archive of code. No two writers share one, so that none waits for a deletion."""
+    return f"{archives_folder(dataflow)}/{fingerprint}-{unique}.zip"
+
+
+def archive_fingerprint(path: str) -> str | None:
+    """Return the fingerprint of the archive at a path; None where that is no archive's."""
+    found = _ARCHIVE.fullmatch(name_of(path))
+    return found[1] if found else None
 
 
 def record_path(dataflow: str, epoch: str) -> str:

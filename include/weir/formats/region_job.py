@@ -202,6 +202,15 @@ class StageToRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeToRun:
+    """The code of a task: its version, and the archive to import it from, by fingerprint and path in the store."""
+
+    version: str
+    archive: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJob:
     """Identify the attempt that a Spark job belongs to, and where the job works: the fields of all kinds of job.
 
@@ -235,6 +244,8 @@ class RegionJob(SparkJob):
     parameters: dict[str, Any]
     modules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    code: CodeToRun | None = None
+    """None only in a job that an earlier Weir has written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +296,7 @@ class StateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionReport:
-    """The result of a job: outputs, a fingerprint of the code that ran, the session's settings, and seconds a step.
+    """The result of a job: outputs, the version of the code that ran, the session's settings, and seconds a step.
 
     `resumed` names the stages that were read from copies of earlier attempts instead of being computed. Where a check
     of a restored input has failed there are no outputs.

@@ -31,3 +31,5 @@ class RunRecord:
     predecessor: Epoch | None
     created_at: str
     abandoned: tuple[str, ...] = field(default=())
+    archive: str = ""
+    """The fingerprint of the archive of code that the run is pinned to; empty where none is known."""

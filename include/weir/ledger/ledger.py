@@ -33,7 +33,7 @@ from weir.ledger.database.reading import begin_as, reading_options, refuse_writi
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest migration; a ledger at any other revision is migrated or refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"

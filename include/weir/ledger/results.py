@@ -55,6 +55,7 @@ class NewResult:
     bytes: int
     made_from: str | None = None
     differs_from: AttemptId | None = None
+    versions: tuple[str, ...] = ()
 
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
@@ -103,6 +104,7 @@ def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str,
         "bytes": new.bytes,
         "made_from": new.made_from,
         "differs_from": new.differs_from,
+        "versions": list(new.versions) or None,
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import UNRECORDED
 from weir.execution.failure_class import FailureCause
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
@@ -39,6 +40,9 @@ _CURRENT_RESULTS = (
         _RESULT.bytes,
         _RESULT.made_from,
         _RESULT.fault,
+        _RESULT.versions,
+        _ATTEMPT.generation,
+        _ATTEMPT.code,
     )
     .join(AttemptRow.__table__, _ATTEMPT.id == _RESULT.attempt)
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
@@ -46,7 +50,7 @@ _CURRENT_RESULTS = (
 
 _IS_REFUSED = (_ATTEMPT.failure_cause == FailureCause.REFUSED.value) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
-    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED)
+    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED, _ATTEMPT.generation)
     .where(_ATTEMPT.run == bindparam("run"), AttemptRow.is_of_dag_run)
     .order_by(_ATTEMPT.try_number)
 )
@@ -141,6 +145,9 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
         reads=reads,
         made_from=row.made_from,
         fault=row.fault,
+        versions=frozenset(row.versions) if row.versions else UNRECORDED,
+        code=row.code,
+        generation=row.generation or 0,
     )
 
 
@@ -161,14 +168,18 @@ def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionS
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
     """`repairs` are (expected try, found try, whether it is void), attempts as they are selected, oldest first."""
-    newest, state, is_refused = attempts[-1] if attempts else (0, None, False)
+    newest, state, is_refused, _ = attempts[-1] if attempts else (0, None, False, None)
     return RegionState(
         region=region,
         newest_try=max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
         newest_state=AttemptState(state) if state else None,
-        ended_try=max((number for number, ended, _ in attempts if ended in ENDED), default=0),
+        ended_try=max((number for number, ended, _, _ in attempts if ended in ENDED), default=0),
         repair_after_try=max((expected for expected, _, is_void in repairs if not is_void), default=None),
         is_refused=bool(is_refused),
+        committed_generation=max(
+            (number or 0 for *_, committed, _, number in attempts if committed == AttemptState.COMMITTED.value),
+            default=0,
+        ),
     )
 
 

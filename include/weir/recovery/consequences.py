@@ -1,4 +1,4 @@
-"""Adds the clears that follow from a commit: those of the consumers of replaced results.
+"""Adds the clears that follow from a commit: of consumers of replaced results, and of siblings of older code.
 
 Invariant 7: the clears that follow from a commit are recorded in its transaction, also those in other runs.
 """
@@ -6,14 +6,17 @@ Invariant 7: the clears that follow from a commit are recorded in its transactio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import agreed, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, RunState
+from weir.execution.run_state import CLOSE, CurrentResult, RunState
 from weir.ledger.clears import add_pending_clear
+from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
@@ -54,6 +57,56 @@ def add_clears_that_follow(
         # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
         add_pending_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
     return owed + len(stale)
+
+
+def with_versions_declared_equal(
+    session: Session, begun: Begun, before: RunState, results: Sequence[NewResult]
+) -> list[NewResult]:
+    """Return a commit's results; where siblings are of other code, with the versions that a person declared equal."""
+    found = []
+    for result in results:
+        new = result
+        if not _agrees(before, result):
+            same = equal_versions(session, begun.run.dataflow.name, result.partition.stage)
+            new = replace(result, versions=tuple(sorted(with_equal(frozenset(result.versions), same))))
+        found.append(new)
+    return found
+
+
+def add_clears_of_siblings(
+    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult], version: str
+) -> int:
+    """Add the clears of subtasks whose results are of older code, which would not make a commit's; return how many.
+
+    They are added under each failover strategy: a stage of two codes is valid under none.
+    """
+    reasons = {
+        before.producer(other.partition): (
+            f"weir: {begun.attempt.id} has computed {result.partition} with other code (version {version[:20]}), and "
+            "differently"
+        )
+        for result in results
+        if not _agrees(before, result)
+        for other in _siblings(before, result.partition)
+        if version not in other.versions
+    }
+    for region, reason in reasons.items():
+        add_pending_clear(session, begun.run, region, before.region(region).newest_try, reason, services.now())
+    return len(reasons)
+
+
+def _agrees(before: RunState, new: NewResult) -> bool:
+    """Report whether one version makes a new result and all those of its stage in the run."""
+    siblings = _siblings(before, new.partition)
+    return not siblings or bool(agreed([frozenset(new.versions), *(each.versions for each in siblings)]))
+
+
+def _siblings(before: RunState, partition: PartitionId) -> list[CurrentResult]:
+    return [
+        result
+        for each, result in before.results.items()
+        if each.is_of_own_run and each.stage == partition.stage and each.subtask != partition.subtask
+    ]
 
 
 def _why_close_again(session: Session, run: Run, before: RunState, replaced: Replaced) -> str | None:

@@ -59,7 +59,7 @@ def engine_at(address: str, connection: Connection, store: Store, options: Mappi
 
     if address.startswith(_CONNECT_SCHEME):
         return _ConnectServer(ConnectEngine(_url(connection, address), options))
-    return SubmitEngine(connection, store, options, lambda folder, job: write_bundle(folder, job).paths)
+    return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths)
 
 
 def connect_checks(area: str, connection: Connection, store: Store) -> list[Check]:

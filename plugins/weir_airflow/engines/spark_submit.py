@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from weir.store.store import Store
     from weir_airflow.engines.submission import Submission
 
-    WriteBundle = Callable[[Path, SparkJob], tuple[str, str]]
-    """Writes program and modules of a job into an empty folder; answers their paths."""
+    WriteBundle = Callable[[Path], tuple[str, str]]
+    """Writes program and modules of a driver into an empty folder; answers their paths."""
 
 
 SUBMITTED: Final = frozenset({"spark", "k8s"})
@@ -80,7 +80,7 @@ class SubmitEngine:
         """
         del session_id  # the application has an id of its own
         with tempfile.TemporaryDirectory(prefix="weir-submit-", ignore_cleanup_errors=True) as scratch:
-            program, modules = self._write_bundle(Path(scratch), job)
+            program, modules = self._write_bundle(Path(scratch))
             submission = self._submission(job, modules)
             self._running = (submission, job.folder)
             try:

@@ -7,6 +7,7 @@ does not depend on pages about its checks: where none can be made, upkeep makes 
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,9 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
+from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
+from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.quality.page_program import render_pages
@@ -50,7 +53,10 @@ def run_region(
             AirflowTask(task_context, log),
             engine,
             declared.flow.name,
-            lambda: begin_request(declared, context, engine.address, task_context.recovery.restart),
+            lambda: replace(
+                begin_request(declared, context, engine.address, task_context.recovery.restart),
+                deployed=deployed_code(declared.flow),
+            ),
             lambda attempt: make_pages_of(task_context, attempt, log),
         )
 
@@ -115,6 +121,11 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         restart=declared.restart_strategy(deployed),
         is_backfill=is_backfill(context),
     )
+
+
+def deployed_code(flow: Dataflow) -> Archive:
+    """Pack the modules of all functions of a dataflow. Raises Misconfigured if one is not on this machine."""
+    return pack(top_level(stage.function for stage in flow.stages))
 
 
 def task_key(context: Context) -> TaskKey:

@@ -26,7 +26,7 @@ from weir.formats.region_job import (
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
-from weir_spark.region.archive import Archive, modules_of, pack, ship
+from weir_spark.region.archive import Imported, import_from, read_archive, ship
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
@@ -71,12 +71,13 @@ class _Execution:
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
+    imported: Imported | None = None
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
+            code = self._import_code()
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
-            code = f"sha256:{self._ship().fingerprint}"
             for note in self.job.notes:
                 self.log(note)
         checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
@@ -94,6 +95,8 @@ class _Execution:
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
             found += checks.written(results, outputs, self.states)
+        if self.imported is not None:
+            self.imported.require_all()
         return RegionReport(
             attempt=self.job.attempt,
             outputs=outputs,
@@ -104,10 +107,15 @@ class _Execution:
             checks=found,
         )
 
-    def _ship(self) -> Archive:
-        archive = pack(modules_of(self.job))
-        ship(self.session, archive)
-        return archive
+    def _import_code(self) -> str:
+        """Import the job's code from its archive, and send this to the session; return the code's version."""
+        if self.job.code is None:
+            raise Misconfigured(
+                f"region {self.job.region}: its job names no archive of code: use the Weir that wrote it"
+            )
+        self.imported = import_from(read_archive(self.job.code, self.store))
+        ship(self.session, self.imported.archive)
+        return self.job.code.version
 
     def _results(self, copies: Copies, persisted: Persisted) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.

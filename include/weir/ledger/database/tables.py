@@ -100,7 +100,8 @@ class RunRow(Table):
     `closed_result` is the highest number of its results when the closing task last committed. `released_at` is since
     when all is released that ever will be, `deleted_at` since when Airflow has no such run, and `expired_at` since when
     its manifests and records are deleted, too. `abandoned` are its attempts from before its last pin; with
-    `is_record_due` its record in the store has to be written before an attempt of it computes.
+    `is_record_due` its record in the store has to be written before an attempt of it computes. `archive` is the
+    fingerprint of the code that it is pinned to.
     """
 
     __tablename__ = "run"
@@ -128,6 +129,7 @@ class RunRow(Table):
     expired_at: Mapped[datetime | None]
     abandoned: Mapped[list[Any] | None]
     is_record_due: Mapped[bool] = mapped_column(Boolean, default=False)
+    archive: Mapped[str | None] = mapped_column(String(64))
 
     @hybrid_property
     def is_pinned(self) -> bool:
@@ -161,7 +163,8 @@ class AttemptRow(Table):
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
     `heard_at` is the time of its last heartbeat. `failure` is the value of a FailureClass,
-    `failure_cause` that of a FailureCause.
+    `failure_cause` that of a FailureCause. `code` is the version of the code that it runs, `archive` the fingerprint
+    of the archive that this is imported from, and `generation` the number of the task's generation in the run.
     """
 
     __tablename__ = "attempt"
@@ -193,6 +196,9 @@ class AttemptRow(Table):
     error: Mapped[str | None] = mapped_column(Prose)
     labels: Mapped[dict[str, Any] | None]
     metrics: Mapped[dict[str, Any] | None]
+    code: Mapped[str | None] = mapped_column(String(80))
+    archive: Mapped[str | None] = mapped_column(String(64))
+    generation: Mapped[int | None]
 
     @hybrid_property
     def is_of_dag_run(self) -> bool:
@@ -223,7 +229,8 @@ class ResultRow(Table):
 
     `made_from` is a fingerprint of its inputs; `differs_from` the attempt whose result from equal inputs differs;
     `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are deleted,
-    `verified_at` when all of its bytes were last compared.
+    `verified_at` when all of its bytes were last compared. `versions` are the versions of code that are known to make
+    it (None: they were not recorded).
     """
 
     __tablename__ = "result"
@@ -262,6 +269,7 @@ class ResultRow(Table):
     fault: Mapped[str | None] = mapped_column(String(20))
     deleted_at: Mapped[datetime | None]
     verified_at: Mapped[datetime | None]
+    versions: Mapped[list[Any] | None]
 
 
 class ResultEventRow(Table):
@@ -462,6 +470,35 @@ class CompactionRow(Table):
     read_bytes: Mapped[int] = mapped_column(LARGE)
     written_bytes: Mapped[int] = mapped_column(LARGE)
     made_at: Mapped[datetime]
+
+
+class ArchiveRow(Table):
+    """An archive of a dataflow's code in the store; `path` is relative to the store.
+
+    `deleting_at` is since when no run needs it, and its file may be deleted: who needs it again stores another file.
+    """
+
+    __tablename__ = "archive"
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
+    path: Mapped[str] = mapped_column(String(250))
+    bytes: Mapped[int] = mapped_column(LARGE)
+    stored_at: Mapped[datetime]
+    deleting_at: Mapped[datetime | None]
+
+
+class SameCodeRow(Table):
+    """Two versions of a stage's code that a person has declared equal."""
+
+    __tablename__ = "same_code"
+    __table_args__ = (UniqueConstraint("dataflow", "stage", "one", "other"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
+    stage: Mapped[str] = mapped_column(String(60))
+    one: Mapped[str] = mapped_column(String(80))
+    other: Mapped[str] = mapped_column(String(80))
+    declared_at: Mapped[datetime]
+    declared_by: Mapped[str] = mapped_column(String(250), default="")
 
 
 UNKNOWN_SNAPSHOT: Final = 0

@@ -25,6 +25,9 @@ _SOMEBODY = RegionId("", 0)
 """A reader that needs the bytes."""
 
 
+_OTHER_CODE = "another subtask of its stage has committed with newer code, and differently"
+
+
 class Occasion(Enum):
     """The reason why a decision is requested."""
 
@@ -65,6 +68,8 @@ class Backtracked:
 def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None = _SOMEBODY) -> Loss | None:
     """Return the loss of `partition` by the ledger alone: never committed, stale, damaged, or released.
 
+    That subtasks of its stage are of older code is their loss, not that of `partition`.
+
     An intermediate result that was released is no loss to the closing task, nor to the run as a whole (None).
     """
     result = state.results.get(partition)
@@ -74,10 +79,9 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
         return Loss(
             *_names(state, partition), result.attempt, Fault.STALE, "it is quarantined: its content is in doubt"
         )
-    if not state.is_valid(partition):
-        return Loss(
-            *_names(state, partition), result.attempt, Fault.STALE, "an input of its producer has changed since"
-        )
+    if not state.is_valid_alone(partition):
+        why = _OTHER_CODE if state.is_behind(partition) else "an input of its producer has changed since"
+        return Loss(*_names(state, partition), result.attempt, Fault.STALE, why)
     if result.state is PartitionState.LOST and result.fault == Fault.DAMAGED.value:
         # A probe of its sizes would not find the damage, which a comparison of the bytes has found.
         return Loss(*_names(state, partition), result.attempt, Fault.DAMAGED, "its bytes were found damaged")
@@ -161,7 +165,7 @@ class _Walk:
     def _producers_to_rerun(
         self, group: tuple[PartitionId, ...], reader: RegionId | None, *, is_probed: bool
     ) -> Iterator[RegionId]:
-        for partition in group:
+        for partition in self._state.with_siblings_behind(group):
             producer = self._state.producer(partition)
             if producer in self.found.causes:
                 continue

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from weir.code.archive import archive_of
 from weir.dataflow.quality import Policy
 from weir.dataflow.stage import ResolveContext
 from weir.dataflow.state import StateKind
@@ -42,6 +43,7 @@ from weir.formats.suite import Severity
 from weir.state.operator_state import own_elements
 from weir.store.errors import NotFound
 from weir.store.store import Store
+from weir.testing.fakes.code import edit_of
 from weir.topology.partitions import PLAIN
 
 TAIL = 16
@@ -54,7 +56,7 @@ class FakeEngine:
     """Computes a region: the content of a stage is a hash of its name, its inputs' contents and its world.
 
     `world` maps a stage to anything that its content depends on besides its inputs; change it to change the content.
-    What it has under `schema of <stage>` is the fingerprint of the stage's columns, and under `<state> in <epoch>` all
+    The edits of the code that a job names count, too. What the world has under `schema of <stage>` is the fingerprint of the stage's columns, and under `<state> in <epoch>` all
     that the content of a keyed state depends on in that epoch.
     """
 
@@ -66,6 +68,7 @@ class FakeEngine:
         """Each stage that was computed, in order; one that was read from a copy is not among them."""
         self.padding: dict[str, int] = {}
         """By stage, how many bytes its results have besides their content."""
+        self._edits: Mapping[str, int] = {}
         self.violated: dict[str, Collection[str]] = {}
         """By stage, the types of expectations that its rows violate; of what was restored under `restored <stage>`."""
 
@@ -87,9 +90,11 @@ class FakeEngine:
 
     def _region(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
         found = restored_reports(job, self.violated)
+        code = self._code_of(job)
         if any(each.violated for each in found):
-            return RegionReport(attempt=job.attempt, outputs=(), code=self.code, session={}, metrics={}, checks=found)
-        resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == self.code}
+            return RegionReport(attempt=job.attempt, outputs=(), code=code, session={}, metrics={}, checks=found)
+        self._edits = self._edits_of(job)
+        resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == code}
         needed = _needed(job, resumed)
         contents: dict[str, str] = {}
         for stage in job.stages:
@@ -114,12 +119,22 @@ class FakeEngine:
         return RegionReport(
             attempt=job.attempt,
             outputs=outputs,
-            code=self.code,
+            code=code,
             session={},
             metrics={"compute": 0.0},
             resumed=behind,
             checks=checks,
         )
+
+    def _edits_of(self, job: RegionJob) -> dict[str, int]:
+        """Return, by stage, the edits of the functions in the archive that the job names."""
+        if job.code is None:
+            return {}
+        archive = archive_of(self._store.read(job.code.path), job.code.archive)
+        return {each.name: edit_of(archive, each.function) for each in job.stages if each.function}
+
+    def _code_of(self, job: RegionJob) -> str:
+        return self.code if job.code is None else job.code.version
 
     def _computed(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         self.computed.append(stage.name)
@@ -149,7 +164,7 @@ class FakeEngine:
             subtask=stage.subtask,
             attempt=job.attempt,
             made_from=copy.made_from,
-            code=self.code,
+            code=self._code_of(job),
             session={},
             spark_schema=written.spark_schema,
             digest=written.digest,
@@ -194,7 +209,10 @@ class FakeEngine:
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
         read += [self._read(file) for each in stage.inputs for file in _files(each)]
-        own = "" if stage.function == "" else json.dumps([stage.name, stage.subtask, self._world.get(stage.name)])
+        nature = [stage.name, stage.subtask, self._world.get(stage.name)]
+        if self._edits.get(stage.name):
+            nature.append(self._edits[stage.name])
+        own = "" if stage.function == "" else json.dumps(nature)
         return hashlib.sha256(json.dumps([own, sorted(read)]).encode()).hexdigest()
 
     def _path(self, spark_path: str) -> str:

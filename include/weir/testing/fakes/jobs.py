@@ -6,10 +6,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weir.code.archive import pack, top_level
+from weir.code.version import code_version
 from weir.formats.codec import stage_copy_from_json
 from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import COPY, attempt_record_folder, name_of, result_folder
+from weir.formats.paths import COPY, archive_path, attempt_record_folder, name_of, result_folder
 from weir.formats.region_job import (
+    CodeToRun,
     CopyToRead,
     CopyToWrite,
     InputToRead,
@@ -63,9 +66,18 @@ class Jobs:
             "store": self.store.url,
             "report": attempt_record_folder("flow", EPOCH, "r", 0, attempt) + "/report.json",
             "parameters": {},
+            "code": self.code(*(stage.function for stage in stages)),
             **more,
         }
         return RegionJob(stages=stages, **given)  # type: ignore[arg-type]
+
+    def code(self, *functions: str) -> CodeToRun:
+        """Pack the modules of functions, store them, and return the code of a task that calls these."""
+        archive = pack(top_level(functions))
+        path = archive_path("flow", archive.fingerprint, uuid.uuid4().hex[:8])
+        self.store.create(path, archive.data)
+        version = code_version(archive.files, functions)
+        return CodeToRun(version=version, archive=archive.fingerprint, path=path)
 
     def read(self, argument: str, *reports: OutputReport, key_groups: tuple[int, int] | None = None) -> InputToRead:
         """Return an input of the partitions in these reports."""

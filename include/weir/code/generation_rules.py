@@ -10,9 +10,13 @@ that fails before its first commit changes nothing for the subtasks that have re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
+
+UNRECORDED: Final = frozenset({"unrecorded"})
+"""Stands for the version of results from before versions were recorded: they count as made by one code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,14 @@ class Code:
 
     version: str
     archive: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The code of a task in a run, by number: they count from 1."""
+
+    number: int
+    code: Code
 
 
 class Cause(Enum):
@@ -47,50 +59,56 @@ class RepairCode(Enum):
 class TaskCode:
     """What is known of the code of a task in a run.
 
-    `opened` is the newest generation, `current` the newest that has committed; None where there is none. `inherited` is
-    the code of the task in the run's archive, or in that of the newest generation of a task upstream. `done` is how
-    many of the task's `subtasks` have current results.
+    `opened` is the newest generation, `current` the newest that has committed, `repeated` that of the failed try which
+    this one repeats; None where there is none. `inherited` is the code of the task in the run's archive, or in that of
+    the newest generation of a task upstream. `done` is how many of the task's `subtasks` have current results.
     """
 
-    opened: Code | None
-    current: Code | None
+    opened: Generation | None
+    current: Generation | None
     inherited: Code
     done: int
     subtasks: int
+    repeated: Generation | None = None
 
     @property
-    def present(self) -> Code:
-        """The code of what Weir runs by itself."""
-        return self.current or self.opened or self.inherited
+    def present(self) -> Generation:
+        """The generation of what Weir runs by itself; a repeated try goes on with its own, unless a newer committed."""
+        known = [each for each in (self.repeated, self.current) if each is not None]
+        if known:
+            return max(known, key=lambda each: each.number)
+        return self.opened or Generation(1, self.inherited)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The code of a try; `opens` a generation, or goes on with one. The note says what a person should know of it."""
+    """The generation that a try belongs to. The note says what a person should know of it."""
 
-    code: Code
-    opens: bool = False
+    generation: Generation
     note: str = ""
 
 
 def choose(task: TaskCode, deployed: Code, cause: Cause, repair: RepairCode = RepairCode.NEWEST) -> Choice:
     """Choose the code of a try. `deployed` is the code of the task as the process that begins it has it."""
     present = task.present
+    if deployed.version == present.code.version:
+        return Choice(present)
     is_newest_wanted = {
         Cause.BY_PERSON: repair is RepairCode.NEWEST,
         Cause.OWN_FAILURE: task.done == 0,
     }.get(cause, False)
-    if is_newest_wanted and deployed.version != present.version:
-        is_open = task.opened is not None and task.opened.version == deployed.version
-        return Choice(task.opened or deployed) if is_open else Choice(deployed, opens=True)
-    is_behind = deployed.version != present.version and cause is Cause.OWN_FAILURE
-    note = (
+    if is_newest_wanted:
+        if task.opened is not None and task.opened.code.version == deployed.version:
+            return Choice(task.opened)
+        number = 1 if task.opened is None else task.opened.number + 1
+        return Choice(Generation(number, deployed))
+    if cause is not Cause.OWN_FAILURE:
+        return Choice(present)
+    return Choice(
+        present,
         f"newer code is deployed; {task.done} of {task.subtasks} subtasks were made by older, and so is this try. "
-        "Clear one of them to run the whole stage with the newer"
-        if is_behind
-        else ""
+        "Clear one of them to run the whole stage with the newer",
     )
-    return Choice(present, opens=task.opened is None, note=note)
 
 
 def versions_after(before: Set[str], version: str, *, is_same: bool) -> frozenset[str]:
@@ -101,25 +119,16 @@ def versions_after(before: Set[str], version: str, *, is_same: bool) -> frozense
     return frozenset({version, *(before if is_same else ())})
 
 
-def agreed(versions: Iterable[Set[str]], same: Collection[tuple[str, str]] = ()) -> frozenset[str]:
-    """Return the versions that made, or would have made, all results of a stage: empty if they are of several codes.
-
-    `same` are pairs of versions that a person has declared equal; one name stands for all that are.
-    """
-    names = _names(same)
-    sets = [frozenset(names.get(each, each) for each in some) for some in versions]
+def agreed(versions: Iterable[Set[str]]) -> frozenset[str]:
+    """Return the versions that made, or would have made, all results of a stage: empty if they are of several codes."""
+    sets = [frozenset(some) for some in versions]
     return frozenset.intersection(*sets) if sets else frozenset()
 
 
-def lacking(siblings: Mapping[int, Set[str]], version: str, same: Collection[tuple[str, str]] = ()) -> tuple[int, ...]:
-    """Return the subtasks whose results `version` has not made, and that have to be made again after it has."""
-    return tuple(subtask for subtask, made in sorted(siblings.items()) if not agreed([made, {version}], same))
-
-
-def _names(same: Collection[tuple[str, str]]) -> Mapping[str, str]:
-    """Return the name that stands for each version that was declared equal to another."""
-    names: dict[str, str] = {}
-    for old, new in same:
-        kept, gone = sorted((names.get(old, old), names.get(new, new)))
-        names |= {each: kept for each, name in names.items() if name == gone} | {old: kept, new: kept}
-    return names
+def with_equal(versions: Set[str], same: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the versions and all that were declared equal to one of them, over any number of declarations."""
+    pairs = [frozenset(pair) for pair in same]
+    found = frozenset(versions)
+    while more := frozenset().union(*(pair for pair in pairs if pair & found)) - found:
+        found |= more
+    return found

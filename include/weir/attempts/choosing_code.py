@@ -1,0 +1,229 @@
+"""Chooses the code of a try (DESIGN 9), in the transaction of its begin.
+
+Invariant: the archive that a try imports from is in the store, whole, before the transaction that names it; no
+transaction is open while the store is asked. A begin that needs an archive's files leaves its transaction, reads them,
+and begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from weir.code.archive import Archive, archive_of
+from weir.code.generation_rules import Cause, Choice, Code, Generation, TaskCode, choose
+from weir.code.version import code_version, lacking_functions
+from weir.coordination.services import Services
+from weir.errors import Misconfigured
+from weir.execution.failure_class import FailureClass
+from weir.formats.paths import archive_path
+from weir.formats.region_job import CodeToRun
+from weir.ledger.attempts import Origin
+from weir.ledger.code import TaskGeneration, archive_row, enter_archive, generations_of, subtasks_done
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.runs import Run
+from weir.store.errors import NotFound
+from weir.topology.regions import RegionId, Topology
+
+_OWN = (FailureClass.APPLICATION.value, FailureClass.FATAL.value)
+"""The classes of failures that the function itself is to blame for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenCode:
+    """The code of a try, the number of its generation, and what a person should know of the choice."""
+
+    code: CodeToRun
+    generation: int
+    note: str
+
+
+class ArchiveNeeded(Exception):
+    """An archive has to be stored or read, outside of the transaction."""
+
+    def __init__(self, archives: Archives, fingerprint: str, path: str | None) -> None:
+        self._archives, self.fingerprint, self.path = archives, fingerprint, path
+        super().__init__(f"archive {fingerprint} is needed")
+
+    def fetch(self) -> None:
+        """Store or read it, where no transaction is open. Raises Misconfigured or Retryable."""
+        self._archives.fetch(self)
+
+
+class Archives:
+    """The archives that a begin knows: the deployed one, and those that it has read from the store."""
+
+    def __init__(self, services: Services, dataflow: str, deployed: Archive) -> None:
+        self._services, self._dataflow = services, dataflow
+        self.deployed = deployed
+        self._known = {deployed.fingerprint: deployed}
+        self._stored: dict[str, str] = {}
+
+    def fetch(self, needed: ArchiveNeeded) -> None:
+        """Read an archive from the store, or store the deployed one. Raises Misconfigured or Retryable."""
+        if needed.fingerprint in self._known:
+            unique = self._services.new_uuid().hex[:8]
+            path = archive_path(self._dataflow, needed.fingerprint, unique)
+            self._services.store.create(path, self._known[needed.fingerprint].data)
+            self._stored[needed.fingerprint] = path
+        else:
+            self._known[needed.fingerprint] = self._read(needed)
+
+    def _read(self, needed: ArchiveNeeded) -> Archive:
+        found: object = "the ledger names no file of it"
+        if needed.path is not None:
+            try:
+                return archive_of(self._services.store.read(needed.path), needed.fingerprint)
+            except (NotFound, ValueError) as error:
+                found = error
+        raise Misconfigured(
+            f"the code that the run is pinned to (archive {needed.fingerprint[:16]}) is lost: {found}. "
+            "`weir run adopt RUN` pins the run to the code that is deployed, and computes all of it again"
+        )
+
+    def version(self, session: Session, fingerprint: str, functions: Sequence[str]) -> str:
+        """Return the version of these functions in an archive. Raises ArchiveNeeded if it has to be read first."""
+        if fingerprint not in self._known:
+            row = archive_row(session, self._dataflow, fingerprint)
+            raise ArchiveNeeded(self, fingerprint, None if row is None else row.path)
+        return code_version(self._known[fingerprint].files, functions)
+
+    def path(self, session: Session, fingerprint: str) -> str | None:
+        """Return where the archive is in the store; None for one that is gone.
+
+        Raises ArchiveNeeded if it has to be stored first.
+        """
+        row = archive_row(session, self._dataflow, fingerprint)
+        if row is not None and row.deleting_at is None:
+            return row.path
+        if fingerprint in self._stored:
+            size, now = len(self._known[fingerprint].data), self._services.now()
+            return enter_archive(session, self._dataflow, fingerprint, self._stored[fingerprint], size, now).path
+        if fingerprint in self._known:
+            raise ArchiveNeeded(self, fingerprint, None)
+        return None
+
+
+def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
+    """Pin a run to the deployed archive, unless it is pinned to one; return its fingerprint. Raises ArchiveNeeded."""
+    if row.archive is None:
+        archives.path(session, archives.deployed.fingerprint)
+        row.archive = archives.deployed.fingerprint
+    return row.archive
+
+
+def choose_code(
+    session: Session,
+    archives: Archives,
+    run: Run,
+    topology: Topology,
+    region: RegionId,
+    origin: Origin,
+    older: Sequence[AttemptRow],
+) -> ChosenCode:
+    """Choose the code of a try of a region; `older` are its earlier tries, oldest first.
+
+    Raises ArchiveNeeded, and Misconfigured where the code lacks a function of the pinned dataflow.
+    """
+    functions = functions_of(topology, region.name)
+    deployed = Code(archives.version(session, archives.deployed.fingerprint, functions), archives.deployed.fingerprint)
+    pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
+    known = generations_of(session, run.id, {region.name})
+    cause = _cause(origin, older)
+    task = TaskCode(
+        opened=_newest(known),
+        current=_newest([each for each in known if each.is_current]),
+        repeated=_of_row(older[-1]) if origin is Origin.RETRY else None,
+        inherited=deployed if known else _inherited(session, archives, run, topology, region.name, pinned, functions),
+        done=subtasks_done(session, run.id, [stage.name for stage in topology.stages_of(region.name)])
+        if cause is Cause.OWN_FAILURE
+        else 0,
+        subtasks=topology.region(region.name).parallelism,
+    )
+    choice = choose(task, deployed, cause, run.dataflow.repair_code)
+    return _stored(session, archives, choice, deployed, functions, region)
+
+
+def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
+    """Return the functions ("module:function") that the tasks of a region call."""
+    return tuple(stage.function for stage in topology.stages_of(region) if stage.function)
+
+
+def _stored(
+    session: Session, archives: Archives, choice: Choice, deployed: Code, functions: Sequence[str], region: RegionId
+) -> ChosenCode:
+    code = choice.generation.code
+    path = archives.path(session, code.archive)
+    if path is None and code.version == deployed.version:
+        code, path = deployed, archives.path(session, deployed.archive)
+    if path is None:
+        raise Misconfigured(
+            f"the code that computed {region.name} (version {code.version[:20]}, archive {code.archive[:16]}) is lost: "
+            f"clear a subtask of {region.name} in Airflow, which runs the whole stage with the code that is deployed "
+            f"(version {deployed.version[:20]})"
+        )
+    if code.archive == deployed.archive:
+        _require_functions(archives.deployed.files, functions, region)
+    return ChosenCode(
+        CodeToRun(version=code.version, archive=code.archive, path=path), choice.generation.number, choice.note
+    )
+
+
+def _require_functions(files: Mapping[str, bytes], functions: Sequence[str], region: RegionId) -> None:
+    missing = lacking_functions(files, functions)
+    if missing:
+        raise Misconfigured(
+            f"the run is pinned to a dataflow in which {region.name} calls {', '.join(missing)}, which the deployed "
+            "code does not have: deploy it, or move the run to the present dataflow by `weir run adopt RUN`. Nothing "
+            "was computed"
+        )
+
+
+def _inherited(
+    session: Session,
+    archives: Archives,
+    run: Run,
+    topology: Topology,
+    region: str,
+    pinned: str,
+    functions: Sequence[str],
+) -> Code:
+    """Return the code of a task that has not begun: that of the run, or of the newest generation of one upstream."""
+    above = generations_of(session, run.id, _upstream(topology, region))
+    first_seen: dict[str, TaskGeneration] = {}
+    for each in sorted(above, key=lambda each: each.began_at):
+        first_seen.setdefault(each.generation.code.archive, each)
+    present = {each.region: each.generation.code.archive for each in above if each.is_current}
+    newer = [archive for archive in present.values() if archive != pinned]
+    archive = max(newer, key=lambda each: first_seen[each].began_at, default=pinned)
+    return Code(archives.version(session, archive, functions), archive)
+
+
+def _upstream(topology: Topology, region: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [region]
+    while waiting:
+        new = {each.name for each in topology.upstream(waiting.pop())} - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _cause(origin: Origin, older: Sequence[AttemptRow]) -> Cause:
+    if origin is Origin.CLEARED_BY_PERSON:
+        return Cause.BY_PERSON
+    if origin is Origin.RETRY:
+        return Cause.OWN_FAILURE if older[-1].failure in _OWN else Cause.BY_WEIR
+    return Cause.FIRST if origin is Origin.FIRST else Cause.BY_WEIR
+
+
+def _newest(known: Sequence[TaskGeneration]) -> Generation | None:
+    return known[-1].generation if known else None
+
+
+def _of_row(row: AttemptRow) -> Generation | None:
+    if row.generation is None or row.code is None or row.archive is None:
+        return None
+    return Generation(row.generation, Code(row.code, row.archive))

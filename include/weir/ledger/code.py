@@ -1,0 +1,102 @@
+"""Stores the code of runs and tries: archives in the store, generations of tasks, versions declared equal.
+
+Invariant: a row names an archive only after its file was written whole. An archive's file is deleted only if its row
+says so since before; a row never names that file again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.orm import Session
+
+from weir.code.generation_rules import Code, Generation
+from weir.execution.run_state import AttemptState
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, SameCodeRow
+
+_ATTEMPT = AttemptRow.__table__.c
+_TRIES = (
+    select(
+        _ATTEMPT.region,
+        _ATTEMPT.generation,
+        _ATTEMPT.code,
+        _ATTEMPT.archive,
+        func.min(_ATTEMPT.began_at).label("began_at"),
+        func.max((_ATTEMPT.state == AttemptState.COMMITTED.value).cast(_ATTEMPT.subtask.type)).label("has_committed"),
+    )
+    .where(
+        _ATTEMPT.run == bindparam("run"),
+        _ATTEMPT.region.in_(bindparam("regions", expanding=True)),
+        _ATTEMPT.generation.is_not(None),
+        AttemptRow.is_of_dag_run,
+    )
+    .group_by(_ATTEMPT.region, _ATTEMPT.generation, _ATTEMPT.code, _ATTEMPT.archive)
+)
+"""Built once: each task runs this query when it begins."""
+
+_ARCHIVE = select(ArchiveRow).where(
+    ArchiveRow.dataflow == bindparam("dataflow"), ArchiveRow.fingerprint == bindparam("fingerprint")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGeneration:
+    """A generation of a task in a run: when its first try began, and whether one has committed."""
+
+    region: str
+    generation: Generation
+    began_at: datetime
+    is_current: bool
+
+
+def generations_of(session: Session, run: str, regions: Collection[str]) -> list[TaskGeneration]:
+    """Return the generations of tasks in a run, by the names of their regions; oldest number first."""
+    if not regions:
+        return []
+    session.flush()
+    rows = session.connection().execute(_TRIES, {"run": run, "regions": sorted(regions)})
+    found = [
+        TaskGeneration(
+            region=row.region,
+            generation=Generation(row.generation, Code(row.code, row.archive)),
+            began_at=row.began_at,
+            is_current=bool(row.has_committed),
+        )
+        for row in rows
+    ]
+    return sorted(found, key=lambda each: (each.generation.number, each.began_at))
+
+
+def subtasks_done(session: Session, run: str, stages: Iterable[str]) -> int:
+    """Return of how many subtasks stages have current results."""
+    query = select(func.count(func.distinct(ResultRow.subtask))).where(
+        ResultRow.run == run, ResultRow.stage.in_(sorted(stages)), ResultRow.is_current
+    )
+    return session.scalar(query) or 0
+
+
+def archive_row(session: Session, dataflow: str, fingerprint: str) -> ArchiveRow | None:
+    """Return the row of an archive; None where it is not stored."""
+    return session.scalar(_ARCHIVE, {"dataflow": dataflow, "fingerprint": fingerprint})
+
+
+def enter_archive(session: Session, dataflow: str, fingerprint: str, path: str, size: int, now: datetime) -> ArchiveRow:
+    """Record the file of an archive, which is whole, in place of one that is gone or about to be deleted."""
+    row = archive_row(session, dataflow, fingerprint)
+    if row is None:
+        row = ArchiveRow(dataflow=dataflow, fingerprint=fingerprint)
+        session.add(row)
+    row.path, row.bytes, row.stored_at, row.deleting_at = path, size, now, None
+    session.flush()
+    return row
+
+
+def equal_versions(session: Session, dataflow: str, stage: str) -> list[tuple[str, str]]:
+    """Return the pairs of versions of a stage's code that a person has declared equal."""
+    query = select(SameCodeRow.one, SameCodeRow.other).where(
+        SameCodeRow.dataflow == dataflow, SameCodeRow.stage == stage
+    )
+    return [(one, other) for one, other in session.execute(query)]
