@@ -56,7 +56,8 @@ class FakeEngine:
     """Computes a region: the content of a stage is a hash of its name, its inputs' contents and its world.
 
     `world` maps a stage to anything that its content depends on besides its inputs; change it to change the content.
-    The edits of the code that a job names count, too. What the world has under `schema of <stage>` is the fingerprint of the stage's columns, and under `<state> in <epoch>` all
+    The edits of the code that a job names count, too. What the world has under `schema of <stage>` is the fingerprint
+    of the stage's columns, and under `<state> in <epoch>` all
     that the content of a keyed state depends on in that epoch.
     """
 
