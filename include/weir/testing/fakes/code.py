@@ -1,6 +1,7 @@
 """Archives of code for tests without Spark: each function of a dataflow returns the number of its edits.
 
-Invariant: an edit of a function is other code for all functions of its module, and other content for its own stage only.
+Invariant: an edit of a function is other code for all functions of its module, and other content for its own stage
+alone.
 """
 
 from __future__ import annotations
