@@ -8,7 +8,7 @@ and begins again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -58,18 +58,41 @@ class Archives:
     def __init__(self, services: Services, dataflow: str, deployed: Archive) -> None:
         self._services, self._dataflow = services, dataflow
         self.deployed = deployed
+        self.deployed_version = ""
+        """That of the functions of the region for which code was chosen last."""
         self._known = {deployed.fingerprint: deployed}
         self._stored: dict[str, str] = {}
 
     def fetch(self, needed: ArchiveNeeded) -> None:
         """Read an archive from the store, or store the deployed one. Raises Misconfigured or Retryable."""
         if needed.fingerprint in self._known:
-            unique = self._services.new_uuid().hex[:8]
-            path = archive_path(self._dataflow, needed.fingerprint, unique)
-            self._services.store.create(path, self._known[needed.fingerprint].data)
-            self._stored[needed.fingerprint] = path
+            self._stored[needed.fingerprint] = self._store(needed.fingerprint)
         else:
             self._known[needed.fingerprint] = self._read(needed)
+
+    def _store(self, fingerprint: str) -> str:
+        path = archive_path(self._dataflow, fingerprint, self._services.new_uuid().hex[:8])
+        self._services.store.create(path, self._known[fingerprint].data)
+        return path
+
+    def present(self, code: CodeToRun) -> CodeToRun:
+        """Return code whose archive is in the store: as given, or the same version in a new file.
+
+        Raises Misconfigured where its file is gone and this process has another version, and Retryable.
+        """
+        try:
+            self._services.store.size(code.path)
+        except NotFound as error:
+            archive = self.deployed.fingerprint if code.version == self.deployed_version else code.archive
+            if archive in self._known:
+                return replace(code, archive=archive, path=self._store(archive))
+            raise _lost(code.archive, error) from error
+        return code
+
+    def enter(self, session: Session, fingerprint: str, path: str) -> str:
+        """Record the file of an archive that is in the store, and return its path."""
+        size, now = len(self._known[fingerprint].data), self._services.now()
+        return enter_archive(session, self._dataflow, fingerprint, path, size, now).path
 
     def _read(self, needed: ArchiveNeeded) -> Archive:
         found: object = "the ledger names no file of it"
@@ -78,10 +101,7 @@ class Archives:
                 return archive_of(self._services.store.read(needed.path), needed.fingerprint)
             except (NotFound, ValueError) as error:
                 found = error
-        raise Misconfigured(
-            f"the code that the run is pinned to (archive {needed.fingerprint[:16]}) is lost: {found}. "
-            "`weir run adopt RUN` pins the run to the code that is deployed, and computes all of it again"
-        )
+        raise _lost(needed.fingerprint, found)
 
     def version(self, session: Session, fingerprint: str, functions: Sequence[str]) -> str:
         """Return the version of these functions in an archive. Raises ArchiveNeeded if it has to be read first."""
@@ -99,11 +119,18 @@ class Archives:
         if row is not None and row.deleting_at is None:
             return row.path
         if fingerprint in self._stored:
-            size, now = len(self._known[fingerprint].data), self._services.now()
-            return enter_archive(session, self._dataflow, fingerprint, self._stored[fingerprint], size, now).path
+            return self.enter(session, fingerprint, self._stored[fingerprint])
         if fingerprint in self._known:
             raise ArchiveNeeded(self, fingerprint, None)
         return None
+
+
+def _lost(fingerprint: str, why: object) -> Misconfigured:
+    return Misconfigured(
+        f"the code of the task in this run (archive {fingerprint[:16]}) is lost: {why}. Clear one of its subtasks in "
+        "Airflow, which runs the whole stage with the code that is deployed. If none has begun yet, type `weir run "
+        "adopt RUN`: it pins the run to the code that is deployed, and computes all of it again"
+    )
 
 
 def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
@@ -129,6 +156,7 @@ def choose_code(
     """
     functions = functions_of(topology, region.name)
     deployed = Code(archives.version(session, archives.deployed.fingerprint, functions), archives.deployed.fingerprint)
+    archives.deployed_version = deployed.version
     pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
     known = generations_of(session, run.id, {region.name})
     cause = _cause(origin, older)

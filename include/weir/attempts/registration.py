@@ -9,6 +9,7 @@ the earlier DagRun out of use and numbers its attempts below 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy import select
@@ -115,13 +116,40 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
     archives = Archives(services, request.dataflow.name, request.deployed) if request.deployed is not None else None
     for _ in range(ROUNDS):
         try:
-            try:
-                return _register(services, request, store_id, archives)
-            except _RecordDue:
-                _pin(services, request, store_id, archives)
+            found = _register_or_pin(services, request, store_id, archives)
         except ArchiveNeeded as needed:
             needed.fetch()
+            continue
+        if archives is not None and isinstance(found, Registered):
+            return _with_present_archive(services, archives, found)
+        if found is not None:
+            return found
     raise Conflict(f"the run of {request.key.run_id} was moved to another dataflow {ROUNDS} times while a task began")
+
+
+def _register_or_pin(
+    services: Services, request: BeginRequest, store_id: str, archives: Archives | None
+) -> Registered | NotBegun | None:
+    """Register the attempt; None where the run had to be pinned first."""
+    try:
+        return _register(services, request, store_id, archives)
+    except _RecordDue:
+        _pin(services, request, store_id, archives)
+    return None
+
+
+def _with_present_archive(services: Services, archives: Archives, registered: Registered) -> Registered:
+    """Make sure that the code of an attempt is in the store. Raises Misconfigured or Retryable."""
+    attempt = registered.attempt
+    if attempt.code is None:
+        return registered
+    code = archives.present(attempt.code)
+    if code == attempt.code:
+        return registered
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        archives.enter(session, code.archive, code.path)
+        session.get_one(AttemptRow, attempt.id).archive = code.archive
+    return replace(registered, attempt=replace(attempt, code=code))
 
 
 class _RecordDue(Exception):

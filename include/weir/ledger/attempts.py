@@ -74,6 +74,8 @@ def origin_of(
 
     Airflow raises `max_tries` at the clear of a task instance that is not running. At the clear of a running one it
     raises only the run's `clear_number`, which may also mean another task of the run: a kill is not counted then.
+    Weir has cleared it only where a pending clear was sent: of a run that a person clears as a whole, consumers are
+    cleared before Weir owes their clears.
     """
     if not earlier:
         return Origin.FIRST
@@ -88,6 +90,7 @@ def origin_of(
             PendingClearRow.region == region.name,
             PendingClearRow.subtask == region.subtask,
             PendingClearRow.expected_try >= newest.try_number,
+            PendingClearRow.sends > 0,
         )
     )
     return Origin.CLEARED_BY_WEIR if owed else Origin.CLEARED_BY_PERSON

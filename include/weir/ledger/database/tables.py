@@ -343,6 +343,7 @@ class PendingClearRow(Table):
     """A task instance that has to be cleared in Airflow; recorded with the decision, delivered by any later process.
 
     A void clear had no effect: Airflow calls the task instance finished at `found_try`, but it committed nothing.
+    `sends` is the number of deliveries that have, or may have, cleared it: 0 where somebody else had done so before.
     """
 
     __tablename__ = "owed_clear"
@@ -368,6 +369,7 @@ class PendingClearRow(Table):
     outcome: Mapped[str | None] = mapped_column(Prose)
     found_try: Mapped[int | None]
     is_void: Mapped[bool] = mapped_column(Boolean, default=False)
+    sends: Mapped[int] = mapped_column(Integer, default=0)
 
 
 class LeaseRow(Table):

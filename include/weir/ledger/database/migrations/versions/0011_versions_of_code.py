@@ -1,4 +1,4 @@
-"""The code of runs, attempts and results: archives, generations, versions."""
+"""The code of runs, attempts and results; and which clears somebody else had done before."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,12 +8,14 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Add the columns and tables; of what was computed before, no version is known."""
+    """Add the columns and tables; of what was computed before, no version is known, and its clears were Weir's."""
     op.add_column("run", sa.Column("archive", sa.String(length=64), nullable=True))
     op.add_column("attempt", sa.Column("code", sa.String(length=80), nullable=True))
     op.add_column("attempt", sa.Column("archive", sa.String(length=64), nullable=True))
     op.add_column("attempt", sa.Column("generation", sa.Integer(), nullable=True))
     op.add_column("result", sa.Column("versions", sa.JSON(), nullable=True))
+    op.add_column("owed_clear", sa.Column("sends", sa.Integer(), nullable=False, server_default="0"))
+    op.execute("UPDATE owed_clear SET sends = 1 WHERE settled_at IS NOT NULL")
     op.create_table(
         "archive",
         sa.Column("dataflow", sa.String(length=60), sa.ForeignKey("dataflow.name"), primary_key=True),
