@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ def stack(stack_request, control):
         "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
         "WEIR_LADDER": str(control),
         "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
-        "PYTHONPATH": str(FLOWS),
+        "PYTHONPATH": os.pathsep.join(map(str, (FLOWS, control.parent / "code"))),
         "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
     }
     # Tasks that are held, and those that wait for them, each take a place.
