@@ -30,6 +30,7 @@ def control(tmp_path_factory):
 @pytest.fixture(scope="package")
 def stack(stack_request, control):
     """The local stack of all tests that leave it whole; it starts when the first of them asks for it."""
+    (control.parent / "code").mkdir()
     environment = {
         "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
         "WEIR_LADDER": str(control),

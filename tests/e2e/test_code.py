@@ -37,7 +37,6 @@ EPOCHS = tuple(f"2024010{day}T000000Z" for day in range(1, 4))
 def edit(driver, add):
     """Deploy a `doubled` that adds a number to each value."""
     file = driver.shared.parent / "code" / f"code_of_{driver.dag}.py"
-    file.parent.mkdir(exist_ok=True)
     file.write_text(
         "from ladder import doubled as before\n"
         "from pyspark.sql import functions as F\n\n\n"

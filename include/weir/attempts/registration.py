@@ -35,6 +35,7 @@ from weir.errors import Conflict, Fenced, Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
+from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.restores import require_after_restore
 from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
@@ -183,6 +184,7 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
             if not row.is_record_due and not _has_attempts(session, row.id):
                 require_own(stored, row)
             row.archive = None
+            forget_generations(session, row.id)
             if archives is not None:
                 pin_archive(session, row, archives)
             owe_record(session, row)

@@ -7,6 +7,7 @@ that what is imported from an archive with this fingerprint is what was packed.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import io
 import zipfile
@@ -81,6 +82,7 @@ def pack(modules: Sequence[str]) -> Archive:
 
     Raises Misconfigured if one is not found.
     """
+    importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
     return Archive(dict(each for module in modules for each in _files(module)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import Code, Generation
@@ -68,6 +68,11 @@ def generations_of(session: Session, run: str, regions: Collection[str]) -> list
         for row in rows
     ]
     return sorted(found, key=lambda each: (each.generation.number, each.began_at))
+
+
+def forget_generations(session: Session, run: str) -> None:
+    """Count the generations of a run's tasks from 1 again: it is pinned anew, and its results so far are gone."""
+    session.execute(update(AttemptRow).where(AttemptRow.run == run).values(generation=None))
 
 
 def subtasks_done(session: Session, run: str, stages: Iterable[str]) -> int:

@@ -11,6 +11,7 @@ from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.ledger.database.tables import ArchiveRow, AttemptRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
+from weir.recovery.adopt import adopt
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.code import archive_of_edits
@@ -362,6 +363,18 @@ def test_no_policy_lets_a_stage_of_two_codes_be_published(fresh, expected, failo
             world.world.airflow.clear_by_hand(world.run, task, index)
             world.go_on()
     assert world.published() == expected(rides=1)
+
+
+def test_a_run_that_is_moved_to_the_current_dataflow_is_computed_by_what_is_deployed(green, expected):
+    green.edits = {"rides": 1}
+    adopt(green.world.services, RUN)
+    green.world.airflow.clear_run_by_hand(green.run)
+    green.go_on()
+    assert green.published() == expected(rides=1)
+    assert green.codes("rides") == {0: 1, 1: 1, 2: 1}
+    (run,) = green.rows(RunRow)
+    (other,) = {row.archive for row in green.rows(AttemptRow, AttemptRow.generation == 1)}
+    assert run.archive == other
 
 
 def test_a_pinned_dataflow_whose_function_is_gone_is_refused_before_anything_is_computed(green):
