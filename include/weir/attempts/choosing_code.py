@@ -21,7 +21,14 @@ from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
 from weir.formats.region_job import CodeToRun
 from weir.ledger.attempts import Origin
-from weir.ledger.code import TaskGeneration, archive_row, enter_archive, generations_of, subtasks_done
+from weir.ledger.code import (
+    TaskGeneration,
+    archive_row,
+    enter_archive,
+    first_generation,
+    generations_of,
+    subtasks_done,
+)
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.runs import Run
 from weir.store.errors import NotFound
@@ -110,7 +117,7 @@ def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
     """Pin a run to the deployed archive, unless it is pinned to one; return its fingerprint. Raises ArchiveNeeded."""
     if row.archive is None:
         archives.path(session, archives.deployed.fingerprint)
-        row.archive = archives.deployed.fingerprint
+        row.archive, row.is_record_due = archives.deployed.fingerprint, True
     return row.archive
 
 
@@ -129,13 +136,15 @@ def choose_code(
     """
     functions = functions_of(topology, region.name)
     deployed = Code(archives.version(session, archives.deployed.fingerprint, functions), archives.deployed.fingerprint)
-    pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
+    row = session.get_one(RunRow, run.id)
+    pinned = pin_archive(session, row, archives)
     known = generations_of(session, run.id, {region.name})
     cause = _cause(origin, older)
     task = TaskCode(
         opened=_newest(known),
         current=_newest([each for each in known if each.is_current]),
-        repeated=_of_row(older[-1]) if origin is Origin.RETRY else None,
+        repeated=_of_row(older[-1]) if origin is Origin.RETRY and older[-1].id not in (row.abandoned or ()) else None,
+        first=1 if known else first_generation(session, run.id, region.name),
         inherited=deployed if known else _inherited(session, archives, run, topology, region.name, pinned, functions),
         done=subtasks_done(session, run.id, [stage.name for stage in topology.stages_of(region.name)])
         if cause is Cause.OWN_FAILURE

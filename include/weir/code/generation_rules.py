@@ -60,7 +60,7 @@ class TaskCode:
     """What is known of the code of a task in a run.
 
     `opened` is the newest generation, `current` the newest that has committed, `repeated` that of the failed try which
-    this one repeats; None where there is none. `inherited` is the code of the task in the run's archive, or in that of
+    this one repeats; None where there is none. `first` is the number that the next one gets then. `inherited` is the code of the task in the run's archive, or in that of
     the newest generation of a task upstream. `done` is how many of the task's `subtasks` have current results.
     """
 
@@ -70,6 +70,7 @@ class TaskCode:
     done: int
     subtasks: int
     repeated: Generation | None = None
+    first: int = 1
 
     @property
     def present(self) -> Generation:
@@ -77,7 +78,7 @@ class TaskCode:
         known = [each for each in (self.repeated, self.current) if each is not None]
         if known:
             return max(known, key=lambda each: each.number)
-        return self.opened or Generation(1, self.inherited)
+        return self.opened or Generation(self.first, self.inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def choose(task: TaskCode, deployed: Code, cause: Cause, repair: RepairCode = Re
     if is_newest_wanted:
         if task.opened is not None and task.opened.code.version == deployed.version:
             return Choice(task.opened)
-        number = 1 if task.opened is None else task.opened.number + 1
+        number = task.first if task.opened is None else task.opened.number + 1
         return Choice(Generation(number, deployed))
     if cause is not Cause.OWN_FAILURE:
         return Choice(present)

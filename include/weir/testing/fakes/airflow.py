@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.ports import SeenRun
+from weir.code.archive import Archive
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
@@ -48,6 +49,8 @@ class FakeAirflow:
         self.services, self.engine, self.flow = services, engine, flow
         self.coordinator = Coordinator(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
+        self.deployed: Archive | None = None
+        """The code that the tasks' processes have."""
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
         self.queued: set[str] = set()
@@ -243,6 +246,7 @@ class FakeAirflow:
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
+            deployed=self.deployed,
         )
 
     def _previous(self, run_id: str) -> PreviousRun | None:
