@@ -16,7 +16,7 @@ from weir.code.archive import Archive, archive_of
 from weir.code.generation_rules import Cause, Choice, Code, Generation, TaskCode, choose
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable
 from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
 from weir.formats.region_job import CodeToRun
@@ -26,6 +26,7 @@ from weir.ledger.code import (
     archive_row,
     enter_archive,
     first_generation,
+    forget_archive,
     generations_of,
     subtasks_done,
 )
@@ -119,6 +120,19 @@ def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
         archives.path(session, archives.deployed.fingerprint)
         row.archive, row.is_record_due = archives.deployed.fingerprint, True
     return row.archive
+
+
+def require_archive(services: Services, dataflow: str, code: CodeToRun) -> None:
+    """Check the archive of an attempt that has failed. Raises Retryable if it is lost: the next try stores it again."""
+    try:
+        archive_of(services.store.read(code.path), code.archive)
+    except (NotFound, ValueError) as error:
+        services.store_id()  # on an unmounted disk everything seems missing
+        with services.ledger.transaction(dataflow) as session:
+            forget_archive(session, dataflow, code.archive, code.path)
+        raise Retryable(
+            f"the code that it runs was lost while it ran ({code.path}: {error}): the next try stores it again"
+        ) from error
 
 
 def choose_code(

@@ -45,9 +45,7 @@ def archive_inconsistencies(services: Services, runs: Collection[str]) -> tuple[
     )
 
 
-def scrubbed_archives(
-    services: Services, dataflow: str, share: float, now: datetime
-) -> tuple[Inconsistency, ...]:
+def scrubbed_archives(services: Services, dataflow: str, share: float, now: datetime) -> tuple[Inconsistency, ...]:
     """Compare this hour's share of the archives that a dataflow's runs name, as `archive_inconsistencies` does."""
     if share <= 0:
         return ()

@@ -1,9 +1,9 @@
 """Sizes of results at rest, and size estimates for results that are being written.
 
 Invariant: nothing is changed. Counted are committed results whose bytes are stored by the ledger, files that
-compactions have written, and archives of code. A file of keyed state counts once, with the attempt that wrote it, until all files of that
-attempt are deleted. Partial files, cached stage output, records, manifests, files of dead attempts, and compactions
-from before a rebuild of the ledger have no rows, and are not counted.
+compactions have written, and archives of code. A file of keyed state counts once, with the attempt that wrote it, until
+all files of that attempt are deleted. Partial files, cached stage output, records, manifests, files of dead attempts,
+and compactions from before a rebuild of the ledger have no rows, and are not counted.
 """
 
 from __future__ import annotations

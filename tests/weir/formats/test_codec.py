@@ -359,6 +359,16 @@ CHECKPOINT = Checkpoint(
     shared_files=1,
 )
 GATED_CHECKPOINT = replace(CHECKPOINT, states=(replace(CHECKPOINT.states[0], state=OF_SUITES),))
+VERSIONED_CHECKPOINT = replace(
+    GATED_CHECKPOINT,
+    states=(
+        replace(
+            GATED_CHECKPOINT.states[0],
+            partitions=(replace(GATED_CHECKPOINT.states[0].partitions[0], versions=("code:11", "code:22")),),
+        ),
+    ),
+    results=(replace(GATED_CHECKPOINT.results[0], versions=("code:11",)),),
+)
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -380,6 +390,7 @@ OLDER = {
     ("region-job-compaction", 3): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-report", 3): (STATE_REPORT, codec.region_report_from_json),
     ("checkpoint", 1): (CHECKPOINT, codec.checkpoint_from_json),
+    ("checkpoint", 2): (GATED_CHECKPOINT, codec.checkpoint_from_json),
     ("manifest", 4): (GATED_MANIFEST, codec.manifest_from_json),
     ("region-job", 4): (GATED_JOB, codec.region_job_from_json),
     ("region-job-compaction", 4): (COMPACTION_JOB, codec.region_job_from_json),
@@ -391,7 +402,7 @@ FORMATS = {
     "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
-    "checkpoint": (GATED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
+    "checkpoint": (VERSIONED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }

@@ -18,6 +18,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Retryable
+from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
 from weir.restarts.strategy import RestartStrategy
 from weir.testing.fakes.dag import FakeDag, FakeTask, interval_of
@@ -246,7 +247,7 @@ class FakeAirflow:
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
-            deployed=self.deployed,
+            deployed=None if task.key.task_id == CLOSE.name else self.deployed,
         )
 
     def _previous(self, run_id: str) -> PreviousRun | None:
