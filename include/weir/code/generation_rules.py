@@ -60,8 +60,9 @@ class TaskCode:
     """What is known of the code of a task in a run.
 
     `opened` is the newest generation, `current` the newest that has committed, `repeated` that of the failed try which
-    this one repeats; None where there is none. `first` is the number that the next one gets then. `inherited` is the code of the task in the run's archive, or in that of
-    the newest generation of a task upstream. `done` is how many of the task's `subtasks` have current results.
+    this one repeats; None where there is none, and `first` is the number of the first one. `inherited` is the code of
+    the task in the run's archive, or in that of the newest generation of a task upstream. `done` is how many of the
+    task's `subtasks` have current results.
     """
 
     opened: Generation | None

@@ -24,8 +24,8 @@ from weir.topology.ids import RunId
 _HOUR = 3600
 
 _MEND = (
-    "The next task that begins with this code deployed stores it again. Where other code is deployed, clear a task that "
-    "ran it: its whole stage runs the deployed code then"
+    "The next task that begins with this code deployed stores it again. Where other code is deployed, clear a task "
+    "that ran it: its whole stage runs the deployed code then"
 )
 
 _Named = tuple[RunId, ArchiveRow]

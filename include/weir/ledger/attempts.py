@@ -16,6 +16,7 @@ from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
+from weir.ledger.failed_begins import failed_for_good
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
@@ -74,6 +75,7 @@ def origin_of(
 
     Airflow raises `max_tries` at the clear of a task instance that is not running. At the clear of a running one it
     raises only the run's `clear_number`, which may also mean another task of the run: a kill is not counted then.
+    A clear by Weir explains the tries up to one that failed for good before it was registered, and none after it.
     """
     if not earlier:
         return Origin.FIRST
@@ -87,7 +89,7 @@ def origin_of(
             PendingClearRow.run == run,
             PendingClearRow.region == region.name,
             PendingClearRow.subtask == region.subtask,
-            PendingClearRow.expected_try >= newest.try_number,
+            PendingClearRow.expected_try >= max(newest.try_number, failed_for_good(session, newest)),
         )
     )
     return Origin.CLEARED_BY_WEIR if owed else Origin.CLEARED_BY_PERSON
