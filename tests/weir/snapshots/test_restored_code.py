@@ -1,5 +1,7 @@
 """Restored results have the versions of what they were copied from, and one code for all of a stage."""
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import select
 from tests.weir.restoring import (
@@ -15,7 +17,7 @@ from tests.weir.restoring import (
 )
 from tests.weir.small_dataflow import Saved, World
 
-from weir.code.generation_rules import agreed
+from weir.code.generation_rules import UNRECORDED, agreed
 from weir.code.version import code_version
 from weir.formats.codec import checkpoint_from_json, manifest_from_json
 from weir.formats.paths import checkpoint_path
@@ -23,8 +25,10 @@ from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.rebuild.rebuild import rebuild
+from weir.snapshots.restored_results import versions_in
 from weir.testing.fakes.ledgers import fast_folder
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 DAY_2, DAY_3 = f"ladder@{EPOCHS[1]}", f"ladder@{EPOCHS[2]}"
 
 
@@ -148,17 +152,6 @@ def test_after_a_rebuild_what_was_restored_has_the_same_versions(days):
     assert valid(days, DAY_2)
 
 
-def test_results_without_versions_are_restored_without(tmp_path):
-    world = World(tmp_path, aircraft(retained_checkpoints=9))
-    run_days(world.airflow, 1, 2)
-    with world.ledger.transaction("ladder") as session:
-        for row in session.scalars(select(ResultRow)):
-            row.versions = None
-    world.airflow.clear_run_by_hand("scheduled__2013-01-02")
-    world.airflow.run_until_quiet()
-    keep_savepoints(world, 1)
-    world.content["aircraft"] = "wrong"
-    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
-    world.airflow.run_until_quiet()
-    restore(world, "day1")
-    assert valid(world, f"ladder@{EPOCHS[0]}")
+def test_a_checkpoint_of_an_older_weir_counts_as_of_one_code():
+    found = checkpoint_from_json((GOLDEN / "checkpoint-v2.json").read_bytes())
+    assert set(versions_in(found).values()) == {UNRECORDED}
