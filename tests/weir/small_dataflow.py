@@ -7,6 +7,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import copied_ledger, new_ledger
 
@@ -44,12 +45,17 @@ class World:
         self._empty_ledger = empty_ledger or self._empty_file
         self._open(flow)
 
+    def deploy(self, **edits):
+        """Deploy the functions of stages with these numbers of edits, and return the archive of their code."""
+        self.airflow.deployed = archive_of_edits(self.airflow.flow, edits)
+        return self.airflow.deployed
+
     def lose_ledger(self):
         """Go on with an empty ledger; Airflow and the store stay."""
         self.ledger.close()
         before = self.airflow
         self._open(before.flow)
-        for name in ("tasks", "time", "strategy", "during", "after_commit", "reachable", "clear_numbers"):
+        for name in ("tasks", "time", "strategy", "during", "after_commit", "reachable", "clear_numbers", "deployed"):
             setattr(self.airflow, name, getattr(before, name))
 
     def _open(self, flow):

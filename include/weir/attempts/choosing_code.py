@@ -16,12 +16,19 @@ from weir.code.archive import Archive, archive_of
 from weir.code.generation_rules import Cause, Choice, Code, Generation, TaskCode, choose
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable
 from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
 from weir.formats.region_job import CodeToRun
 from weir.ledger.attempts import Origin
-from weir.ledger.code import TaskGeneration, archive_row, enter_archive, generations_of, subtasks_done
+from weir.ledger.code import (
+    TaskGeneration,
+    archive_row,
+    enter_archive,
+    forget_archive,
+    generations_of,
+    subtasks_done,
+)
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.runs import Run
 from weir.store.errors import NotFound
@@ -137,8 +144,21 @@ def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
     """Pin a run to the deployed archive, unless it is pinned to one; return its fingerprint. Raises ArchiveNeeded."""
     if row.archive is None:
         archives.path(session, archives.deployed.fingerprint)
-        row.archive = archives.deployed.fingerprint
+        row.archive, row.is_record_due = archives.deployed.fingerprint, True
     return row.archive
+
+
+def require_archive(services: Services, dataflow: str, code: CodeToRun) -> None:
+    """Check the archive of an attempt that has failed. Raises Retryable if it is lost: the next try stores it again."""
+    try:
+        archive_of(services.store.read(code.path), code.archive)
+    except (NotFound, ValueError) as error:
+        services.store_id()  # on an unmounted disk everything seems missing
+        with services.ledger.transaction(dataflow) as session:
+            forget_archive(session, dataflow, code.archive, code.path)
+        raise Retryable(
+            f"the code that it runs was lost while it ran ({code.path}: {error}): the next try stores it again"
+        ) from error
 
 
 def choose_code(

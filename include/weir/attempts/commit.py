@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from weir.attempts.choosing_code import require_archive
 from weir.attempts.commit_check import require_committable
 from weir.attempts.copies import require_whole_copies
 from weir.code.generation_rules import versions_after
@@ -55,7 +56,7 @@ K = TypeVar("K")
 
 
 def check_inputs(services: Services, begun: Begun) -> None:
-    """Check whether a computation failed because its inputs were lost or damaged meanwhile, or because a disk is full.
+    """Check whether a computation failed because its inputs or code were lost meanwhile, or because a disk is full.
 
     Raises ResultUnavailable with all losses, DiskFull, or Retryable; returns if the inputs are as recorded. The disk
     is checked here too, since not every error of a full disk says so ("Mkdirs failed").
@@ -68,6 +69,8 @@ def check_inputs(services: Services, begun: Begun) -> None:
     require_intact(services, _read(begun))
     require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
+    if begun.attempt.code is not None:
+        require_archive(services, begun.run.dataflow.name, begun.attempt.code)
     services.store.require_free_space()
 
 

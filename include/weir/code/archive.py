@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import io
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +65,7 @@ def archive_of(data: bytes, fingerprint: str) -> Archive:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as zipped:
             archive = Archive({name: zipped.read(name) for name in zipped.namelist()})
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"it cannot be read as a zip: {error}") from error
     if archive.fingerprint != fingerprint:
         raise ValueError(f"its fingerprint is {archive.fingerprint}, expected {fingerprint}")

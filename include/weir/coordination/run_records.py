@@ -90,6 +90,7 @@ def record_of(row: RunRow) -> RunRecord:
         predecessor=row.predecessor,
         created_at=_iso(row.created_at),
         abandoned=tuple(row.abandoned or ()),
+        archive=row.archive or "",
     )
 
 

@@ -35,6 +35,7 @@ class StatePartition:
     """A subtask's partition of a keyed state: `key_groups` is inclusive, `attempt` committed it.
 
     `tallies` are the per-update digests of its live rows, from its manifest; a restored state continues from them.
+    `versions` are those of the code that is known to make it (empty: not recorded).
     """
 
     subtask: int
@@ -44,6 +45,7 @@ class StatePartition:
     rows: int
     tallies: tuple[UpdateDigest, ...]
     files: tuple[StateFile, ...]
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class KeyedSnapshot:
 class ResultInFlight:
     """A result partition that the next epoch reads over `previous`: lists, broadcast state, and plain results.
 
-    `folder` is relative to the store, or to the savepoint.
+    `folder` is relative to the store, or to the savepoint. `versions` are as in StatePartition.
     """
 
     stage: str
@@ -77,6 +79,7 @@ class ResultInFlight:
     manifest_sha256: str
     digest: Digest
     files: tuple[DataFile, ...]
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
         "region report": 4,
         "region failure": 1,
         "run record": 2,
-        "checkpoint": 2,
+        "checkpoint": 3,
     }
 )
 """The version of each kind of document that is written; it and all earlier versions are read."""

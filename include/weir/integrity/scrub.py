@@ -16,6 +16,7 @@ from sqlalchemy import select
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
+from weir.integrity.archives import scrubbed_archives
 from weir.integrity.records import Inconsistency, published_inconsistencies
 from weir.integrity.repair import Repair, repair_runs
 from weir.integrity.verification_queries import (
@@ -81,7 +82,10 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     wanted = _reserved(services, dataflow, now or services.now())
     found = list(verify_results(services, wanted, "weir scrub", pages=Pages.NEW))
     bad = tuple(each for each in found if each.outcome in BAD)
-    inconsistencies = published_inconsistencies(services, {each.run for each in found})
+    inconsistencies = (
+        *published_inconsistencies(services, {each.run for each in found}),
+        *scrubbed_archives(services, dataflow, services.retention.scrub_share, now or services.now()),
+    )
     repairs = (
         repair_runs(services, _undecided(services, dataflow), inconsistencies)
         if services.retention.scrub_repair

@@ -16,6 +16,7 @@ from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
+from weir.ledger.failed_begins import failed_for_good
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
@@ -76,6 +77,7 @@ def origin_of(
     raises only the run's `clear_number`, which may also mean another task of the run: a kill is not counted then.
     Weir has cleared it only where a pending clear was sent: of a run that a person clears as a whole, consumers are
     cleared before Weir owes their clears.
+    A clear by Weir explains the tries up to one that failed for good before it was registered, and none after it.
     """
     if not earlier:
         return Origin.FIRST
@@ -89,7 +91,7 @@ def origin_of(
             PendingClearRow.run == run,
             PendingClearRow.region == region.name,
             PendingClearRow.subtask == region.subtask,
-            PendingClearRow.expected_try >= newest.try_number,
+            PendingClearRow.expected_try >= max(newest.try_number, failed_for_good(session, newest)),
             PendingClearRow.sends > 0,
         )
     )

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import Code, Generation
 from weir.execution.run_state import AttemptState
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, SameCodeRow
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
+from weir.topology.ids import RunId
 
 _ATTEMPT = AttemptRow.__table__.c
 _TRIES = (
@@ -97,6 +98,49 @@ def enter_archive(session: Session, dataflow: str, fingerprint: str, path: str, 
     row.path, row.bytes, row.stored_at, row.deleting_at = path, size, now, None
     session.flush()
     return row
+
+
+def archives_of(session: Session, dataflow: str) -> list[ArchiveRow]:
+    """Return the rows of all archives of a dataflow, by fingerprint."""
+    query = select(ArchiveRow).where(ArchiveRow.dataflow == dataflow).order_by(ArchiveRow.fingerprint)
+    return list(session.scalars(query))
+
+
+def archives_in_use(session: Session, dataflow: str) -> dict[str, set[RunId]]:
+    """Return the fingerprints of the archives that runs, or attempts of them, name, with these runs.
+
+    A run that is expired computes all of it again, with the code that is deployed then. No run expires whose results
+    are needed, or whose checkpoint is retained; a savepoint has all of its content.
+    """
+    unexpired = (RunRow.dataflow == dataflow) & RunRow.expired_at.is_(None)
+    of_runs = select(RunRow.archive, RunRow.id).where(unexpired)
+    of_attempts = select(AttemptRow.archive, RunRow.id).join(RunRow, RunRow.id == AttemptRow.run).where(unexpired)
+    found: dict[str, set[RunId]] = {}
+    for query in (of_runs, of_attempts.distinct()):
+        for archive, run in session.execute(query).tuples():
+            if archive is not None:
+                found.setdefault(archive, set()).add(run)
+    return found
+
+
+def unused_archives(session: Session, dataflow: str, before: datetime) -> list[ArchiveRow]:
+    """Return the archives stored before a time that no run needs, and those whose deletion has begun."""
+    in_use = archives_in_use(session, dataflow)
+    return [
+        row
+        for row in archives_of(session, dataflow)
+        if row.deleting_at is not None or (row.fingerprint not in in_use and row.stored_at <= before)
+    ]
+
+
+def forget_archive(session: Session, dataflow: str, fingerprint: str, path: str) -> bool:
+    """Delete the row of an archive whose file is gone or damaged, unless it names another by now."""
+    row = archive_row(session, dataflow, fingerprint)
+    if row is None or row.path != path:
+        return False
+    session.delete(row)
+    session.flush()
+    return True
 
 
 def equal_versions(session: Session, dataflow: str, stage: str) -> list[tuple[str, str]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from weir.ledger.database.tables import FailedBeginRow
+from weir.execution.failure_class import FailureClass
+from weir.ledger.database.tables import AttemptRow, FailedBeginRow, RunRow
 from weir.topology.regions import RegionId
 
 KEPT = timedelta(days=60)
@@ -29,6 +30,25 @@ def record_failed_begin(session: Session, row: FailedBeginRow) -> None:
     is_old = (FailedBeginRow.dataflow == row.dataflow) & (FailedBeginRow.failed_at < row.failed_at - KEPT)
     session.execute(delete(FailedBeginRow).where(is_same | is_old))
     session.add(row)
+
+
+def failed_for_good(session: Session, newest: AttemptRow) -> int:
+    """Return the newest try of a task instance after its newest attempt if that failed before it was registered.
+
+    0 where there is none, or where Airflow tries again by itself.
+    """
+    query = (
+        select(func.max(FailedBeginRow.try_number))
+        .join(RunRow, (RunRow.dag_id == FailedBeginRow.dag_id) & (RunRow.run_id == FailedBeginRow.run_id))
+        .where(
+            RunRow.id == newest.run,
+            FailedBeginRow.task_id == newest.task_id,
+            FailedBeginRow.map_index == newest.map_index,
+            FailedBeginRow.try_number > newest.try_number,
+            FailedBeginRow.failure == FailureClass.FATAL.value,
+        )
+    )
+    return session.scalar(query) or 0
 
 
 def failed_begins(session: Session, dataflow: str | None = None) -> list[FailedBeginRow]:

@@ -25,6 +25,7 @@ from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import LIVE, Origin, end, synthetic_attempt
+from weir.ledger.code import archive_row, archives_of, enter_archive, forget_archive
 from weir.ledger.database.tables import (
     UNKNOWN_SNAPSHOT,
     AttemptRow,
@@ -44,6 +45,7 @@ from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede_all, transition
 from weir.ledger.runs import fix_slices, slices_of
 from weir.rebuild.rules import Candidate
+from weir.store.catalogue import StoredArchive
 from weir.topology.ids import Digest, RunId
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -87,11 +89,27 @@ def restore_run(session: Session, record: RunRecord) -> RunRow:
     row.interval_start, row.interval_end = (datetime.fromisoformat(each) for each in record.interval)
     row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
     row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
+    row.archive = record.archive or None
     row.created_at, row.abandoned = datetime.fromisoformat(record.created_at), list(record.abandoned)
     dataflow = session.get_one(DataflowRow, record.dataflow)
     dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
     session.flush()
     return row
+
+
+def restore_archives(session: Session, dataflow: str, found: Collection[StoredArchive], now: datetime) -> None:
+    """Enter the archives of code in the store, and forget those whose files are not there.
+
+    A file that is about to be deleted is not entered again.
+    """
+    there = {each.path for each in found}
+    for row in archives_of(session, dataflow):
+        if row.path not in there:
+            forget_archive(session, dataflow, row.fingerprint, row.path)
+    for each in found:
+        known = archive_row(session, dataflow, each.fingerprint)
+        if known is None or (known.deleting_at is not None and known.path != each.path):
+            enter_archive(session, dataflow, each.fingerprint, each.path, each.bytes, now)
 
 
 # Attempts and results
@@ -137,7 +155,7 @@ def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
 def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
     region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
     index = topology.region(region.name).map_index(region.subtask)
-    return synthetic_attempt(
+    row = synthetic_attempt(
         run,
         region,
         candidate.attempt,
@@ -148,6 +166,10 @@ def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> Attem
         AttemptState.FENCED,
         Origin.REBUILT,
     )
+    manifest = candidate.manifest
+    if manifest.generation:
+        row.code, row.archive, row.generation = manifest.code, manifest.archive, manifest.generation
+    return row
 
 
 def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
@@ -193,6 +215,7 @@ def _new(partition: PartitionId, stored: Stored) -> NewResult:
         digest=Digest(str(stored.manifest.digest)),
         rows=stored.manifest.rows,
         bytes=stored.manifest.bytes,
+        versions=stored.manifest.versions,
     )
 
 

@@ -33,6 +33,7 @@ from weir.rebuild.checkpoints import (
 from weir.rebuild.ledger import (
     quarantined_attempts,
     raise_lineage,
+    restore_archives,
     restore_attempts,
     restore_checks,
     restore_pin,
@@ -44,7 +45,7 @@ from weir.rebuild.ledger import (
     stop_everything,
 )
 from weir.rebuild.rules import Candidate, candidates, choose, restored_over, without
-from weir.store.catalogue import EpochCatalogue, catalogue, stored_dataflows
+from weir.store.catalogue import EpochCatalogue, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
 from weir.topology.ids import RunRef
@@ -52,7 +53,8 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 
 UNKNOWN = (
     "What the store does not tell: failures and what is left of their budgets, past failovers, pending clears, "
-    "and attempts that wrote nothing. Results that had become stale are left out, so they count as missing."
+    "versions of code that were declared equal, and attempts that wrote nothing. Results that had become stale are "
+    "left out, so they count as missing."
 )
 
 
@@ -128,7 +130,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
     write_records(services, name)  # or an older pin in the store would replace that of the ledger
     found = catalogue(services.store, name)
     checkpoints, savepoints = stored_checkpoints(services, name), stored_savepoints(services, name)
-    numbers = kept_numbers(services, name)
+    numbers, archives = kept_numbers(services, name), stored_archives(services.store, name)
     with services.ledger.transaction(name) as session:
         _require_quiet(session, name, lineage)
         seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
@@ -138,6 +140,8 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         taken: dict[PartitionId, str | None] = {}
         in_order = sorted(records, key=lambda pair: pair[0].epoch)
         runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
+        notes += tuple(each for each in archives if isinstance(each, str))
+        restore_archives(session, name, [each for each in archives if not isinstance(each, str)], services.now())
         notes += restore_checkpoints(session, name, checkpoints, services.now())
         notes += restore_savepoints(session, name, savepoints)
         restore_numbers(session, name, numbers, services.now())

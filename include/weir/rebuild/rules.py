@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from weir.formats.manifest import InputRead, Stored
+from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.topology.ids import AttemptId, is_task_try, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -44,7 +44,12 @@ class Candidate:
     @property
     def reads(self) -> tuple[InputRead, ...]:
         """The inputs that it read; all results of an attempt name the same."""
-        return next(iter(self.results.values())).manifest.inputs
+        return self.manifest.inputs
+
+    @property
+    def manifest(self) -> Manifest:
+        """A manifest of it: those of all its results have the same attempt, inputs and code."""
+        return next(iter(self.results.values())).manifest
 
 
 def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate, ...]:

@@ -1,9 +1,9 @@
 """Sizes of results at rest, and size estimates for results that are being written.
 
-Invariant: nothing is changed. Counted are committed results whose bytes are stored by the ledger, and files that
-compactions have written. A file of keyed state counts once, with the attempt that wrote it, until all files of that
-attempt are deleted. Partial files, cached stage output, records, manifests, files of dead attempts, and compactions
-from before a rebuild of the ledger have no rows, and are not counted.
+Invariant: nothing is changed. Counted are committed results whose bytes are stored by the ledger, files that
+compactions have written, and archives of code. A file of keyed state counts once, with the attempt that wrote it, until
+all files of that attempt are deleted. Partial files, cached stage output, records, manifests, files of dead attempts,
+and compactions from before a rebuild of the ledger have no rows, and are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from weir.errors import Fault, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.database.tables import AttemptRow, CompactionRow, DataflowRow, ResultRow, RunRow
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, CompactionRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.runs import topology_of
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -95,13 +95,15 @@ def dataflows(session: Session) -> list[str]:
 
 
 def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
-    """Return the bytes of stored results and compactions, of a dataflow or of all, by the ledger."""
+    """Return the bytes of stored results, compactions and archives, of a dataflow or of all, by the ledger."""
     results = select(func.sum(ResultRow.bytes)).where(_AT_REST)
     compacted = select(func.sum(CompactionRow.written_bytes))
+    archives = select(func.sum(ArchiveRow.bytes))
     if dataflow is not None:
         results = results.join(RunRow, RunRow.id == ResultRow.run).where(RunRow.dataflow == dataflow)
         compacted = compacted.where(CompactionRow.dataflow == dataflow)
-    return int(session.scalar(results) or 0) + int(session.scalar(compacted) or 0)
+        archives = archives.where(ArchiveRow.dataflow == dataflow)
+    return sum(int(session.scalar(query) or 0) for query in (results, compacted, archives))
 
 
 def published_bytes(session: Session, names: Collection[str], without: Collection[str] = ()) -> dict[str, int]:
@@ -137,6 +139,16 @@ def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
         for name, size in session.execute(query).tuples():
             found[name] += int(size)
     return dict(found)
+
+
+def archive_bytes(session: Session, names: Collection[str]) -> dict[str, int]:
+    """Return, by dataflow, the bytes of archives of code."""
+    query = (
+        select(ArchiveRow.dataflow, func.sum(ArchiveRow.bytes))
+        .where(ArchiveRow.dataflow.in_(names))
+        .group_by(ArchiveRow.dataflow)
+    )
+    return {name: int(found) for name, found in session.execute(query).tuples()}
 
 
 def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from weir.ledger.runs import Run, dataflow_of
 from weir.retention.release import Deleted, ResultRetention, delete_released, release
 from weir.retention.sizes import (
     SizeEstimate,
+    archive_bytes,
     published_bytes,
     running_attempts,
     runs_by_age,
@@ -54,6 +55,8 @@ PUBLISHED = "published, and kept for good; keep_published lets old epochs go"
 SHARED = (
     "state that later epochs and checkpoints share, and what it was compacted to; fewer retained_checkpoints need less"
 )
+
+CODE = "the code of its runs; expire_runs lets that of old runs go"
 
 _Step = tuple[str, Callable[[], bool]]
 """A dataflow, and an action that returns whether something was deleted."""
@@ -240,9 +243,12 @@ class _Reclaiming:
         """Describe which results hold the space and why, the most bytes first, a line for each holder."""
         names = self.limit.dataflows()
         with self.services.ledger.transaction() as session:
-            published = published_bytes(session, names, self.decisions)
-            shared = shared_state(session, names)
-        holders = held_by(self.decisions.values(), published, shared)
+            of_dataflows = {
+                PUBLISHED: published_bytes(session, names, self.decisions),
+                SHARED: shared_state(session, names),
+                CODE: archive_bytes(session, names),
+            }
+        holders = held_by(self.decisions.values(), of_dataflows)
         lines = [str(each) for each in holders[:SHOWN]]
         if len(holders) > SHOWN:
             lines.append(f"{format_size(sum(each.bytes for each in holders[SHOWN:]))}: for other reasons")
@@ -251,11 +257,11 @@ class _Reclaiming:
 
 
 def held_by(
-    decisions: Iterable[Iterable[ResultRetention]], published: Mapping[str, int], shared: Mapping[str, int]
+    decisions: Iterable[Iterable[ResultRetention]], of_dataflows: Mapping[str, Mapping[str, int]]
 ) -> list[Holder]:
-    """Group kept results by dataflow and reason, the most bytes first.
+    """Group what is kept by dataflow and reason, the most bytes first.
 
-    `published` bytes, and `shared` bytes of state that its runs have released, are by dataflow.
+    `of_dataflows` are bytes that are of no one run, by reason and dataflow.
     """
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     runs: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -264,7 +270,7 @@ def held_by(
         sizes[key] += each.bytes
         runs[key].add(each.run)
     holders = [Holder(*key, size, frozenset(runs[key])) for key, size in sizes.items()]
-    for reason, by_dataflow in ((PUBLISHED, published), (SHARED, shared)):
+    for reason, by_dataflow in of_dataflows.items():
         holders += [Holder(name, reason, size, frozenset()) for name, size in by_dataflow.items() if size]
     return sorted(holders, key=lambda each: (-each.bytes, each.dataflow, each.reason))
 

@@ -14,6 +14,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.names import require_dataflow
+from weir.retention.archives import delete_unused_archives
 from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
@@ -88,6 +89,7 @@ def _sweep_dataflow(
     for run in _runs(services, dataflow, since):
         of_runs.sweep(run)
     if report.is_full:
+        delete_unused_archives(services, dataflow, services.now() - age_limit, report)
         sweep_unknown_folders(services, dataflow, of_runs, report)
         sweep_pages(services, dataflow, of_runs, report)
 

@@ -27,6 +27,7 @@ class Garbage(Enum):
     EXPIRED = "expired run"
     CHECKPOINT = "checkpoint that is not retained"
     PAGE = "page about a check"
+    ARCHIVE = "archive of code"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from weir.formats.paths import (
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.quality.pages import list_pages
+from weir.retention.archives import sweep_archives
 from weir.retention.orphan_rules import TEMPORARY
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep, sweep_checkpoints
@@ -43,7 +44,7 @@ _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
 
 
 def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Sweep the epochs of a dataflow without a run in the ledger, and its checkpoints. Raises Retryable."""
+    """Sweep the epochs of a dataflow without a run in the ledger, its checkpoints and archives. Raises Retryable."""
     store = services.store
     epochs = [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]  # those are not epochs
     sinks = folders_in(services.store, sinks_folder(dataflow))
@@ -61,6 +62,7 @@ def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, 
             path = pointer_folder(dataflow, sink, epoch)
             report.unknown.append(Kept(path, _bytes(files_below(store, [path])), rebuild))
     sweep_checkpoints(services, dataflow, of_runs, report)
+    sweep_archives(services, dataflow, of_runs, report, knows_all_runs=known.issuperset(epochs))
     of_runs.remove_temporary((path, size) for path, size in loose if _is_temporary(path))
     report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in loose if not _is_temporary(path)]
 

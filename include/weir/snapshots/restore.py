@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import agreed
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured, Retryable
+from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
 from weir.ledger.restores import FORK, SAME
@@ -37,6 +39,7 @@ from weir.snapshots.restored_results import (
     next_numbers,
     partitions_in,
     restored_partitions,
+    versions_in,
     write_restored,
 )
 from weir.snapshots.restored_run import drop_clears, fence_all, restored_run, topology_for
@@ -203,10 +206,14 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         run = run_by_id(session, row.id, topology)
         if not is_repinned:
             state = run_state(session, run, topology)
-            replaced = frozenset(
-                each
-                for each, digest in wanted.items()
-                if not (state.is_good(each) and state.results[each].digest == digest)
+            replaced = _of_one_code(
+                state,
+                versions_in(checkpoint),
+                {
+                    each
+                    for each, digest in wanted.items()
+                    if not (state.is_good(each) and state.results[each].digest == digest)
+                },
             )
         stale = stale_in_other_runs(
             session, run, topology, {each: Replacement(each, "", wanted[each]) for each in replaced}
@@ -228,6 +235,19 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
     regions = {topology.producer(each) for each in replaced}
     numbers = next_numbers(session, run_key(request.target, checkpoint.epoch), regions)
     return _Plan(Place(request.target, topology, lineage + 1, numbers), is_repinned, replaced, report)
+
+
+def _of_one_code(
+    state: RunState, versions: Mapping[PartitionId, frozenset[str]], differing: set[PartitionId]
+) -> frozenset[PartitionId]:
+    """Return the partitions to restore: those that differ, and their siblings where these are of other code."""
+    found = set(differing)
+    for stage in {each.stage for each in differing}:
+        of_stage = [each for each in versions if each.stage == stage]
+        kept = (versions[each] if each in differing else state.results[each].versions for each in of_stage)
+        if not agreed(kept):
+            found |= set(of_stage)
+    return frozenset(found)
 
 
 def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Checkpoint) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import UNRECORDED
 from weir.coordination.services import Services
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
@@ -87,6 +88,11 @@ def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
     return {partition: part.digest for partition, part in _parts(checkpoint)}
 
 
+def versions_in(checkpoint: Checkpoint) -> dict[PartitionId, frozenset[str]]:
+    """Return the partitions of a checkpoint with the versions of code that made them."""
+    return {partition: frozenset(part.versions) or UNRECORDED for partition, part in _parts(checkpoint)}
+
+
 def makers_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
     """Return the partitions of a checkpoint with the attempts that committed them."""
     return {partition: part.attempt for partition, part in _parts(checkpoint)}
@@ -134,6 +140,7 @@ class _Builder:
             parameters={},
             created_at=self._services.now().isoformat(),
             state=StateContent(tuple(moved(file, self._places) for file in part.files), part.tallies, 0),
+            versions=part.versions,
         )
         return RestoredPartition(partition, region, folder, manifest, tuple(copies.values()))
 
@@ -150,6 +157,9 @@ class _Builder:
             lineage=self._place.lineage,
             inputs=(),
             source=None,
+            archive="",
+            generation=0,
+            versions=result.versions,
             created_at=self._services.now().isoformat(),
         )
         copies = copies_of(result, source.at(result.folder), folder)[1:]  # the manifest is written anew
@@ -262,4 +272,5 @@ def _write(services: Services, restored: RestoredPartition) -> NewResult:
         digest=restored.digest,
         rows=restored.manifest.rows,
         bytes=restored.manifest.bytes,
+        versions=restored.manifest.versions,
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from functools import lru_cache
 
+from weir.code.generation_rules import UNRECORDED
 from weir.coordination.services import Services
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
@@ -55,7 +56,7 @@ def checkpoint_of(
     keyed = keyed_states(run.topology)
     carried = sorted(run.topology.carried)
     states = tuple(
-        _keyed(run, *keyed[name], [manifests[each] for each in carried if each.stage == name], files_of)
+        _keyed(run, *keyed[name], results, {each: manifests[each] for each in carried if each.stage == name}, files_of)
         for name in sorted(keyed)
     )
     in_flight = tuple(_in_flight(results[each], manifests[each]) for each in carried if each.stage not in keyed)
@@ -81,8 +82,15 @@ def checkpoint_of(
     )
 
 
-def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_of: FilesOf) -> KeyedSnapshot:
-    found = sorted(parts, key=lambda each: each.subtask)
+def _keyed(
+    run: Run,
+    state: State,
+    stage: str,
+    results: Mapping[PartitionId, CurrentResult],
+    parts: Mapping[PartitionId, Manifest],
+    files_of: FilesOf,
+) -> KeyedSnapshot:
+    found = sorted(parts.items(), key=lambda part: part[1].subtask)
     parallelism = run.dataflow.stage(state.name).parallelism
     partitions = tuple(
         StatePartition(
@@ -93,10 +101,17 @@ def _keyed(run: Run, state: State, stage: str, parts: Iterable[Manifest], files_
             rows=each.rows,
             tallies=() if each.state is None else each.state.tallies,
             files=files_of(each),
+            versions=_versions(results[partition]),
         )
-        for each in found
+        for partition, each in found
     )
-    return KeyedSnapshot(state, stage, found[0].max_parallelism, found[0].spark_schema, partitions)
+    first = found[0][1]
+    return KeyedSnapshot(state, stage, first.max_parallelism, first.spark_schema, partitions)
+
+
+def _versions(result: CurrentResult) -> tuple[str, ...]:
+    """Return the versions of a result's code, with those that were declared equal, which no manifest has."""
+    return () if result.versions == UNRECORDED else tuple(sorted(result.versions))
 
 
 def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
@@ -109,6 +124,7 @@ def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
         manifest_sha256=result.manifest_sha256,
         digest=Digest(str(manifest.digest)),
         files=manifest.files,
+        versions=_versions(result),
     )
 
 

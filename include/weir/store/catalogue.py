@@ -12,10 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from weir.code.archive import archive_of
 from weir.errors import Misconfigured
 from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
 from weir.formats.manifest import RELEASED_NOTE, Stored, release_reason
 from weir.formats.paths import (
+    archive_fingerprint,
+    archives_folder,
     attempt_of_folder,
     epoch_folder,
     manifest_path,
@@ -44,6 +47,39 @@ class EpochCatalogue:
     stored: tuple[Stored, ...]
     pointers: tuple[Pointer, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArchive:
+    """A file with an archive of code, which is whole."""
+
+    fingerprint: str
+    path: str
+    bytes: int
+
+
+def stored_archives(store: Store, dataflow: str) -> tuple[StoredArchive | str, ...]:
+    """Return the archives of code of a dataflow that are whole, and notes on the others. Raises Retryable."""
+    folder = archives_folder(dataflow)
+    try:
+        paths = sorted(f"{folder}/{name}" for name, _ in store.list(folder))
+    except NotFound:
+        return ()
+    named = [(fingerprint, path) for path in paths if (fingerprint := archive_fingerprint(path)) is not None]
+    found = in_parallel(partial(_archive, store), named, _WORKERS)
+    return tuple(each for each in found if each is not None)
+
+
+def _archive(store: Store, named: tuple[str, str]) -> StoredArchive | str | None:
+    fingerprint, path = named
+    try:
+        data = store.read(path)
+        archive_of(data, fingerprint)
+    except NotFound:
+        return None
+    except ValueError as error:
+        return f"{path} is damaged, so it is left out: {error}"
+    return StoredArchive(fingerprint, path, len(data))
 
 
 def stored_dataflows(store: Store) -> tuple[str, ...]:

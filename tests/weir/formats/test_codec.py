@@ -26,6 +26,7 @@ from weir.formats.manifest import (
 from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import (
     CheckJob,
+    CodeToRun,
     CompactionJob,
     CopyToRead,
     CopyToWrite,
@@ -303,6 +304,13 @@ OF_ALL_KINDS = {each.name: getattr(JOB, each.name) for each in fields(SparkJob)}
 COMPACTION_JOB = CompactionJob(**OF_ALL_KINDS, merges=(MERGE,))
 CHECK_JOB = CheckJob(**OF_ALL_KINDS, to_check=(RESTORED,), why=CheckReason.RESTORE_TEST)
 GATED_REPORT = replace(STATE_REPORT, checks=(CHECK_REPORT, replace(CHECK_REPORT, is_same=True, argument="history")))
+VERSIONED_MANIFEST = replace(
+    GATED_MANIFEST, code="code:11", archive="0e" * 32, generation=2, versions=("code:11", "code:22")
+)
+VERSIONED_JOB = replace(
+    GATED_JOB,
+    code=CodeToRun(version="code:11", archive="0e" * 32, path=f"flight_delays/_code/{'0e' * 32}-0123abcd.zip"),
+)
 CHECKPOINT = Checkpoint(
     dataflow="flight_delays",
     number=7,
@@ -351,6 +359,16 @@ CHECKPOINT = Checkpoint(
     shared_files=1,
 )
 GATED_CHECKPOINT = replace(CHECKPOINT, states=(replace(CHECKPOINT.states[0], state=OF_SUITES),))
+VERSIONED_CHECKPOINT = replace(
+    GATED_CHECKPOINT,
+    states=(
+        replace(
+            GATED_CHECKPOINT.states[0],
+            partitions=(replace(GATED_CHECKPOINT.states[0].partitions[0], versions=("code:11", "code:22")),),
+        ),
+    ),
+    results=(replace(GATED_CHECKPOINT.results[0], versions=("code:11",)),),
+)
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -372,14 +390,19 @@ OLDER = {
     ("region-job-compaction", 3): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-report", 3): (STATE_REPORT, codec.region_report_from_json),
     ("checkpoint", 1): (CHECKPOINT, codec.checkpoint_from_json),
+    ("checkpoint", 2): (GATED_CHECKPOINT, codec.checkpoint_from_json),
+    ("manifest", 4): (GATED_MANIFEST, codec.manifest_from_json),
+    ("region-job", 4): (GATED_JOB, codec.region_job_from_json),
+    ("region-job-compaction", 4): (COMPACTION_JOB, codec.region_job_from_json),
+    ("region-job-check", 4): (CHECK_JOB, codec.region_job_from_json),
 }
 FORMATS = {
-    "manifest": (GATED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (GATED_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "manifest": (VERSIONED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "region-job": (VERSIONED_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
-    "checkpoint": (GATED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
+    "checkpoint": (VERSIONED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
@@ -421,6 +444,13 @@ def test_what_an_older_weir_wrote_is_read(name, version):
     assert decode((GOLDEN / f"{name}-v{version}.json").read_bytes()) == value
 
 
+@pytest.mark.parametrize(("name", "version"), list(OLDER))
+def test_what_an_older_weir_wrote_is_written_again_as_the_same_value(name, version):
+    value, decode = OLDER[name, version]
+    _, encode, _ = FORMATS[name]
+    assert decode(encode(decode((GOLDEN / f"{name}-v{version}.json").read_bytes()))) == value
+
+
 def test_of_every_older_version_there_is_a_file_and_a_value():
     older = {
         (name, version) for name in FORMATS for version in range(FIRST_VERSIONS.get(name, 1), newest_version(name))
@@ -440,7 +470,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 5, "1", True, None])
+@pytest.mark.parametrize("version", [0, 6, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):

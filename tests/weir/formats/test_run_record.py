@@ -9,7 +9,7 @@ from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 
-GOLDEN = Path(__file__).parents[2] / "golden/run-record-v1.json"
+GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = RunRecord(
     run="ladder@20130101T000000Z",
     dataflow="ladder",
@@ -23,21 +23,29 @@ RECORD = RunRecord(
     predecessor=None,
     created_at="2013-01-02T00:00:05+00:00",
     abandoned=("t0001-0123456789ab",),
+    archive="0e" * 32,
 )
 
 
 def test_the_format_on_disk_is_that_of_the_golden_file():
-    assert run_record_to_json(RECORD) == GOLDEN.read_bytes()
+    assert run_record_to_json(RECORD) == (GOLDEN / "run-record-v2.json").read_bytes()
 
 
-@pytest.mark.parametrize("record", [RECORD, replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=())])
+def test_the_record_of_an_older_weir_names_no_archive():
+    assert run_record_from_json((GOLDEN / "run-record-v1.json").read_bytes()) == replace(RECORD, archive="")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [RECORD, replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=(), archive="")],
+)
 def test_a_record_comes_back_as_it_was(record):
     assert run_record_from_json(run_record_to_json(record)) == record
 
 
 def test_an_unknown_version_is_refused():
-    document = json.loads(GOLDEN.read_bytes()) | {"version": 2}
-    with pytest.raises(Misconfigured, match="version 2, this Weir reads 1"):
+    document = json.loads(run_record_to_json(RECORD)) | {"version": 3}
+    with pytest.raises(Misconfigured, match="version 3, this Weir reads 1 to 2"):
         run_record_from_json(json.dumps(document).encode())
 
 

@@ -7,8 +7,9 @@ from sqlalchemy import MetaData, Table, create_engine, select
 
 from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import ReadResult
+from weir.ledger.code import archives_of, equal_versions, generations_of
 from weir.ledger.database.migrate import upgrade
-from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.ledger.reads import reads_of
 from weir.topology.regions import PartitionId
@@ -95,4 +96,30 @@ def test_the_cause_of_an_old_failure_is_told_by_its_text_and_label(tmp_path, err
     ledger = Ledger.open(url)
     with ledger.transaction() as session:
         assert session.scalar(select(AttemptRow.failure_cause)) == (None if cause is None else cause.value)
+    ledger.close()
+
+
+def test_of_the_code_of_old_runs_nothing_is_known(tmp_path):
+    """Their results count as made by one code, and the next task that begins pins the run."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    engine = create_engine(url)
+    upgrade(engine, "0010")
+    with engine.begin() as connection:
+        insert(connection, "dataflow", name="flow", lineage=1, store_id="store")
+        owner = {"dag_id": "dag", "run_id": "run", "task_prefix": "", "parameters": {}, "created_at": NOON}
+        interval = {"epoch": "20130101T000000Z", "interval_start": NOON, "interval_end": NOON}
+        insert(connection, "run", id=RUN, dataflow="flow", **interval, **owner)
+        insert(connection, "attempt", id="t0001-reader", subtask=0, map_index=0, **READER)
+        found = {"folder": "f", "manifest_sha256": "00", "digest": "d", "rows": 1, "bytes": 1, "state_reason": ""}
+        what = {"stage": "totals", "subtask": 0, "layout": "plain", "state": "finished", "state_at": NOON}
+        insert(connection, "result", run=RUN, attempt="t0001-reader", is_current=True, **what, **found)
+    engine.dispose()
+    ledger = Ledger.open(url)
+    with ledger.transaction() as session:
+        assert session.get_one(RunRow, RUN).archive is None
+        attempt = session.get_one(AttemptRow, "t0001-reader")
+        assert (attempt.code, attempt.archive, attempt.generation) == (None, None, None)
+        assert session.scalars(select(ResultRow.versions)).all() == [None]
+        assert generations_of(session, RUN, {"totals"}) == []
+        assert archives_of(session, "flow") == equal_versions(session, "flow", "totals") == []
     ledger.close()

@@ -82,6 +82,6 @@ def test_the_bytes_of_state_are_counted_once_as_long_as_they_are_there(days):
         finished = {row.folder for row in session.scalars(select(ResultRow).where(ResultRow.state == "finished"))}
     of_others = [path for path in on_disk(days, "history") if path.rpartition("/")[0] not in finished]
     assert shared == {"ladder": sum(files[path] for path in of_others)}
-    holders = held_by([], published, shared)
+    holders = held_by([], {PUBLISHED: published, SHARED: shared})
     assert [(each.reason, each.bytes) for each in holders if each.reason == SHARED] == [(SHARED, shared["ladder"])]
     assert sum(each.bytes for each in holders if each.reason == PUBLISHED) == published["ladder"]

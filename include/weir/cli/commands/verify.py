@@ -93,6 +93,7 @@ def verify(
 
 
 def _verified(services: Services, name: str | None) -> VerifyReport:
+    from weir.integrity.archives import archive_inconsistencies  # noqa: PLC0415
     from weir.integrity.records import published_inconsistencies, released_inconsistencies  # noqa: PLC0415
     from weir.integrity.states import checkpoint_inconsistencies  # noqa: PLC0415
     from weir.integrity.verification_queries import results_to_verify, runs_named  # noqa: PLC0415
@@ -108,6 +109,7 @@ def _verified(services: Services, name: str | None) -> VerifyReport:
         *published_inconsistencies(services, runs),
         *released_inconsistencies(services, runs),
         *checkpoint_inconsistencies(services, runs),
+        *archive_inconsistencies(services, runs),
     )
     return VerifyReport(tuple(runs), found, misfits)
 

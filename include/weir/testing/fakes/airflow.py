@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.ports import SeenRun
+from weir.code.archive import Archive
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Retryable
+from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
 from weir.restarts.strategy import RestartStrategy
 from weir.testing.fakes.dag import FakeDag, FakeTask, interval_of
@@ -48,6 +50,8 @@ class FakeAirflow:
         self.services, self.engine, self.flow = services, engine, flow
         self.coordinator = Coordinator(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
+        self.deployed: Archive | None = None
+        """The code that the tasks' processes have."""
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
         self.queued: set[str] = set()
@@ -243,6 +247,7 @@ class FakeAirflow:
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
+            deployed=None if task.key.task_id == CLOSE.name else self.deployed,
         )
 
     def _previous(self, run_id: str) -> PreviousRun | None:
