@@ -279,9 +279,7 @@ def require_equal_schemas(
     return frozenset(state.results[each].attempt for each in unlike)
 
 
-def require_none_since(
-    before: RunState, attempt: Attempt, results: Sequence[NewResult], known: frozenset[str]
-) -> None:
+def require_none_since(before: RunState, attempt: Attempt, results: Sequence[NewResult], known: frozenset[str]) -> None:
     """Raise Conflict if a sibling has committed other columns since the comparison. `before` is the run now."""
     for result in results:
         for partition in _unlike(before, attempt, result):

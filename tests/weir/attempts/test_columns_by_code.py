@@ -120,7 +120,9 @@ def test_other_columns_by_code_that_was_declared_equal_are_refused(green):
 
     def declare(key):
         with green.ledger.transaction("ladder") as session:
-            [new] = session.scalars(select(AttemptRow.code).where(AttemptRow.code != old, AttemptRow.region == "totals"))
+            [new] = session.scalars(
+                select(AttemptRow.code).where(AttemptRow.code != old, AttemptRow.region == "totals")
+            )
             now = green.airflow.now()
             session.add(SameCodeRow(dataflow="ladder", stage="totals", one=old, other=new, declared_at=now))
         green.airflow.during = lambda _key: None

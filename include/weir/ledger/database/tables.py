@@ -343,6 +343,7 @@ class PendingClearRow(Table):
     """A task instance that has to be cleared in Airflow; recorded with the decision, delivered by any later process.
 
     A void clear had no effect: Airflow calls the task instance finished at `found_try`, but it committed nothing.
+    `code` is the value of the RepairCode that a person has chosen for its try (None: that of what Weir repairs).
     """
 
     __tablename__ = "owed_clear"
@@ -368,6 +369,7 @@ class PendingClearRow(Table):
     outcome: Mapped[str | None] = mapped_column(Prose)
     found_try: Mapped[int | None]
     is_void: Mapped[bool] = mapped_column(Boolean, default=False)
+    code: Mapped[str | None] = mapped_column(String(20))
 
 
 class LeaseRow(Table):

@@ -14,6 +14,7 @@ def upgrade() -> None:
     op.add_column("attempt", sa.Column("archive", sa.String(length=64), nullable=True))
     op.add_column("attempt", sa.Column("generation", sa.Integer(), nullable=True))
     op.add_column("result", sa.Column("versions", sa.JSON(), nullable=True))
+    op.add_column("owed_clear", sa.Column("code", sa.String(length=20), nullable=True))
     op.create_table(
         "archive",
         sa.Column("dataflow", sa.String(length=60), sa.ForeignKey("dataflow.name"), primary_key=True),
