@@ -65,8 +65,7 @@ def _totals(plan: Plan) -> list[str]:
         f"Spared: {amount(total_of(step.cost for step in plan.spared()))}{_unless(plan)}.",
         f"A full restart: {amount(plan.full_restart())}.",
     ]
-    if _code(plan):
-        lines.append(_code(plan))
+    lines += _code(plan)
     if plan.not_deterministic:
         named = ", ".join(map(str, plan.not_deterministic))
         lines.append(f"Not deterministic before, from equal inputs: {named}. Usual causes: {USUAL_CAUSES}.")
@@ -77,22 +76,24 @@ def _totals(plan: Plan) -> list[str]:
     return lines
 
 
-def _code(plan: Plan) -> str:
-    """Say with which code the regions run that the plan clears; empty where that is not known."""
+def code_of_steps(plan: Plan) -> str:
+    """Return the code with which the regions run that the plan clears; empty where that is not known."""
     restarted = plan.of(StepKind.RERUN)
     if restarted and plan.code == RepairCode.NEWEST.value:
-        return (
-            "Code: what is deployed when they run. Where it is another version and makes other rows than the results "
-            "of the stage's other subtasks, these run again, too."
-        )
+        return "what is deployed when they run"
     known = {step.region.name: step.code for step in restarted if step.code is not None}
-    if not known:
-        return ""
-    named = ", ".join(f"{name} {short(each.code.version)} (generation {each.number})" for name, each in known.items())
-    return (
-        f"Code: that of their results: {named}. A clear in Airflow, and --code newest, run what is deployed: if that "
-        "makes other rows, the whole stage runs again."
-    )
+    return ", ".join(f"{name} {short(each.code.version)} (generation {each.number})" for name, each in known.items())
+
+
+def _code(plan: Plan) -> list[str]:
+    code = code_of_steps(plan)
+    if not code:
+        return []
+    if plan.code == RepairCode.NEWEST.value:
+        more = "Where it makes other rows than the other subtasks of a stage have, these run again, too."
+    else:
+        more = "A clear in Airflow and --code newest run what is deployed: with other rows, for the whole stage."
+    return [f"Code: {code}. {more}"]
 
 
 def _bytes(size: int) -> str:

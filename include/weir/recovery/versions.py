@@ -7,7 +7,7 @@ so that a result's validity depends on its own row alone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.code.archive import Archive, archive_of
-from weir.code.generation_rules import UNRECORDED, short, with_equal
+from weir.code.generation_rules import UNRECORDED, agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
@@ -44,6 +44,23 @@ class VersionOfTask:
     generation: int | None
     subtasks: int
     since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeOfStage:
+    """The code of a stage in a run: one version that has made, or would have made, all its current results.
+
+    `opened_by` is the attempt that opened its generation; None, as are archive and generation, where no attempt of the
+    run has run the version. `by_subtask` has versions by subtask where no one version makes all results: then the stage
+    is not valid, and `version` is that of the newest.
+    """
+
+    stage: str
+    version: str
+    archive: str | None
+    generation: int | None
+    opened_by: str | None
+    by_subtask: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +109,47 @@ def versions_of_tasks(session: Session, dataflow: str | None = None) -> list[Ver
         for name, epoch, run, region, generation, code, archive, since, subtasks in session.execute(query)
     ]
     return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.region, each.generation or 0, each.since))
+
+
+def code_of_task(session: Session, run: str, region: str) -> list[CodeOfStage]:
+    """Return the code of each stage that a task has results of, by the name of its region."""
+    tries = (
+        select(AttemptRow)
+        .where(AttemptRow.run == run, AttemptRow.region == region, AttemptRow.is_of_dag_run)
+        .order_by(AttemptRow.generation, AttemptRow.began_at)
+    )
+    opened: dict[int, AttemptRow] = {}
+    for row in session.scalars(tries.where(AttemptRow.generation.is_not(None))):
+        opened.setdefault(row.generation or 0, row)
+    query = (
+        select(ResultRow, AttemptRow)
+        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+        .where(ResultRow.run == run, AttemptRow.region == region, ResultRow.is_current)
+        .order_by(ResultRow.stage, ResultRow.subtask)
+    )
+    results: dict[str, list[tuple[ResultRow, AttemptRow]]] = {}
+    for result, attempt in session.execute(query):
+        results.setdefault(result.stage, []).append((result, attempt))
+    return [_code_of_stage(stage, found, opened) for stage, found in results.items()]
+
+
+def _code_of_stage(
+    stage: str, results: Sequence[tuple[ResultRow, AttemptRow]], opened: Mapping[int, AttemptRow]
+) -> CodeOfStage:
+    sets = {row.subtask: frozenset(row.versions) if row.versions else UNRECORDED for row, _ in results}
+    newest = max(results, key=lambda each: (each[1].generation or 0, each[0].id))
+    common = agreed(sets.values()) or sets[newest[0].subtask]
+    number = max((each for each, row in opened.items() if row.code in common), default=None)
+    opener = None if number is None else opened[number]
+    made = {row.subtask: attempt.code or min(sets[row.subtask]) for row, attempt in results}
+    return CodeOfStage(
+        stage=stage,
+        version=min(common) if opener is None else str(opener.code),
+        archive=None if opener is None else opener.archive,
+        generation=number,
+        opened_by=None if opener is None else opener.id,
+        by_subtask={} if agreed(sets.values()) else made,
+    )
 
 
 def declared_equal(session: Session, dataflow: str | None = None) -> list[EqualVersions]:

@@ -96,6 +96,80 @@ def test_an_archive_that_is_deleted_cannot_be_compared(edited):
         typed("code", "diff", edited.old, edited.new)
 
 
+def why(world, task, *words):
+    return typed("why", task, "--run", world.run, *words)
+
+
+def test_why_names_the_one_code_of_a_task_and_the_attempt_that_opened_its_generation(edited):
+    told = why(edited, "joined")
+    [joined] = {tuple(each.versions) for each in rows(edited, "joined")}
+    first = min(rows(edited, "joined"), key=lambda row: row.state_at)
+    line = f"  code of joined: {joined[0][:20]}, archive {edited.old[:16]}, generation 1, opened by {first.attempt}"
+    assert told.splitlines().count(line) == 2  # at each subtask
+    assert f"    code {joined[0][:20]} (generation 1), archive {edited.old[:16]}" in told
+    [task, _] = json.loads(why(edited, "joined", "--json"))["tasks"]
+    assert task["region"] == "joined[0]"
+    assert task["code"] == [
+        {
+            "stage": "joined",
+            "version": joined[0],
+            "archive": edited.old,
+            "generation": 1,
+            "opened_by": first.attempt,
+            "by_subtask": {},
+        }
+    ]
+    assert "try 1 (first): committed" in task["events"][0]["text"]
+
+
+def test_why_says_where_a_stage_is_of_several_codes_and_of_which_one_it_is_afterwards(edited):
+    old, new = versions(edited)
+    assert f"code of totals: several, so that it is not valid: [0] {old[:20]}, [1] {new[:20]}" in why(edited, "totals")
+    opener = rows(edited, "totals")[1].attempt
+    edited.airflow.run_until_quiet()
+    line = f"code of totals: {new[:20]}, archive {edited.new[:16]}, generation 2, opened by {opener}"
+    assert why(edited, "totals").count(line) == 2
+
+
+def test_why_names_a_code_that_made_all_results_where_another_one_makes_some_of_them_alike(world, monkeypatch):
+    use(monkeypatch, world.folder)
+    deploy(world)
+    world.run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    [(old,)] = {tuple(each.versions) for each in rows(world, "totals")}
+    deploy(world, routes=1)  # another function of the module: totals computes the same
+    world.airflow.clear_by_hand(world.run, "totals", 1)
+    world.airflow.run_until_quiet()
+    assert [len(each.versions) for each in rows(world, "totals")] == [1, 2]
+    assert f"code of totals: {old[:20]}, " in why(world, "totals")
+    told = typed("results", "ladder@20130101T000000Z", "--stage", "totals")
+    assert f"code {' = '.join(each[:20] for each in rows(world, 'totals')[1].versions)} (generation 2)" in told
+
+
+def test_results_have_their_code_in_full_as_json(edited):
+    [run] = json.loads(typed("results", "ladder@20130101T000000Z", "--stage", "totals", "--json"))["runs"]
+    found = [each for each in run["stages"][0]["results"] if each["is_current"]]
+    old, new = versions(edited)
+    assert [(each["code"], each["archive"], each["generation"], each["versions"]) for each in found] == [
+        (old, edited.old, 1, [old]),
+        (new, edited.new, 2, [new]),
+    ]
+
+
+def test_a_failover_names_the_code_of_what_it_has_cleared(edited):
+    edited.airflow.run_until_quiet()
+    typed("plan", "ladder@20130101T000000Z", "--lost", "totals[0]", "--apply")
+    typed("plan", "ladder@20130101T000000Z", "--lost", "weather", "--code", "newest", "--apply")
+    [code] = {each.versions[0] for each in rows(edited, "totals")}
+    told = typed("failovers")
+    assert f"  code: totals {code[:20]} (generation 2)" in told
+    assert "  code: what is deployed when they run" in told
+    assert ", to run the newest code: pending" in why(edited, "weather")
+    recorded = json.loads(typed("failovers", "--json"))["failovers"][0]["plan"]["steps"]
+    [step] = [each for each in recorded if each["kind"] == "rerun"]
+    assert step["code"] == {"version": code, "archive": edited.new, "generation": 2}
+
+
 def test_versions_that_are_declared_equal_count_as_one_and_who_waits_goes_on(edited):
     old, new = versions(edited)
     reader = edited.airflow.task(edited.run, "report-delays")

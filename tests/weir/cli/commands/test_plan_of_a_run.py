@@ -294,7 +294,7 @@ def test_an_applied_plan_runs_the_code_of_the_results_and_says_so(deployed):
     lose(deployed, "joined", 1)
     [(version,)] = versions(deployed, "joined")
     told = typed("plan", RUN)
-    assert f"Code: that of their results: joined {version[:20]} (generation 1)." in told
+    assert f"Code: joined {version[:20]} (generation 1)." in told
     [step] = planned(RUN).of(StepKind.RERUN)
     assert (step.code.code.version, step.code.number) == (version, 1)
     assert applied(deployed) == {"joined[1]"}
