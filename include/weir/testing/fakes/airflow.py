@@ -50,6 +50,8 @@ class FakeAirflow:
         self.services, self.engine, self.flow = services, engine, flow
         self.coordinator = Coordinator(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
+        self.deployed: Archive | None = None
+        """The code that the tasks' processes have."""
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
         self.queued: set[str] = set()
@@ -63,8 +65,6 @@ class FakeAirflow:
         self.collects = True
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
-        self.deployed: Archive | None = None
-        """The code that the processes of tasks have; None: they record none."""
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
 
@@ -247,7 +247,7 @@ class FakeAirflow:
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
-            deployed=self.deployed if task.key.task_id != CLOSE.name else None,
+            deployed=None if task.key.task_id == CLOSE.name else self.deployed,
         )
 
     def _previous(self, run_id: str) -> PreviousRun | None:
