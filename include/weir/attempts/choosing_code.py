@@ -217,7 +217,7 @@ def _upstream(topology: Topology, region: str) -> set[str]:
 def _cause(origin: Origin, older: Sequence[AttemptRow]) -> Cause:
     if origin is Origin.CLEARED_BY_PERSON:
         return Cause.BY_PERSON
-    if origin is Origin.RETRY:
+    if origin in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return Cause.OWN_FAILURE if older[-1].failure in _OWN else Cause.BY_WEIR
     return Cause.FIRST if origin is Origin.FIRST else Cause.BY_WEIR
 

@@ -280,9 +280,9 @@ def versions(world, stage):
         return {tuple(each) for each in session.scalars(query)}
 
 
-def applied(world, *words):
+def applied(world, *words, run=RUN):
     before = world.airflow.executed(world.run)
-    typed("plan", RUN, *words, "--apply")
+    typed("plan", run, *words, "--apply")
     world.airflow.coordinator.deliver(world.airflow, "ladder")
     world.airflow.run_until_quiet()
     after = world.airflow.executed(world.run)
@@ -311,6 +311,26 @@ def test_an_applied_plan_for_the_newest_code_runs_what_is_deployed_and_then_the_
     assert applied(deployed, "--code", "newest") >= {"joined[0]", "joined[1]"}
     [(new,)] = versions(deployed, "joined")
     assert new != old
+
+
+def test_an_applied_plan_runs_the_fix_of_a_stage_of_which_nothing_was_computed(deployed):
+    deployed.run = deployed.airflow.dag_run(2)
+
+    def broken(key):
+        if key.task_id == "routes":
+            raise Misconfigured("a bug")
+
+    deployed.airflow.during = broken
+    deployed.airflow.run_until_quiet()
+    assert deployed.airflow.task(deployed.run, "routes").state == "failed"
+    deployed.airflow.during = lambda _key: None
+    deployed.airflow.deployed = archive_of_edits(deployed.airflow.flow, {"joined": 1, "routes": 1})
+    assert "routes" in {each.partition("[")[0] for each in applied(deployed, run="ladder@20130102T000000Z")}
+    with deployed.ledger.transaction() as session:
+        rows = select(AttemptRow).where(AttemptRow.region == "routes", AttemptRow.run.endswith("0102T000000Z"))
+        first, last = session.scalars(rows.order_by(AttemptRow.try_number)).all()
+    assert (first.generation, last.generation) == (1, 2)
+    assert last.archive == deployed.airflow.deployed.fingerprint
 
 
 def test_the_newest_code_is_chosen_also_where_clears_by_a_person_run_the_code_of_the_results(deployed):
