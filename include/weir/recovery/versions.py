@@ -240,8 +240,9 @@ def declare_equal(
             session.flush()
         changed = _count_as_both(session, dataflow, stage, {one, other})
         for run in {row.run for row in changed}:
-            found = run_by_id(session, run)
-            note_whether_closed(session, services, found, found.topology)
+            if session.get_one(RunRow, run).closed_at is None:
+                found = run_by_id(session, run)
+                note_whether_closed(session, services, found, found.topology)
     return declared, len(changed)
 
 

@@ -8,7 +8,7 @@ from tests.weir.command_line import typed, use
 
 from weir.coordination.read_leases import user_name
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import ArchiveRow, ResultRow, SameCodeRow
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
 from weir.testing.fakes.code import archive_of_edits
 
 
@@ -224,3 +224,17 @@ def test_versions_whose_results_have_other_columns_are_not_equal(world, monkeypa
 def test_what_cannot_be_declared_equal_is_refused_with_advice(edited, words, said):
     with pytest.raises(Misconfigured, match=said):
         typed("code", "same", *words)
+
+
+def test_a_run_that_was_open_for_its_code_alone_is_closed_by_the_declaration(edited):
+    edited.airflow.run_until_quiet()
+    with edited.ledger.transaction("ladder") as session:
+        first, _ = session.scalars(select(ResultRow).where(ResultRow.stage == "totals", ResultRow.is_current))
+        [new] = first.versions
+        first.versions = ["code:of another edit"]
+        session.scalars(select(RunRow)).one().closed_at = None
+        attempt = session.get_one(AttemptRow, first.attempt)
+        attempt.code = "code:of another edit"
+    typed("code", "same", "totals", "code:of another edit", new)
+    with edited.ledger.transaction() as session:
+        assert session.scalars(select(RunRow)).one().closed_at is not None
