@@ -80,8 +80,8 @@ def dataflow_dag(
     failures. `spark_conn_id` names the Airflow connection to the Spark that computes the regions: one of the type
     `spark_connect` leads to a Connect server, one of the type `spark` has each region submitted by spark-submit.
     Regions that read each other index by index (`blocking(x, pointwise=True)`) are a mapped task group, so that no
-    index waits for another. The dataflow's settings of recovery (`failover`, `consumers`) and of the previous epoch
-    (`previous`) change no DAG: the coordinator applies them. Everything else goes to `airflow.sdk.DAG`.
+    index waits for another. The dataflow's settings of recovery (`failover`, `consumers`, `repair_code`) and of the
+    previous epoch (`previous`) change no DAG: the coordinator applies them. Everything else goes to `airflow.sdk.DAG`.
     Raises Misconfigured.
     """
     arguments = dict(default_args or {})

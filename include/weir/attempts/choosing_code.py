@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from weir.code.archive import Archive, archive_of
-from weir.code.generation_rules import Cause, Choice, Code, Generation, TaskCode, choose
+from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
@@ -21,6 +21,7 @@ from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
 from weir.formats.region_job import CodeToRun
 from weir.ledger.attempts import Origin
+from weir.ledger.clears import is_cleared_for_newest
 from weir.ledger.code import (
     TaskGeneration,
     archive_row,
@@ -179,7 +180,9 @@ def choose_code(
     archives.deployed_version = deployed.version
     pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
     known = generations_of(session, run.id, {region.name})
-    cause = _cause(origin, older)
+    cause, repair = _cause(origin, older), run.dataflow.repair_code
+    if origin is Origin.CLEARED_BY_WEIR and is_cleared_for_newest(session, run.id, region, older[-1].try_number):
+        cause, repair = Cause.BY_PERSON, RepairCode.NEWEST
     task = TaskCode(
         opened=_newest(known),
         current=_newest([each for each in known if each.is_current]),
@@ -190,7 +193,7 @@ def choose_code(
         else 0,
         subtasks=topology.region(region.name).parallelism,
     )
-    choice = choose(task, deployed, cause, run.dataflow.repair_code)
+    choice = choose(task, deployed, cause, repair)
     return _stored(session, archives, choice, deployed, functions, region)
 
 
@@ -262,7 +265,7 @@ def _upstream(topology: Topology, region: str) -> set[str]:
 def _cause(origin: Origin, older: Sequence[AttemptRow]) -> Cause:
     if origin is Origin.CLEARED_BY_PERSON:
         return Cause.BY_PERSON
-    if origin is Origin.RETRY:
+    if origin in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return Cause.OWN_FAILURE if older[-1].failure in _OWN else Cause.BY_WEIR
     return Cause.FIRST if origin is Origin.FIRST else Cause.BY_WEIR
 

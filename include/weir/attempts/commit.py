@@ -5,7 +5,7 @@ read. The clears that follow from a changed result are recorded in that transact
 
 Invariant of schemas: a reader never finds two schemas in one input. Siblings, the partitions of one stage in one
 layout, may have different columns only while the whole stage runs again; siblings with the old schema are then pending
-or running.
+or running. Where they are of older code, the commit owes their clears, and the stage is invalid until they have run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weir.code.generation_rules import versions_after
 from weir.coordination.airflow import ClearAnswer, Clearer
 from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
-from weir.coordination.values import Begun, Committed
+from weir.coordination.values import Attempt, Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.codec import manifest_to_json
@@ -82,7 +82,7 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     """Make the written results current.
 
     Raises Fenced and Conflict as the attempt's heartbeats do (`weir.attempts.commit_check`), ResultUnavailable if an
-    input was damaged while it was read, and Misconfigured if siblings have other columns.
+    input was damaged while it was read, and Misconfigured if siblings of the same code have other columns.
     """
     # A file that was deleted after it was read is no error. The bytes of state, which is large, are compared by
     # scrubbing; the files of it that the new manifests name again are checked below.
@@ -154,10 +154,10 @@ def _enter(
         return 1
     row, before = require_committable(session, services, begun, tries)
     _require_evaluated(session, begun)
-    require_none_since(before, results, unlike)
     row.code = row.code or report.code
     compared = [_compared(before, result) for result in results]
     marked = with_versions_declared_equal(session, begun, before, compared)
+    require_none_since(before, begun.attempt, marked, unlike)
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
     record_reads(session, begun.attempt.id, begun.reads)
     end(row, AttemptState.COMMITTED, services.now())
@@ -257,7 +257,7 @@ def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:
 def require_equal_schemas(
     services: Services, begun: Begun, results: Sequence[NewResult], clearer: Clearer
 ) -> frozenset[str]:
-    """Raise Misconfigured if a sibling that is not about to run again has other columns than these results.
+    """Raise Misconfigured if a sibling of the same code that is not about to run again has other columns.
 
     Returns the attempts that have other columns and whose tasks are about to run again.
     """
@@ -265,7 +265,8 @@ def require_equal_schemas(
         return frozenset()
     with services.ledger.transaction() as session:
         state = run_state(session, begun.run, begun.topology)
-        unlike = {other: result for result in results for other in _unlike(state, result)}
+        marked = with_versions_declared_equal(session, begun, state, results)
+        unlike = {other: result for result in marked for other in _unlike(state, begun.attempt, result)}
         items = {partition: clear_item(session, begun.run, state.producer(partition)) for partition in unlike}
     if not unlike:
         return frozenset()
@@ -274,21 +275,21 @@ def require_equal_schemas(
     if finished:
         one = unlike[finished[0]]
         raise Misconfigured(
-            f"{one.partition} has other columns or types than {', '.join(map(str, finished))}: another version of "
-            f"stage {one.partition.stage} has computed these. Clear the whole stage {one.partition.stage}, so that all "
-            "of its subtasks run again with the current one. Nothing was committed"
+            f"{one.partition} has other columns or types than {', '.join(map(str, finished))}, which are not known to "
+            f"be of older code. Clear the whole stage {one.partition.stage}, so that all of its subtasks run again. "
+            "Nothing was committed"
         )
     return frozenset(state.results[each].attempt for each in unlike)
 
 
-def require_none_since(before: RunState, results: Sequence[NewResult], known: frozenset[str]) -> None:
+def require_none_since(before: RunState, attempt: Attempt, results: Sequence[NewResult], known: frozenset[str]) -> None:
     """Raise Conflict if a sibling has committed other columns since the comparison. `before` is the run now."""
     for result in results:
-        for partition in _unlike(before, result):
-            attempt = before.results[partition].attempt
-            if attempt not in known:
+        for partition in _unlike(before, attempt, result):
+            by = before.results[partition].attempt
+            if by not in known:
                 raise Conflict(
-                    f"{partition} of {attempt} was committed with other columns than {result.partition} meanwhile"
+                    f"{partition} of {by} was committed with other columns than {result.partition} meanwhile"
                 )
 
 
@@ -302,14 +303,24 @@ def _has_siblings(begun: Begun, partition: PartitionId) -> bool:
     return len(begun.topology.partitions_of(partition.stage, partition.layout)) > 1
 
 
-def _unlike(state: RunState, result: NewResult) -> list[PartitionId]:
-    """Return the siblings with other columns whose producers are not known to be running."""
+def _unlike(state: RunState, attempt: Attempt, result: NewResult) -> list[PartitionId]:
+    """Return the siblings of the same code with other columns whose producers are not known to be running."""
     siblings = {
         each: state.results[each].digest
         for each in state.topology.partitions_of(result.partition.stage, result.partition.layout)
-        if each != result.partition and each in state.results and not state.region(state.producer(each)).is_running
+        if each != result.partition
+        and each in state.results
+        and _is_of_same_code(state.results[each], attempt, result)
+        and not state.region(state.producer(each)).is_running
     }
     return list(other_schemas(siblings, result.digest))
+
+
+def _is_of_same_code(sibling: CurrentResult, attempt: Attempt, result: NewResult) -> bool:
+    """Report whether a commit neither makes a sibling stale, which is of older code, nor is refused for it."""
+    if attempt.code is None or sibling.generation == attempt.generation:
+        return True
+    return sibling.generation < attempt.generation and not sibling.versions.isdisjoint(result.versions)
 
 
 def other_schemas(siblings: Mapping[K, str], digest: str) -> tuple[K, ...]:

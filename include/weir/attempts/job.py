@@ -175,12 +175,12 @@ def _input(
 
 
 def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> None:
-    """Refuse partitions of one result with different schemas: they were computed by different code."""
+    """Refuse partitions of one result with different schemas: no code that was recorded explains them."""
     schemas = {manifests[each].digest.schema: each for each in read.partitions}
     if len(schemas) > 1:
         one, other = list(schemas.values())[:2]
         raise Misconfigured(
-            f"{one} and {other} have different columns or types: they were computed by different versions of stage "
+            f"{one} and {other} have different columns or types, though they count as made by one code of stage "
             f"{read.producer}. Clear the whole stage {read.producer}, so that all of its subtasks run again"
         )
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from weir.cli.commands import (
     checkpoints,
+    code,
     doctor,
     failovers,
     gc,
@@ -60,6 +61,7 @@ app.command()(gc.gc)
 app.command()(verify.verify)
 app.command()(checkpoints.checkpoints)
 app.command()(restore.restore)
+app.add_typer(code.code_app, name="code")
 app.add_typer(savepoint.savepoint_app, name="savepoint")
 app.add_typer(quality.quality_app, name="quality")
 app.add_typer(ledger.run_app, name="run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from weir.cli.tables import key, number, print_rows, text
+from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
 
@@ -64,6 +65,7 @@ def _totals(plan: Plan) -> list[str]:
         f"Spared: {amount(total_of(step.cost for step in plan.spared()))}{_unless(plan)}.",
         f"A full restart: {amount(plan.full_restart())}.",
     ]
+    lines += _code(plan)
     if plan.not_deterministic:
         named = ", ".join(map(str, plan.not_deterministic))
         lines.append(f"Not deterministic before, from equal inputs: {named}. Usual causes: {USUAL_CAUSES}.")
@@ -72,6 +74,26 @@ def _totals(plan: Plan) -> list[str]:
     elif plan.held_back:
         lines.append(f"Weir does not apply this automatically: {plan.held_back}. `weir plan {plan.run} --apply` does.")
     return lines
+
+
+def code_of_steps(plan: Plan) -> str:
+    """Return the code with which the regions run that the plan clears; empty where that is not known."""
+    restarted = plan.of(StepKind.RERUN)
+    if restarted and plan.code == RepairCode.NEWEST.value:
+        return "what is deployed when they run"
+    known = {step.region.name: step.code for step in restarted if step.code is not None}
+    return ", ".join(f"{name} {short(each.code.version)} (generation {each.number})" for name, each in known.items())
+
+
+def _code(plan: Plan) -> list[str]:
+    code = code_of_steps(plan)
+    if not code:
+        return []
+    if plan.code == RepairCode.NEWEST.value:
+        more = "Where it makes other rows than the other subtasks of a stage have, these run again, too."
+    else:
+        more = "A clear in Airflow and --code newest run what is deployed: with other rows, for the whole stage."
+    return [f"Code: {code}. {more}"]
 
 
 def _bytes(size: int) -> str:

@@ -19,6 +19,9 @@ UNRECORDED: Final = frozenset({"unrecorded"})
 """Stands for the version of results from before versions were recorded: they count as made by one code."""
 
 
+_SHOWN: Final = 20
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """The code of a task: its version, and the fingerprint of the archive that it is imported from."""
@@ -33,6 +36,11 @@ class Generation:
 
     number: int
     code: Code
+
+
+def short(version: str) -> str:
+    """Return the beginning of a version, by which people name it."""
+    return version[:_SHOWN]
 
 
 class Cause(Enum):

@@ -64,11 +64,15 @@ class ReadLease:
 
 def reader(what: str) -> str:
     """Return the name of a reader for people: the program, its user and its host."""
+    return f"{what} of {user_name()} on {socket.gethostname()}"
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, or the user's number."""
     try:
-        user = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{what} of {user} on {socket.gethostname()}"
+        return str(os.getuid())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 Invariant: importing this imports no Spark and no Airflow, since DAG files do so at every parse.
 """
 
+from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
 from weir.dataflow.quality import Gate, Policy, When, expectations
@@ -33,6 +34,7 @@ __all__ = [
     "Gate",
     "OnReprocess",
     "Policy",
+    "RepairCode",
     "Stage",
     "StageKind",
     "State",

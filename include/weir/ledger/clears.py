@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import RepairCode
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run
@@ -31,8 +32,12 @@ def add_pending_clear(
     reason: str,
     now: datetime,
     failover: int | None = None,
+    code: RepairCode = RepairCode.AS_IT_WAS,
 ) -> None:
-    """Record once that the task instance of `region` is to be cleared if it still has `expected_try`."""
+    """Record once that the task instance of `region` is to be cleared if it still has `expected_try`.
+
+    `code` is the code that the try after the clear runs.
+    """
     same = select(PendingClearRow.id).where(
         PendingClearRow.run == run.id,
         PendingClearRow.region == region.name,
@@ -57,6 +62,7 @@ def add_pending_clear(
             reason=reason,
             failover=failover,
             created_at=now,
+            code=None if code is RepairCode.AS_IT_WAS else code.value,
         )
     )
 
@@ -95,6 +101,18 @@ def open_clears(session: Session, dataflow: str | None = None) -> list[PendingCl
     if dataflow is None:
         return list(session.scalars(_OPEN))
     return list(session.scalars(_OPEN_OF, {"dataflow": dataflow}))
+
+
+def is_cleared_for_newest(session: Session, run: str, region: RegionId, after_try: int) -> bool:
+    """Report whether a person has applied a plan that clears a try of a region, or a later one, for the newest code."""
+    query = select(PendingClearRow.id).where(
+        PendingClearRow.run == run,
+        PendingClearRow.region == region.name,
+        PendingClearRow.subtask == region.subtask,
+        PendingClearRow.expected_try >= after_try,
+        PendingClearRow.code == RepairCode.NEWEST.value,
+    )
+    return session.scalar(query.limit(1)) is not None
 
 
 def clears_of_run(session: Session, run: str) -> list[PendingClearRow]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.execution.failure_class import FailureClass
@@ -28,13 +29,15 @@ def apply_plan(
     session: Session, services: Services, run: Run, plan: Plan, kind: FailoverKind, row: AttemptRow | None = None
 ) -> int:
     """Record a plan and its clears, and return the failover's id. `row` is the failed attempt, if there is one."""
-    failover = record_failover(session, run, plan, services.now(), kind, row)
+    failover, code = record_failover(session, run, plan, services.now(), kind, row), RepairCode(plan.code)
     for step in plan.of(StepKind.RERUN):
         owner = run if step.region.is_of_own_run else run_by_id(session, step.region.run, run.topology)
         # The results of a closed run are no longer taken for valid without a check.
         session.get_one(RunRow, owner.id).closed_at = None
         region = RegionId(step.region.name, step.region.subtask)
-        add_pending_clear(session, owner, region, step.after_try, f"weir: {step.reason}", services.now(), failover)
+        add_pending_clear(
+            session, owner, region, step.after_try, f"weir: {step.reason}", services.now(), failover, code
+        )
     return failover
 
 

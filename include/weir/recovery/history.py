@@ -15,6 +15,7 @@ from typing import TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import short
 from weir.errors import Misconfigured
 from weir.execution.run_state import ReadResult, RunState
 from weir.ledger.clears import clears_of_run
@@ -250,6 +251,8 @@ def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
     details = [f"{row.failure or 'failure'}: {row.error or 'no message'}"] if row.failure or row.error else []
     if row.labels:
         details.append("labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
+    if row.code and row.archive:
+        details.append(f"code {short(row.code)} (generation {row.generation}), archive {row.archive[:16]}")
     details += _reads(reads_of(session, row.id, run))
     details += [f"not deterministic: {each}. Usual causes: {USUAL_CAUSES}" for each in findings_of(session, [row.id])]
     yield Event(
@@ -273,6 +276,7 @@ def _reads(reads: tuple[ReadResult, ...]) -> list[str]:
 def _clear(session: Session, row: PendingClearRow) -> Event:
     failover = None if row.failover is None else session.get(FailoverRow, row.failover)
     asked = "" if failover is None else f", by failover {failover.id}"
+    asked += "" if row.code is None else f", to run the {row.code} code"
     return Event(row.created_at, f"clear of try {row.expected_try}{asked}: {row.outcome or 'pending'}", (row.reason,))
 
 

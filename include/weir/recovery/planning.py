@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import Generation
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss
 from weir.execution.run_state import MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import what_is_kept
+from weir.ledger.code import generations_of
 from weir.ledger.runs import Run, has_later, run_by_id
 from weir.ledger.snapshot import readers_in_other_runs, run_state
 from weir.recovery.failovers import costs_of
@@ -22,7 +24,7 @@ from weir.recovery.inputs import probe_partitions
 from weir.recovery.rules.backtrack import known_loss
 from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
-from weir.recovery.rules.plan import Plan
+from weir.recovery.rules.plan import WITH_CODE, Plan
 from weir.recovery.rules.staleness import clears_later_epochs
 from weir.topology.ids import RunRef
 from weir.topology.regions import PartitionId, RegionId
@@ -59,8 +61,21 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             regions = {step.region for step in answer.steps} | ({answer.failed} if answer.failed else set())
             answer = answer.with_costs(costs_of(session, run, regions))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
+            answer = answer.with_code(_code_of(session, run, answer))
             answer = _with_snapshots(session, run, answer)
         return Decided(state, present, answer)
+
+
+def _code_of(session: Session, run: Run, plan: Plan) -> dict[RegionId, Generation]:
+    """Return the current generation of the code of each region that a plan restarts, or may restart."""
+    regions = [step.region for step in plan.steps if step.kind in WITH_CODE]
+    found: dict[tuple[RunRef, str], Generation] = {}
+    for of in {each.run for each in regions}:
+        names = {each.name for each in regions if each.run == of}
+        for each in generations_of(session, of or run.id, names):
+            if each.is_current:
+                found[of, each.region] = each.generation
+    return {each: found[each.run, each.name] for each in regions if (each.run, each.name) in found}
 
 
 def _with_snapshots(session: Session, run: Run, plan: Plan) -> Plan:

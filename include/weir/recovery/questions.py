@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
@@ -32,11 +33,15 @@ _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A run by name, a task to fail (None: plan the run's missing results), and partitions to assume lost."""
+    """A run by name, a task to fail (None: plan the run's missing results), and partitions to assume lost.
+
+    `code` is the code that the regions run which the plan clears.
+    """
 
     run: str
     fail: str | None = None
     lost: tuple[str, ...] = ()
+    code: RepairCode = RepairCode.AS_IT_WAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ def ask(services: Services, question: Question) -> Answer:
         occasion=Occasion.QUESTION,
         cause=_cause(failed, question.lost),
         largest=services.recovery.largest_plan,
+        code=question.code,
     )
     plan, failure = plan_by_looking(services, run, asked)
     return Answer(run, plan, failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -12,8 +13,9 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
-from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
+from weir.ledger.runs import topology_of
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
@@ -27,7 +29,8 @@ SUBSUMED, DROPPED = "subsumed", "dropped"
 class CheckpointOverview:
     """A checkpoint or savepoint. Sizes are in bytes; `duration` in seconds, None where it is not complete.
 
-    `amplification` is that of retained checkpoints, whose manifests are in the store; else None.
+    `amplification` is that of retained checkpoints, whose manifests are in the store; else None. `code` are,
+    by state, the versions of code that have made it of the one of the epoch before.
     """
 
     dataflow: str
@@ -44,6 +47,7 @@ class CheckpointOverview:
     subsumed_by: int | None
     folder: str
     amplification: Amplification | None
+    code: Mapping[str, tuple[str, ...]]
 
     @property
     def files(self) -> int:
@@ -66,7 +70,8 @@ def checkpoint_overview(services: Services, dataflow: str | None = None) -> list
             require_dataflow(session, dataflow)
         rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
         written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_retained(row)}
-    return [_overview(services, row, written) for row in rows]
+        code = {row.run: _code(session, row.run) for row in rows}
+    return [_overview(services, row, written, code[row.run]) for row in rows]
 
 
 def _is_retained(row: CheckpointRow) -> bool:
@@ -84,8 +89,28 @@ def _written(session: Session, row: CheckpointRow) -> tuple[int, int]:
     return int(session.scalar(query) or 0), sum(each.written_bytes for each in compactions)
 
 
+def _code(session: Session, run: str) -> dict[str, tuple[str, ...]]:
+    """Return the versions by which the present states of a run were computed; none for those that were restored."""
+    row = session.get(RunRow, run)
+    states = () if row is None or row.pinned is None else topology_of(row.pinned).states
+    query = (
+        select(ResultRow.stage, AttemptRow.code)
+        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+        .where(ResultRow.run == run, ResultRow.stage.in_(states), ResultRow.is_current, AttemptRow.code.is_not(None))
+        .distinct()
+        .order_by(ResultRow.stage, AttemptRow.code)
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    for stage, version in session.execute(query):
+        found[stage] = (*found.get(stage, ()), str(version))
+    return found
+
+
 def _overview(
-    services: Services, row: CheckpointRow, written: dict[tuple[str, int], tuple[int, int]]
+    services: Services,
+    row: CheckpointRow,
+    written: dict[tuple[str, int], tuple[int, int]],
+    code: Mapping[str, tuple[str, ...]],
 ) -> CheckpointOverview:
     found = read_checkpoint(services.store, row.dataflow, row.number) if _is_retained(row) else None
     done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
@@ -104,6 +129,7 @@ def _overview(
         subsumed_by=row.subsumed_by,
         folder=row.folder,
         amplification=None if found is None else _amplification(found, *written[row.dataflow, row.number]),
+        code=code,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy, OnReprocess, StateKind
+from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy, OnReprocess, RepairCode, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,11 @@ _AGAIN: Final = {
 }
 
 _CLEARING: Final = "Clear a single task to compute it anew; its downstream tasks need not be cleared with it."
+_CODE: Final = {
+    RepairCode.NEWEST: "A clear runs the deployed code; if that makes another result, the whole stage runs again.",
+    RepairCode.AS_IT_WAS: "A clear runs the code that computed the result before, also if newer code is deployed.",
+}
+
 _IN_ORDER: Final = (
     "Each run goes on from the state of the previous run: runs are computed in the order of their intervals, and none "
     "is inserted later. When a run is computed again and its state changes, {later}"
@@ -133,7 +138,8 @@ def describe_state(state: State) -> str:
 
 def _healing(flow: Dataflow) -> str:
     by_itself = _HEALING[flow.failover].format(again=_AGAIN[flow.consumers])
-    return by_itself if flow.failover is FailoverStrategy.INDIVIDUAL else f"{by_itself} {_CLEARING}"
+    clearing = "" if flow.failover is FailoverStrategy.INDIVIDUAL else f" {_CLEARING}"
+    return f"{by_itself}{clearing} {_CODE[flow.repair_code]}"
 
 
 def _stage_row(topology: Topology, region: LogicalRegion, stage: Stage) -> str:

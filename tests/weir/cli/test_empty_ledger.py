@@ -12,6 +12,7 @@ SAID = {
     "failovers": "No failover is recorded",
     "checkpoints": "none keeps state, or none of its runs is closed",
     "savepoint list": "`weir savepoint create DATAFLOW` makes one",
+    "code": "No version is recorded: no region has begun yet",
     "quality": "Only stages with quality= are checked",
     "gc --dry-run": "Nothing is stored that could be deleted",
     "verify": "0 result(s) of 0 run(s): none is stored",
@@ -21,6 +22,7 @@ NAMING = (
     *("checkpoints trips", "savepoint list trips", "savepoint create trips", "savepoint drop trips 1"),
     *("quality trips", "restore trips 1", "state scan trips s", "state get trips s k", "plan trips@20130101T000000Z"),
     *("why t --run trips", "run adopt trips", "quality show trips", "quality docs trips"),
+    *("code trips", "code same s old new --dataflow trips"),
     *("state sql trips select", "savepoint show trips 1", "verify trips --expectations --checkpoint newest"),
 )
 

@@ -10,6 +10,7 @@ from weir.dataflow import (
     Consumers,
     Dataflow,
     FailoverStrategy,
+    RepairCode,
     Stage,
     TaskSettings,
     blocking,
@@ -168,6 +169,15 @@ def test_recovery_is_said_in_texts_or_enums_and_kept_as_enums():
     assert (flow.failover, flow.consumers) == (FailoverStrategy.FULL, Consumers.ALWAYS)
     assert (flights().failover, flights().consumers) == (FailoverStrategy.REGION, Consumers.IF_CHANGED)
     assert flights(failover=FailoverStrategy.FULL, consumers="always") == flow
+
+
+def test_the_code_of_repairs_is_pinned_where_it_is_not_the_newest():
+    flow = flights(repair_code="as_it_was")
+    assert flow.repair_code is RepairCode.AS_IT_WAS
+    assert Dataflow.from_json(json.loads(json.dumps(flow.to_json()))) == flow
+    assert "repair_code" not in flights().to_json()
+    with pytest.raises(Misconfigured, match='repair_code="newest" or repair_code="as_it_was"'):
+        flights(repair_code="oldest")
 
 
 def test_an_unknown_way_to_recover_is_refused_with_those_there_are():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.code.generation_rules import Code, Generation, RepairCode
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, previous, sink, source
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
@@ -354,13 +355,42 @@ def test_readers_of_later_epochs_are_named():
     assert of(plan, StepKind.IF_CHANGED) == ["weir_close[0]", "sums[0] of flow@3"]
 
 
+# The code of what runs again
+
+
+def test_a_plan_for_the_newest_code_says_which_subtasks_run_again_if_it_makes_other_results():
+    plan = decided(whole_run(topology()), lost=[("joined", 1)], code=RepairCode.NEWEST)
+    assert of(plan, StepKind.RERUN) == ["joined[1]"]
+    [sibling] = [step for step in plan.of(StepKind.IF_CHANGED) if str(step.region) == "joined[0]"]
+    assert sibling.reason == "if newer code is deployed, by which the digest of joined[1] changes"
+    assert sibling.depends_on == (RegionId("joined", 1),)
+    # What is pinned to the code of its results leaves the other subtasks alone.
+    assert "joined[0]" in of(decided(whole_run(topology()), lost=[("joined", 1)]), StepKind.SPARED)
+
+
+def test_readers_of_subtasks_that_newer_code_may_restart_may_run_again_too():
+    flow = Dataflow(
+        "flow",
+        [
+            source("raw", "m:raw", parallelism=2),
+            Stage("clean", "m:clean", [blocking("raw", pointwise=True)], parallelism=2),
+            Stage("out", "m:out", [blocking("clean")]),
+            sink("out", "data"),
+        ],
+    )
+    plan = decided(whole_run(Topology(flow)), failed="clean[1]", lost=[("raw", 1)], code=RepairCode.NEWEST)
+    assert of(plan, StepKind.RERUN) == ["raw[1]"]
+    assert set(of(plan, StepKind.IF_CHANGED)) >= {"raw[0]", "clean[0]", "out-data[0]"}
+
+
 # The plan as data
 
 
 def a_plan():
     plan = decided(whole_run(topology()), lost=[("joined", 1)])
     history = {each: Cost(10, 2000, 1.5) for each in topology().region_ids() if each.name != "weather"}
-    return plan.with_costs(history).with_findings([RegionId("joined", 1), RegionId("joined", 0)])
+    code = {RegionId("joined", 1): Generation(2, Code("code:1", "archive"))}
+    return plan.with_costs(history).with_findings([RegionId("joined", 1), RegionId("joined", 0)]).with_code(code)
 
 
 def test_the_json_of_a_plan_is_a_contract():

@@ -12,13 +12,15 @@ import pytest
 from sqlalchemy import select
 
 from weir.attempts.coordinator import Coordinator
+from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.database.tables import ResultRow
-from weir.recovery.questions import Question, ask
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.code import archive_of_edits
 
 SEEDS = range(40)
 ANY_SIZE = RecoverySettings.from_options({"largest_plan": "1"})
@@ -52,6 +54,7 @@ class Drawn:
         self.services = Services(ledger=world.ledger, store=world.store, now=airflow.now, recovery=ANY_SIZE)
         airflow.services, airflow.coordinator = self.services, Coordinator(self.services)
         self.airflow, self.run = airflow, airflow.dag_run()
+        airflow.deployed = archive_of_edits(self.flow, {})
         airflow.run_until_quiet()
         self.before = airflow.executed(self.run)
         self.old = self.digests()
@@ -118,6 +121,28 @@ def test_what_the_plan_says_is_what_runs(world, seed):
         misses = {each for each in depends_on if f"if {each} runs again" in kinds[name].reason}
         assert depends_on & (changed | lost_sinks(drawn, lost)) or misses & executed, (name, kinds[name].reason)
     assert set(airflow.states().values()) == {"success"}
+
+
+@pytest.mark.parametrize("code", RepairCode)
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_what_an_applied_plan_says_is_what_runs_also_where_other_code_is_deployed(world, seed, code):
+    drawn = Drawn(world, seed)
+    chance, airflow = drawn.chance, drawn.airflow
+    partitions = sorted(f"{stage}[{subtask}]" for stage, subtask in drawn.old)
+    lost = tuple(chance.sample(partitions, chance.randint(1, 2)))
+    stages = [stage.name for stage in drawn.flow.stages if stage.function]
+    airflow.deployed = archive_of_edits(drawn.flow, dict.fromkeys(chance.sample(stages, 2), 1))
+    drawn.lose(lost)
+    answer = ask(drawn.services, Question(drawn.run, code=code))
+    apply_answer(drawn.services, answer)
+    airflow.coordinator.deliver(airflow, "ladder")
+    airflow.run_until_quiet()
+    executed = drawn.executed()
+    assert {str(step.region) for step in answer.plan.of(StepKind.RERUN)} <= executed
+    assert not {str(step.region) for step in answer.plan.of(StepKind.SPARED)} & executed
+    assert set(airflow.states().values()) == {"success"}
+    if code is RepairCode.AS_IT_WAS:
+        assert drawn.digests() == drawn.old
 
 
 def fails_once(airflow, region, *, when):

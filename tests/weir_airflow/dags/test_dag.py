@@ -425,6 +425,8 @@ def test_a_copy_is_documented_where_a_retry_resumes():
         ({"consumers": "always"}, "and consumers whenever what they read is recomputed"),
         ({"failover": "full"}, "all regions that have begun run again"),
         ({"failover": "individual"}, "nothing else runs again by itself"),
+        ({}, "A clear runs the deployed code"),
+        ({"repair_code": "as_it_was"}, "A clear runs the code that computed the result before"),
     ],
 )
 def test_the_documentation_of_a_dag_describes_its_recovery(options, said):
@@ -518,6 +520,8 @@ def test_the_serialized_dag_is_small_and_the_same_at_every_parse(flow):
     assert " object at 0x" not in serialized(flow)
     assert len(serialized(flow)) < 20_000
     assert serialized(Dataflow(again.name, again.stages)) == serialized(Dataflow(again.name, again.stages))
+    as_it_was = Dataflow(again.name, again.stages, repair_code="as_it_was")
+    assert serialized(as_it_was) != serialized(Dataflow(again.name, again.stages))
 
 
 def test_a_dag_file_imports_neither_spark_nor_the_ledger():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, value
+from weir.cli.tables import key, number, print_rows, text, value
+from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.units import format_size
 
@@ -26,7 +27,7 @@ def checkpoints(
     """List checkpoints and savepoints: epoch, status, sizes, new and shared files, and which checkpoint subsumed each.
 
     The incremental size is that of files that no earlier checkpoint has; runs to merge is the number of sorted runs
-    that a read merges.
+    that a read merges; code is the versions that have made the state of the one of the epoch before.
     """
     from weir.state.checkpoint_overview import checkpoint_overview  # noqa: PLC0415  SQLAlchemy is slow to import
 
@@ -44,7 +45,7 @@ def checkpoints(
 _COLUMNS = (
     *(key("epoch"), key("dataflow"), key("id"), value("kind"), value("status"), value("triggered")),
     *(number("seconds"), number("incremental"), number("full"), number("files"), number("new"), number("shared")),
-    *(number("runs to merge"), value("subsumed by")),
+    *(number("runs to merge"), value("subsumed by"), text("code")),
 )
 
 
@@ -64,4 +65,5 @@ def _cells(each: CheckpointOverview) -> tuple[str, ...]:
         str(each.shared_files),
         "" if each.amplification is None else str(each.amplification.reading),
         "" if each.subsumed_by is None else str(each.subsumed_by),
+        ", ".join(dict.fromkeys(short(version) for found in each.code.values() for version in found)),
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from weir.cli.plan_report import amount
+from weir.cli.plan_report import amount, code_of_steps
+from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from weir.recovery.failovers import FailoverReport
     from weir.recovery.history import Event
+    from weir.recovery.versions import CodeOfStage
 
 
 def failovers(
@@ -46,16 +49,45 @@ def failovers(
 def why(
     task: Annotated[str, typer.Argument(help="A task id, or TASK[SUBTASK].", show_default=False)],
     run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Show why a task ran repeatedly: its attempts, failures, clears, and inputs, in order."""
+    """Show why a task ran repeatedly, and its code: its attempts, failures, clears, and inputs, in order."""
     from weir.recovery.history import events_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.versions import code_of_task  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
-        found = [(str(each.region), events_of(session, each)) for each in task_history(session, run, task)]
-    for region, events in found:
+        found = [
+            (str(each.region), code_of_task(session, each.run, each.region.name), events_of(session, each))
+            for each in task_history(session, run, task)
+        ]
+    if as_json:
+        print(json.dumps({"version": 1, "tasks": [_task_json(*each) for each in found]}))
+        return
+    for region, code, events in found:
         _print(region)
+        for each in code:
+            _print(f"  {_code(each)}")
         for event in events:
             _print_event(event)
+
+
+def _task_json(region: str, code: list[CodeOfStage], events: list[Event]) -> dict[str, Any]:
+    """Return JSON values; times are in UTC, ISO 8601."""
+    told = [{"at": each.at.isoformat(), "text": each.text, "details": list(each.details)} for each in events]
+    return {"region": region, "code": [asdict(each) for each in code], "events": told}
+
+
+def _code(found: CodeOfStage) -> str:
+    """Name the one code of a stage; all of them where it is not valid for that."""
+    if found.by_subtask:
+        each = ", ".join(f"[{subtask}] {short(version)}" for subtask, version in found.by_subtask.items())
+        return f"code of {found.stage}: several, so that it is not valid: {each}"
+    if found.opened_by is None:
+        return f"code of {found.stage}: {short(found.version)}"
+    return (
+        f"code of {found.stage}: {short(found.version)}, archive {str(found.archive)[:16]}, generation "
+        f"{found.generation}, opened by {found.opened_by}"
+    )
 
 
 def _print_failover(story: FailoverReport) -> None:
@@ -69,10 +101,13 @@ def _print_failover(story: FailoverReport) -> None:
         _print("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     if plan.held_back or plan.impossible:
         _print(f"  held back: {plan.impossible or plan.held_back}")
+    code = code_of_steps(plan)
     for kind in StepKind:
         steps = plan.of(kind)
         if steps and kind is not StepKind.SPARED:
             _print(f"  {kind}: {', '.join(str(each.region) for each in steps)}")
+    if code:
+        _print(f"  code: {code}")
     _print(f"  spared: {story.spared} region(s)")
     _print(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for finding in story.findings:

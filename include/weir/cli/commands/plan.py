@@ -17,6 +17,7 @@ from rich.console import Console
 
 from weir.cli.job_graph_plan import plan_of_job_graph
 from weir.cli.plan_report import print_plan
+from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
@@ -42,6 +43,10 @@ def plan(
     strategy: Annotated[
         FailoverStrategy, typer.Option(help="In a graph: which tasks restart.")
     ] = FailoverStrategy.REGION,
+    code: Annotated[
+        RepairCode,
+        typer.Option(help="In a run: the code that its regions run, that of their results or what is deployed then."),
+    ] = RepairCode.AS_IT_WAS,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the plan of a run.")] = False,  # noqa: FBT002  Typer's
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
@@ -51,10 +56,12 @@ def plan(
     if topology is not None:
         _plan_graph(topology, fail, lost or [], consumers, strategy, as_json=as_json)
     elif run is not None:
-        _plan_run(run, fail, lost or [], is_applied=apply, as_json=as_json)
+        _plan_run(run, fail, lost or [], code, is_applied=apply, as_json=as_json)
 
 
-def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, as_json: bool) -> None:
+def _plan_run(
+    run: str, fail: str | None, lost: list[str], code: RepairCode, *, is_applied: bool, as_json: bool
+) -> None:
     from weir.recovery.questions import Question, apply_answer, ask  # noqa: PLC0415  SQLAlchemy is slow to import
 
     if is_applied and fail is not None:
@@ -63,7 +70,7 @@ def _plan_run(run: str, fail: str | None, lost: list[str], *, is_applied: bool, 
             "Airflow"
         )
     with opened_services() as services:
-        answer = ask(services, Question(run, fail, tuple(lost)))
+        answer = ask(services, Question(run, fail, tuple(lost), code))
         owed = apply_answer(services, answer) if is_applied else 0
         if as_json:
             print(json.dumps(answer.plan.to_json()))

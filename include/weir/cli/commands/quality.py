@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
+from weir.cli.default_command import with_default
 from weir.cli.tables import key, print_rows, text, value
 from weir.environment import opened_services
 from weir.formats.checks import CheckOutcome, ExpectationResult
@@ -32,17 +32,8 @@ EPOCHS = 10
 _HISTORY = "history"
 
 
-class _HistoryUnlessNamed(TyperGroup):
-    """`weir quality flight_delays` is `weir quality history flight_delays`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the verb where none is given."""
-        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
-        return super().parse_args(ctx, args if is_named else [_HISTORY, *args])
-
-
 quality_app = typer.Typer(
-    cls=_HistoryUnlessNamed, help="Show the results of data quality checks, and create pages about them."
+    cls=with_default(_HISTORY), help="Show the results of data quality checks, and create pages about them."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

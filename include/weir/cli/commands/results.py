@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.tables import key, number, print_rows, text
+from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
@@ -227,6 +228,9 @@ def _details(result: ResultHistory, kept: Reasons) -> Iterable[str]:
         yield f"published in {', '.join(result.published)}"
     if result.readers:
         yield f"being read by {', '.join(result.readers)}"
+    if row.versions:
+        by = "" if result.attempt.generation is None else f" (generation {result.attempt.generation})"
+        yield f"code {' = '.join(map(short, row.versions))}{by}"
     if row.differs_from:
         yield f"differs from {row.differs_from}, which was computed from equal inputs"
     if row.state != PartitionState.FINISHED.value:
@@ -283,6 +287,10 @@ def _result_json(result: ResultHistory, kept: Reasons) -> dict[str, Any]:
     return {
         **{name: getattr(row, name) for name in plain},
         "try_number": result.attempt.try_number,
+        "code": result.attempt.code,
+        "archive": result.attempt.archive,
+        "generation": result.attempt.generation,
+        "versions": row.versions,
         "is_valid": result.is_valid,
         "since": _iso(row.state_at),
         "reason": row.state_reason,

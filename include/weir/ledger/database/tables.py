@@ -344,6 +344,7 @@ class PendingClearRow(Table):
 
     A void clear had no effect: Airflow calls the task instance finished at `found_try`, but it committed nothing.
     `sends` is the number of deliveries that have, or may have, cleared it: 0 where somebody else had done so before.
+    `code` is the value of the RepairCode that a person has chosen for its try (None: that of what Weir repairs).
     """
 
     __tablename__ = "owed_clear"
@@ -370,6 +371,7 @@ class PendingClearRow(Table):
     found_try: Mapped[int | None]
     is_void: Mapped[bool] = mapped_column(Boolean, default=False)
     sends: Mapped[int] = mapped_column(Integer, default=0)
+    code: Mapped[str | None] = mapped_column(String(20))
 
 
 class LeaseRow(Table):

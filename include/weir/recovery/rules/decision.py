@@ -6,9 +6,10 @@ a round returns either the plan or the partitions to probe in the store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
+from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
@@ -17,7 +18,7 @@ from weir.recovery.rules.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.rules.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.rules.plan import SHOWN, Plan, Step, StepKind
 from weir.recovery.rules.staleness import clears_consumers
-from weir.topology.ids import OWN_RUN, run_ref
+from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId
 
 SMALLEST_HELD_BACK = 4
@@ -41,7 +42,7 @@ class Failure:
 
     `intact` are partitions known to be available; `largest` is the share of the run's regions that losses of one probe
     may restart without a person's approval (1: all). `unpublished` describes an error in the published data of a run
-    whose results are valid.
+    whose results are valid. `code` is the code that the restarted regions run.
     """
 
     failed: RegionId | None
@@ -52,6 +53,7 @@ class Failure:
     largest: float = 1.0
     later: LaterReaders = field(default_factory=dict)
     unpublished: str = ""
+    code: RepairCode = RepairCode.AS_IT_WAS
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class _Found:
     possible: dict[RegionId, Lost] = field(default_factory=dict)
     missing: dict[RegionId, Lost] = field(default_factory=dict)
     """By region that may run again: a state that it needs, and that is expired."""
+    siblings: dict[RegionId, tuple[RegionId, ...]] = field(default_factory=dict)
+    """By region that runs again if newer code makes other results: the subtasks of its stage that run that code."""
 
 
 def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
@@ -83,6 +87,7 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
         consumers=dataflow.consumers.value,
         held_back=_held_back(state, failure, found),
         impossible=_impossible(found.back.expired.values()),
+        code=failure.code.value,
     )
 
 
@@ -108,8 +113,11 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
             return NeedsProbe(frozenset(back.unknown))
         rerun = _certain(state, failure, back)
         restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
+        siblings = {} if failure.code is RepairCode.AS_IT_WAS else _siblings(state, readers, {*rerun, *also})
         behind = (
-            affected(state, restarted, readers, possible.keys()) if clears_consumers(state.topology) else Affected()
+            affected(state, restarted, readers, possible.keys() | siblings.keys())
+            if clears_consumers(state.topology)
+            else Affected()
         )
         rerun |= {
             each: f"{producer} runs again, and what reads it always restarts with it"
@@ -120,14 +128,14 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
         if more:
             also |= more
             continue
-        perhaps = _perhaps(state, failure, behind, readers)
+        perhaps = _perhaps(state, failure, [*behind.maybe, *siblings], readers)
         if perhaps.unknown and failure.occasion is Occasion.QUESTION:
             return NeedsProbe(frozenset(perhaps.unknown))
         new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
         new = {each for each in new if not state.is_coming(each)}
         if not new:
             missing = {each.reader: each for each in perhaps.expired.values() if each.reader is not None}
-            return _Found(back, rerun, behind, possible, missing)
+            return _Found(back, rerun, behind, possible, missing, siblings)
         possible |= {each: perhaps.causes[each] for each in new}
 
 
@@ -139,9 +147,26 @@ def _walked_back(state: RunState, failure: Failure, also: Set[RegionId]) -> Back
     return backtrack(state, first, failure.losses, failure.intact, failure.occasion, reporter, also)
 
 
-def _perhaps(state: RunState, failure: Failure, behind: Affected, readers: Readers) -> Backtracked:
+def _siblings(state: RunState, readers: Readers, rerun: Set[RegionId]) -> dict[RegionId, tuple[RegionId, ...]]:
+    """Return the regions that have begun and are other subtasks of restarted ones, with these."""
+    of: dict[tuple[RunRef, str], list[RegionId]] = {}
+    for each in sorted(rerun):
+        if readers.is_known(each):
+            of.setdefault((each.run, each.name), []).append(each)
+    return {
+        each: tuple(of[run, each.name][:SHOWN])
+        for run in {run for run, _ in of}
+        for each in state.region_ids(run)
+        if (run, each.name) in of
+        and each not in rerun
+        and state.region(each).newest_try
+        and not state.region(each).is_running
+    }
+
+
+def _perhaps(state: RunState, failure: Failure, maybe: Iterable[RegionId], readers: Readers) -> Backtracked:
     """Return the losses of regions that may run again: the plan that a person requests shows also unknown inputs."""
-    first = [each for each in behind.maybe if readers.is_known(each)]
+    first = [each for each in maybe if readers.is_known(each)]
     return backtrack(state, first, failure.losses, failure.intact, Occasion.QUESTION)
 
 
@@ -246,6 +271,10 @@ def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[Regio
     elif region in found.back.suspended:
         changing = tuple(sorted(found.back.suspended[region]))
     reasons = [f"if the digest of {_named(changing)} changes"] if changing else []
+    siblings = found.siblings.get(region, ())
+    if siblings:
+        reasons.append(f"if newer code is deployed, by which the digest of {_named(siblings)} changes")
+        changing = tuple(dict.fromkeys((*changing, *siblings)))
     lost = found.possible.get(region)
     if lost is None or lost.reader is None:
         return reasons, changing

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
+from weir.code.generation_rules import Code, Generation, RepairCode
 from weir.errors import Misconfigured
 from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import RegionId
@@ -48,6 +49,9 @@ _SAID = {
     StepKind.SUSPENDED: "is suspended, and will re-run if its input changes",
     StepKind.SPARED: "spared",
 }
+
+WITH_CODE = (StepKind.RERUN, StepKind.IF_CHANGED, StepKind.SUSPENDED)
+"""The kinds of steps whose regions run again, or may; a region that is running has chosen its code."""
 
 _OF_VERSION_1 = {
     "will re-run": StepKind.RERUN,
@@ -89,7 +93,7 @@ class Step:
     """One region and what the plan does with it; a clear applies only while `after_try` is its newest try.
 
     `depends_on` are the first of the regions that it reads and whose change would make it run again. `cost` is None
-    where it has no history.
+    where it has no history. `code` is the current generation of its code in its run, None where that is not known.
     """
 
     kind: StepKind
@@ -98,6 +102,7 @@ class Step:
     reason: str
     depends_on: tuple[RegionId, ...] = ()
     cost: Cost | None = None
+    code: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,8 @@ class Plan:
 
     `held_back` is the reason why Weir does not apply it by itself; empty if it does. `impossible` is the reason why it
     cannot be applied at all: it would need an expired state; empty if it can. Regions in `not_deterministic` have given
-    unequal results from equal inputs before.
+    unequal results from equal inputs before. `code` is the value of the RepairCode of what it clears: "as_it_was" is
+    the code of each step.
     """
 
     failed: RegionId | None
@@ -119,6 +125,7 @@ class Plan:
     failed_cost: Cost | None = None
     not_deterministic: tuple[RegionId, ...] = ()
     impossible: str = ""
+    code: str = RepairCode.AS_IT_WAS.value
 
     def of(self, kind: StepKind) -> tuple[Step, ...]:
         """Return the steps of one kind, in topological order."""
@@ -133,6 +140,10 @@ class Plan:
         """Return the same plan with the recomputed regions that may give other results from equal inputs."""
         anew = {step.region for step in self.steps if step.kind in (StepKind.RERUN, StepKind.JOINED)} | {self.failed}
         return replace(self, not_deterministic=tuple(sorted(each for each in not_deterministic if each in anew)))
+
+    def with_code(self, generations: Mapping[RegionId, Generation]) -> Plan:
+        """Return the same plan with the code of each region."""
+        return replace(self, steps=tuple(replace(step, code=generations.get(step.region)) for step in self.steps))
 
     def total(self, *kinds: StepKind) -> Total:
         """Return the total cost of the steps of some kinds; `failed` is not among them."""
@@ -178,6 +189,7 @@ class Plan:
             "cause": self.cause,
             "held_back": self.held_back,
             "impossible": self.impossible,
+            "code": self.code,
             "not_deterministic": [str(each) for each in self.not_deterministic],
             "steps": [_step_to_json(step, self.run) for step in self.steps],
             "totals": {name: asdict(self.total(*kinds)) for name, kinds in _TOTALS.items()}
@@ -204,6 +216,7 @@ class Plan:
             failed_cost=_cost_from_json(found.get("failed_cost")),
             not_deterministic=tuple(_full_region(each) for each in found.get("not_deterministic", ())),
             impossible=found.get("impossible", ""),
+            code=found.get("code", RepairCode.AS_IT_WAS.value),
         )
 
 
@@ -233,6 +246,7 @@ def _step_to_json(step: Step, run: str) -> dict[str, Any]:
         "reason": step.reason,
         "depends_on": [str(each) for each in step.depends_on],
         "cost": _cost_to_json(step.cost),
+        "code": _code_to_json(step.code),
     }
 
 
@@ -246,6 +260,7 @@ def _step_from_json(found: Mapping[str, Any], run: str) -> Step:
         reason=found["reason"],
         depends_on=tuple(_full_region(each) for each in found.get("depends_on", ())),
         cost=_cost_from_json(found.get("cost")),
+        code=_code_from_json(found.get("code")),
     )
 
 
@@ -261,6 +276,16 @@ def _full_region(text: str) -> RegionId:
 def _region(text: str, run: RunRef) -> RegionId:
     name, _, rest = text.rpartition("[")
     return RegionId(name, int(rest.rstrip("]")), run)
+
+
+def _code_to_json(code: Generation | None) -> dict[str, Any] | None:
+    if code is None:
+        return None
+    return {"version": code.code.version, "archive": code.code.archive, "generation": code.number}
+
+
+def _code_from_json(found: Mapping[str, Any] | None) -> Generation | None:
+    return None if found is None else Generation(found["generation"], Code(found["version"], found["archive"]))
 
 
 def _cost_to_json(cost: Cost | None) -> dict[str, Any] | None:

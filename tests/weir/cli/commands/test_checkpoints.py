@@ -8,6 +8,7 @@ from tests.weir.restoring import HISTORY_FLOW
 from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured
+from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.ledgers import fast_folder
 
 
@@ -16,6 +17,7 @@ def four_days():
     """A dataflow with state after four days."""
     with fast_folder() as folder:
         world = World(folder / "world", HISTORY_FLOW)
+        world.airflow.deployed = archive_of_edits(HISTORY_FLOW, {})
         for day in range(1, 5):
             world.airflow.dag_run(day)
             world.airflow.run_until_quiet()
@@ -47,6 +49,8 @@ def test_each_checkpoint_is_told_with_its_files_and_by_which_one_it_was_subsumed
     assert newest["full_bytes"] == 4 * newest["incremental_bytes"] > 0
     assert newest["duration"] == 0
     assert newest["amplification"]["reading"] == 4
+    [(version,)] = {tuple(versions) for each in found for versions in each["code"].values()}
+    assert all(version[:20] in line for line in typed("checkpoints").splitlines() if "2013010" in line)
 
 
 def test_the_table_says_the_same():

@@ -12,8 +12,9 @@ from tests.weir.small_dataflow import World, ladder
 from weir.cli import airflow_clearer
 from weir.coordination.airflow import ClearItem
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, RunRow
 from weir.recovery.rules.plan import Cost, Plan, StepKind
+from weir.testing.fakes.code import archive_of_edits
 
 RUN = "ladder@20130101T000000Z"
 
@@ -259,3 +260,87 @@ def test_seconds_that_were_waited_are_no_cost(world):
         for row in session.scalars(select(AttemptRow).where(AttemptRow.region == "joined")):
             row.waits, row.metrics = 3, {"read": 1.0, "compute": 2.5}
     assert {step.cost.seconds for step in planned(RUN).steps if step.region.name == "joined"} == {3.5}
+
+
+@pytest.fixture
+def deployed(tmp_path, monkeypatch):
+    """A run that has gone through with the first code; the second one is deployed since."""
+    world = World(tmp_path, ladder())
+    world.airflow.deployed = archive_of_edits(world.airflow.flow, {})
+    world.run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    world.airflow.deployed = archive_of_edits(world.airflow.flow, {"joined": 1})
+    use(monkeypatch, tmp_path)
+    return world
+
+
+def versions(world, stage):
+    with world.ledger.transaction() as session:
+        query = select(ResultRow.versions).where(ResultRow.stage == stage, ResultRow.is_current)
+        return {tuple(each) for each in session.scalars(query)}
+
+
+def applied(world, *words, run=RUN):
+    before = world.airflow.executed(world.run)
+    typed("plan", run, *words, "--apply")
+    world.airflow.coordinator.deliver(world.airflow, "ladder")
+    world.airflow.run_until_quiet()
+    after = world.airflow.executed(world.run)
+    assert set(world.airflow.states().values()) == {"success"}
+    return {each for each in after if after[each] > before[each]}
+
+
+def test_an_applied_plan_runs_the_code_of_the_results_and_says_so(deployed):
+    lose(deployed, "joined", 1)
+    [(version,)] = versions(deployed, "joined")
+    told = typed("plan", RUN)
+    assert f"Code: joined {version[:20]} (generation 1)." in told
+    [step] = planned(RUN).of(StepKind.RERUN)
+    assert (step.code.code.version, step.code.number) == (version, 1)
+    assert applied(deployed) == {"joined[1]"}
+    assert versions(deployed, "joined") == {(version,)}
+
+
+def test_an_applied_plan_for_the_newest_code_runs_what_is_deployed_and_then_the_whole_stage(deployed):
+    lose(deployed, "joined", 1)
+    [(old,)] = versions(deployed, "joined")
+    assert "Code: what is deployed when they run." in typed("plan", RUN, "--code", "newest")
+    plan = planned(RUN, "--code", "newest")
+    assert names(plan, StepKind.RERUN) == ["joined[1]"]
+    assert "joined[0]" in names(plan, StepKind.IF_CHANGED)
+    assert applied(deployed, "--code", "newest") >= {"joined[0]", "joined[1]"}
+    [(new,)] = versions(deployed, "joined")
+    assert new != old
+
+
+def test_an_applied_plan_runs_the_fix_of_a_stage_of_which_nothing_was_computed(deployed):
+    deployed.run = deployed.airflow.dag_run(2)
+
+    def broken(key):
+        if key.task_id == "routes":
+            raise Misconfigured("a bug")
+
+    deployed.airflow.during = broken
+    deployed.airflow.run_until_quiet()
+    assert deployed.airflow.task(deployed.run, "routes").state == "failed"
+    deployed.airflow.during = lambda _key: None
+    deployed.airflow.deployed = archive_of_edits(deployed.airflow.flow, {"joined": 1, "routes": 1})
+    assert "routes" in {each.partition("[")[0] for each in applied(deployed, run="ladder@20130102T000000Z")}
+    with deployed.ledger.transaction() as session:
+        rows = select(AttemptRow).where(AttemptRow.region == "routes", AttemptRow.run.endswith("0102T000000Z"))
+        first, last = session.scalars(rows.order_by(AttemptRow.try_number)).all()
+    assert (first.generation, last.generation) == (1, 2)
+    assert last.archive == deployed.airflow.deployed.fingerprint
+
+
+def test_the_newest_code_is_chosen_also_where_clears_by_a_person_run_the_code_of_the_results(deployed):
+    with deployed.ledger.transaction("ladder") as session:
+        run = session.scalars(select(RunRow)).one()
+        run.pinned = {**run.pinned, "repair_code": "as_it_was"}
+    [(old,)] = versions(deployed, "joined")
+    deployed.airflow.clear_by_hand(deployed.run, "joined", 1)
+    deployed.airflow.run_until_quiet()
+    assert versions(deployed, "joined") == {(old,)}
+    applied(deployed, "--lost", "joined[1]", "--code", "newest")
+    [(new,)] = versions(deployed, "joined")
+    assert new != old

@@ -16,6 +16,7 @@ def upgrade() -> None:
     op.add_column("result", sa.Column("versions", sa.JSON(), nullable=True))
     op.add_column("owed_clear", sa.Column("sends", sa.Integer(), nullable=False, server_default="0"))
     op.execute("UPDATE owed_clear SET sends = 1 WHERE settled_at IS NOT NULL")
+    op.add_column("owed_clear", sa.Column("code", sa.String(length=20), nullable=True))
     op.create_table(
         "archive",
         sa.Column("dataflow", sa.String(length=60), sa.ForeignKey("dataflow.name"), primary_key=True),
