@@ -14,6 +14,7 @@ from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import (
     CheckJob,
+    CodeToRun,
     CompactionJob,
     InputToRead,
     OutputReport,
@@ -26,7 +27,7 @@ from weir.formats.region_job import (
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
-from weir_spark.region.archive import Imported, import_from, read_archive, ship
+from weir_spark.region.archive import import_from, read_archive
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
@@ -71,23 +72,29 @@ class _Execution:
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
-    imported: Imported | None = None
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
-            code = self._import_code()
+            code = _code_of(self.job)
+            imported = import_from(read_archive(code, self.store))
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
+            imported.ship(self.session)
             for note in self.job.notes:
                 self.log(note)
         checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
         found = checks.restored()
         if any(each.violated for each in found):
             return RegionReport(
-                attempt=self.job.attempt, outputs=(), code=code, session=settings, metrics=self.seconds, checks=found
+                attempt=self.job.attempt,
+                outputs=(),
+                code=code.version,
+                session=settings,
+                metrics=self.seconds,
+                checks=found,
             )
         copies = Copies(
-            job=self.job, session=self.session, store=self.store, code=code, settings=settings, log=self.log
+            job=self.job, session=self.session, store=self.store, code=code.version, settings=settings, log=self.log
         )
         with Persisted(self.job.attempt, self.log) as persisted:
             results = self._results(copies, persisted)
@@ -95,27 +102,16 @@ class _Execution:
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
             found += checks.written(results, outputs, self.states)
-        if self.imported is not None:
-            self.imported.require_all()
+        imported.require_all()
         return RegionReport(
             attempt=self.job.attempt,
             outputs=outputs,
-            code=code,
+            code=code.version,
             session=settings,
             metrics=self.seconds,
             resumed=copies.resumed_from,
             checks=found,
         )
-
-    def _import_code(self) -> str:
-        """Import the job's code from its archive, and send this to the session; return the code's version."""
-        if self.job.code is None:
-            raise Misconfigured(
-                f"region {self.job.region}: its job names no archive of code: use the Weir that wrote it"
-            )
-        self.imported = import_from(read_archive(self.job.code, self.store))
-        ship(self.session, self.imported.archive)
-        return self.job.code.version
 
     def _results(self, copies: Copies, persisted: Persisted) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
@@ -218,6 +214,12 @@ class _Execution:
         changed = 0 if report.state is None else report.state.changed
         self.log(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
+
+
+def _code_of(job: RegionJob) -> CodeToRun:
+    if job.code is None:
+        raise Misconfigured(f"region {job.region}: its job names no archive of code: use the Weir that wrote it")
+    return job.code
 
 
 def _check_functions(job: RegionJob) -> None:
