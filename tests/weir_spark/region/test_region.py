@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import textwrap
 from datetime import UTC, datetime
 
@@ -138,7 +139,7 @@ def test_an_unknown_function_is_refused_before_anything_is_computed(run, jobs, p
                 jobs.stage("even", f"{module}:evn", jobs.output("even"), pipelined={"numbers": "numbers"}),
             )
         )
-    assert store.folders("") == []
+    assert store.folders("flow") == ["_code"]
 
 
 @pytest.mark.parametrize(
@@ -156,9 +157,9 @@ def test_a_stage_that_does_not_return_what_it_must_is_refused(run, jobs, pipelin
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY))))
 
 
-def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of) -> None:
-    module = pipeline("OTHER = []\n\ndef numbers(ctx):\n    return OTHER[0].range(3)\n")
-    __import__(module).OTHER.append(session_of())
+def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of, monkeypatch) -> None:
+    module = pipeline("import sys\n\ndef numbers(ctx):\n    return sys.other_session.range(3)\n")
+    monkeypatch.setattr(sys, "other_session", session_of(), raising=False)
     with pytest.raises(Misconfigured, match="returns a DataFrame of another Spark session"):
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
 

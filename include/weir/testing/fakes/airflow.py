@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.ports import SeenRun
+from weir.code.archive import Archive
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Retryable
+from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
 from weir.restarts.strategy import RestartStrategy
 from weir.testing.fakes.dag import FakeDag, FakeTask, interval_of
@@ -61,6 +63,8 @@ class FakeAirflow:
         self.collects = True
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
+        self.deployed: Archive | None = None
+        """The code that the processes of tasks have; None: they record none."""
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
 
@@ -243,6 +247,7 @@ class FakeAirflow:
             previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
+            deployed=self.deployed if task.key.task_id != CLOSE.name else None,
         )
 
     def _previous(self, run_id: str) -> PreviousRun | None:
