@@ -10,12 +10,13 @@ artifacts, and puts these before everything installed there, so that an edited f
 
 from __future__ import annotations
 
-import atexit
 import importlib
-import shutil
+import linecache
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,13 @@ class Imported:
         if self.archive.files:
             session.addArtifacts(str(self.zip), pyfile=True)
 
+    def keep_lines(self) -> None:
+        """Have tracebacks show lines of the modules, also once their folder is deleted."""
+        for name, content in self.archive.files.items():
+            if name.endswith(".py"):
+                path, lines = str(self.modules / name), content.decode(errors="replace").splitlines(keepends=True)
+                linecache.cache[path] = (len(content), None, lines, path)
+
     def require_all(self) -> None:
         """Check that every imported module of the archive's packages lies in its folder. Raises Misconfigured."""
         for name, module in _modules_of(self.archive).items():
@@ -55,10 +63,6 @@ class Imported:
                 )
 
 
-_imported: list[Imported] = []
-"""Those of this process: one, except where it runs several jobs, as tests do."""
-
-
 def read_archive(code: CodeToRun, store: Store) -> Archive:
     """Read a job's archive from the store. Raises Misconfigured if it is gone or damaged, and Retryable."""
     try:
@@ -70,30 +74,33 @@ def read_archive(code: CodeToRun, store: Store) -> Archive:
         ) from error
 
 
-def import_from(archive: Archive) -> Imported:
-    """Have this process import the archive's modules from it, and no others of their names."""
-    for before in tuple(_imported):
-        if before.archive.fingerprint == archive.fingerprint:
-            return before
-        if before.archive.top_level & archive.top_level:
-            _imported.remove(before)
-            sys.path.remove(str(before.modules))
-    folder = Path(tempfile.mkdtemp(prefix="weir-code-"))
-    # Executors of a session of this process's own fetch the zip when they need it.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    found = Imported(archive, folder / archive.name, folder / "modules")
-    found.zip.write_bytes(archive.data)
-    with zipfile.ZipFile(found.zip) as zipped:
-        zipped.extractall(found.modules)
-    for name in _modules_of(archive):
-        del sys.modules[name]
-    sys.path.insert(0, str(found.modules))
-    importlib.invalidate_caches()
-    _imported.append(found)
-    return found
+@contextmanager
+def imported_from(archive: Archive) -> Iterator[Imported]:
+    """Have this process import the archive's modules from it, and no others of their names, until the end."""
+    before = _modules_of(archive)
+    with tempfile.TemporaryDirectory(prefix="weir-code-", ignore_cleanup_errors=True) as folder:
+        found = Imported(archive, Path(folder, archive.name), Path(folder, "modules"))
+        found.zip.write_bytes(archive.data)
+        with zipfile.ZipFile(found.zip) as zipped:
+            zipped.extractall(found.modules)
+        found.keep_lines()
+        _forget(before)
+        sys.path.insert(0, str(found.modules))
+        importlib.invalidate_caches()
+        try:
+            yield found
+        finally:
+            sys.path[:] = [entry for entry in sys.path if not Path(entry).is_relative_to(folder)]
+            _forget(_modules_of(archive))
+            sys.modules.update(before)
+
+
+def _forget(modules: Iterable[str]) -> None:
+    for name in modules:
+        sys.modules.pop(name, None)
 
 
 def _modules_of(archive: Archive) -> dict[str, ModuleType]:
     """Return the imported modules that have a name of the archive's packages."""
     names = archive.top_level
-    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
+    return {name: module for name, module in tuple(sys.modules.items()) if name.partition(".")[0] in names}

@@ -27,7 +27,7 @@ from weir.formats.region_job import (
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
-from weir_spark.region.archive import import_from, read_archive
+from weir_spark.region.archive import Imported, imported_from, read_archive
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
@@ -56,8 +56,11 @@ def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) ->
         case CheckJob():
             return check_all(job, session, log)
         case RegionJob():
-            with active(session):
-                return _Execution(job=job, session=session, store=store, log=log).run()
+            code = _code_of(job)
+            with active(session), imported_from(read_archive(code, store)) as imported:
+                return _Execution(
+                    job=job, code=code.version, imported=imported, session=session, store=store, log=log
+                ).run()
     raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
 
@@ -66,6 +69,8 @@ class _Execution:
     """One run of one job; `seconds` has the duration of each step."""
 
     job: RegionJob
+    code: str
+    imported: Imported
     session: SparkSession
     store: Store
     log: Log
@@ -75,11 +80,9 @@ class _Execution:
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
-            code = _code_of(self.job)
-            imported = import_from(read_archive(code, self.store))
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
-            imported.ship(self.session)
+            self.imported.ship(self.session)
             for note in self.job.notes:
                 self.log(note)
         checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
@@ -88,13 +91,13 @@ class _Execution:
             return RegionReport(
                 attempt=self.job.attempt,
                 outputs=(),
-                code=code.version,
+                code=self.code,
                 session=settings,
                 metrics=self.seconds,
                 checks=found,
             )
         copies = Copies(
-            job=self.job, session=self.session, store=self.store, code=code.version, settings=settings, log=self.log
+            job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
         with Persisted(self.job.attempt, self.log) as persisted:
             results = self._results(copies, persisted)
@@ -102,11 +105,11 @@ class _Execution:
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
             found += checks.written(results, outputs, self.states)
-        imported.require_all()
+        self.imported.require_all()
         return RegionReport(
             attempt=self.job.attempt,
             outputs=outputs,
-            code=code.version,
+            code=self.code,
             session=settings,
             metrics=self.seconds,
             resumed=copies.resumed_from,
