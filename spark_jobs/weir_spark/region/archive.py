@@ -90,7 +90,7 @@ def imported_from(archive: Archive) -> Iterator[Imported]:
         try:
             yield found
         finally:
-            sys.path[:] = [entry for entry in sys.path if not Path(entry).is_relative_to(folder)]
+            sys.path[:] = [entry for entry in sys.path if not str(entry).startswith(folder)]
             _forget(_modules_of(archive))
             sys.modules.update(before)
 
