@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -41,9 +42,12 @@ _DEFAULTS: Mapping[str, str] = {
 }
 """The settings of a session unless the region has others. None of them can change a result."""
 
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The version of this process: Spark refuses to run its functions where workers have another one."""
+
 
 def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
-    """Set Weir's and the region's settings and return what a manifest records of them, with Spark's version.
+    """Set Weir's and the region's settings; return what a manifest records: these, and versions of Spark and Python.
 
     Raises Misconfigured for a setting that contradicts one of Weir's, and for one that only a server's start can set.
     """
@@ -51,7 +55,7 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
         _check(key, value)
     for key, value in {**_DEFAULTS, **extra, **FORCED}.items():
         _set(session, key, value)
-    return {**FORCED, **extra, "spark.version": session.version}
+    return {**FORCED, **extra, "spark.version": session.version, "python.version": _PYTHON}
 
 
 def session_of_program(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:

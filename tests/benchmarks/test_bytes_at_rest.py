@@ -16,6 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.weir_spark.on_spark import AirflowWithCode
+
 from weir.coordination.services import Services
 from weir.formats.codec import region_report_from_json
 from weir.formats.manifest import RELEASED_NOTE
@@ -23,7 +25,6 @@ from weir.formats.paths import MANIFEST
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.store import Store
 from weir.store.walk import files_below
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 from weir_spark.transport.connect import ConnectEngine
@@ -55,7 +56,7 @@ class Flights:
         self.ledger = new_ledger(folder / "ledger.db")
         self.spark = ConnectEngine(url)
         services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
-        self.airflow = FakeAirflow(services, self, runpy.run_path(str(DAG_FILE))["flow"])  # type: ignore[arg-type]
+        self.airflow = AirflowWithCode(services, self, runpy.run_path(str(DAG_FILE))["flow"])  # type: ignore[arg-type]
         self.airflow.time = datetime.now(UTC)
 
     def run(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import select
+from tests.weir_spark.on_spark import AirflowWithCode
 
 import weir
 from weir.coordination.services import Services
@@ -34,7 +35,6 @@ from weir.state.compaction_rules import bytes_of
 from weir.state.file_rules import sorted_runs
 from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.units import format_size, size_from_text
 from weir_spark.transport.connect import ConnectEngine
@@ -81,7 +81,7 @@ class Changing:
         self.store.initialise()
         self.spark = ConnectEngine(url)
         services = Services(ledger=new_ledger(folder / "ledger.db"), store=self.store, now=lambda: self.airflow.time)
-        self.airflow = FakeAirflow(services, self, changing(2))  # type: ignore[arg-type]
+        self.airflow = AirflowWithCode(services, self, changing(2))  # type: ignore[arg-type]
         self.airflow.time = datetime.now(UTC)
 
     def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.weir_spark.on_spark import OnSpark
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 from typer.testing import CliRunner
 
 import weir
@@ -27,7 +27,6 @@ from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, Stage
 from weir.reading import state_files as state_rows
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region.region import run
@@ -205,13 +204,13 @@ def spark(session_of: Callable[[], SparkSession]) -> SparkSession:
 
 
 @pytest.fixture(scope="module")
-def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeAirflow]:
+def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowWithCode]:
     """Two days of the dataflow as it is declared, in a store and a ledger that the environment names."""
     folder = tmp_path_factory.mktemp("history")
     store = Store.open(str(folder / "store"))
     store.initialise()
     ledger = new_ledger(folder / "ledger.db")
-    airflow = FakeAirflow(Services(ledger=ledger, store=store), OnSpark(server.url, store), flow)
+    airflow = AirflowWithCode(Services(ledger=ledger, store=store), OnSpark(server.url, store), flow)
     for number in (1, 2):
         airflow.dag_run(number)
         airflow.run_until_quiet()
@@ -222,7 +221,7 @@ def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPa
     ledger.close()
 
 
-def test_each_day_publishes_what_is_known_at_its_end(two_days: FakeAirflow) -> None:
+def test_each_day_publishes_what_is_known_at_its_end(two_days: AirflowWithCode) -> None:
     with weir.open("flight_history", day(2), "rolling_delays", services=two_days.services) as rolling:
         assert sorted(rolling.arrow().to_pylist(), key=_route) == expected_rolling(day(2))
     known = {row["tailnum"]: row for row in expected_history(day(2))}
@@ -232,7 +231,9 @@ def test_each_day_publishes_what_is_known_at_its_end(two_days: FakeAirflow) -> N
     assert rows == [known[row["tailnum"]] for row in rows]
 
 
-def test_the_state_of_each_day_is_read_alike_with_and_without_spark(two_days: FakeAirflow, spark: SparkSession) -> None:
+def test_the_state_of_each_day_is_read_alike_with_and_without_spark(
+    two_days: AirflowWithCode, spark: SparkSession
+) -> None:
     for number in (1, 2):
         with weir.open("flight_history", day(number), state="history", services=two_days.services) as history:
             rows = sorted(history.arrow().to_pylist(), key=_tailnum)
@@ -244,7 +245,7 @@ def test_the_state_of_each_day_is_read_alike_with_and_without_spark(two_days: Fa
         assert days.get("EWR", "IAH", "2013-01-01") == days.get("EWR", "IAH", day(1))
 
 
-def test_states_are_queried_as_one_epoch_has_left_them(two_days: FakeAirflow, server: TestServer) -> None:
+def test_states_are_queried_as_one_epoch_has_left_them(two_days: AirflowWithCode, server: TestServer) -> None:
     query = "SELECT sum(flights) AS flights, (SELECT sum(flights) FROM days) AS of_routes FROM history"
     words = ["state", "sql", "flight_history", query, "--remote", server.url, "--epoch", "2013-01-01", "--json"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -255,7 +256,7 @@ def test_states_are_queried_as_one_epoch_has_left_them(two_days: FakeAirflow, se
     assert told["rows"] == [{"flights": aircraft, "of_routes": routes}]
 
 
-def test_what_spark_says_of_a_query_is_told(two_days: FakeAirflow, server: TestServer) -> None:
+def test_what_spark_says_of_a_query_is_told(two_days: AirflowWithCode, server: TestServer) -> None:
     with pytest.raises(Misconfigured, match=r"the query was not answered: .*UNRESOLVED_COLUMN.*`altitude`"):
         CliRunner().invoke(
             app,

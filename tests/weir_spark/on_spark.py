@@ -1,10 +1,12 @@
-"""Regions that a Connect server computes, in the place of the fake engine."""
+"""Regions that a Connect server computes, in the place of the fake engine, of code that the fake Airflow has packed."""
 
 from __future__ import annotations
 
 import uuid
 
+from weir.code.archive import pack, top_level
 from weir.formats.codec import region_report_from_json
+from weir.testing.fakes.airflow import FakeAirflow
 from weir_spark.transport.connect import ConnectEngine
 
 
@@ -18,3 +20,11 @@ class OnSpark:
         self._engine.run(job, str(uuid.uuid4()), lambda line: None)
         during()
         return region_report_from_json(self._store.read(job.report))
+
+
+class AirflowWithCode(FakeAirflow):
+    """A fake Airflow each of whose processes has the pipeline as it lies on this machine when the process starts."""
+
+    def request(self, task):
+        self.deployed = pack(top_level(stage.function for stage in self.flow.stages))
+        return super().request(task)

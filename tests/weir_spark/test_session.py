@@ -14,7 +14,12 @@ def test_a_session_has_the_settings_of_weir_and_of_its_region(session_of) -> Non
     recorded = configure(session, {"spark.sql.shuffle.partitions": "7"})
     assert {key: session.conf.get(key) for key in FORCED} == dict(FORCED)
     assert session.conf.get("spark.sql.shuffle.partitions") == "7"
-    assert recorded == {**FORCED, "spark.sql.shuffle.partitions": "7", "spark.version": session.version}
+    assert recorded == {
+        **FORCED,
+        "spark.sql.shuffle.partitions": "7",
+        "spark.version": session.version,
+        "python.version": "3.11",
+    }
 
 
 def test_a_region_cannot_change_what_weir_forces(session_of) -> None:

@@ -23,6 +23,7 @@ from weir.attempts.steps import (
     try_to_release,
     write_job,
 )
+from weir.code.generation_rules import RepairCode
 from weir.coordination.values import (
     Adopted,
     BeginOutcome,
@@ -34,6 +35,7 @@ from weir.coordination.values import (
     TaskKey,
 )
 from weir.errors import Conflict, Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
+from weir.execution.failure_class import FailureClass, classify
 from weir.formats.region_job import RegionReport
 
 
@@ -94,12 +96,33 @@ def _compute(
     )
     heartbeat = Heartbeat(task, engine, begun)
     with task.heartbeats(heartbeat.beat):
-        with inputs_suspected(coordinator, begun), heartbeat.computing():
+        with older_code_told(begun), inputs_suspected(coordinator, begun), heartbeat.computing():
             engine.run(job, attempt.session_id, task.log)
         evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
         committed = coordinator.commit(begun, evaluated.report, task.airflow)
     after_commit(task, key, begun, evaluated, committed)
     return dict(committed.summary)
+
+
+@contextmanager
+def older_code_told(begun: Begun) -> Iterator[None]:
+    """Add to a failure of older code than is deployed which versions they are, and how the stage gets the newer.
+
+    Older code may fail for what newer code knows of: another signature, other columns, a newer Python.
+    """
+    try:
+        yield
+    except Exception as error:
+        code, deployed = begun.attempt.code, begun.attempt.deployed
+        is_its_own = classify(error) in (FailureClass.APPLICATION, FailureClass.FATAL)
+        if is_its_own and code is not None and code.version != deployed:
+            clear = f": clear a subtask of {begun.attempt.region.name} in Airflow to run the whole stage with it"
+            is_kept = begun.run.dataflow.repair_code is RepairCode.AS_IT_WAS
+            error.add_note(
+                f"This try ran version {code.version[:20]} of the code; version {deployed[:20]} is deployed"
+                f"{'' if is_kept else clear}"
+            )
+        raise
 
 
 @contextmanager

@@ -41,10 +41,11 @@ _OWN = (FailureClass.APPLICATION.value, FailureClass.FATAL.value)
 
 @dataclass(frozen=True, slots=True)
 class ChosenCode:
-    """The code of a try, the number of its generation, and what a person should know of the choice."""
+    """The code of a try, the number of its generation, the deployed version, and what a person should know of it."""
 
     code: CodeToRun
     generation: int
+    deployed: str
     note: str
 
 
@@ -218,7 +219,10 @@ def _stored(
     if code.archive == deployed.archive:
         _require_functions(archives.deployed.files, functions, region)
     return ChosenCode(
-        CodeToRun(version=code.version, archive=code.archive, path=path), choice.generation.number, choice.note
+        CodeToRun(version=code.version, archive=code.archive, path=path),
+        choice.generation.number,
+        deployed.version,
+        choice.note,
     )
 
 

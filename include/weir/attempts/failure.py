@@ -253,8 +253,8 @@ def _decide(
 
 
 def _message_of(error: BaseException) -> str:
-    """Describe an error for ledger, notes and logs; the message of a user's function may have a secret in it."""
-    return without_secrets(f"{type(error).__name__}: {error}")
+    """Describe an error, with its notes, for ledger and logs; the message of a user's function may have a secret."""
+    return without_secrets(". ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:

@@ -267,6 +267,7 @@ def _enter(
         session_url=row.session_url,
         code=None if chosen is None else chosen.code,
         generation=0 if chosen is None else chosen.generation,
+        deployed="" if chosen is None else chosen.deployed,
     )
     return Registered(attempt, run, topology, origin, interrupt, "" if chosen is None else chosen.note)
 

@@ -1,7 +1,8 @@
 """Packs the modules of a pipeline, and reads packed ones back.
 
 Invariant: the fingerprint of an archive is that of its files' names and contents, whatever the time and the machine, so
-that what is imported from an archive with this fingerprint is what was packed.
+that what is imported from an archive with this fingerprint is what was packed. Each folder of modules in it has an
+`__init__.py`: of a package without one, Python also finds modules elsewhere, and none at all in a zip.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import importlib
 import importlib.util
 import io
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from weir.errors import Misconfigured
 
@@ -65,7 +65,7 @@ def archive_of(data: bytes, fingerprint: str) -> Archive:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as zipped:
             archive = Archive({name: zipped.read(name) for name in zipped.namelist()})
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # of zipfile and of any decompressor that damaged bytes may name
         raise ValueError(f"it cannot be read as a zip: {error}") from error
     if archive.fingerprint != fingerprint:
         raise ValueError(f"its fingerprint is {archive.fingerprint}, expected {fingerprint}")
@@ -84,7 +84,12 @@ def pack(modules: Sequence[str]) -> Archive:
     Raises Misconfigured if one is not found.
     """
     importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
-    return Archive(dict(each for module in modules for each in _files(module)))
+    files: dict[str, bytes] = {}
+    for name, content in (each for module in modules for each in _files(module)):
+        files.setdefault(name, content)  # of two locations of a package, Python takes the first one
+    folders = {folder for name in files if name.endswith(".py") for folder in PurePosixPath(name).parents}
+    packages = {f"{folder}/__init__.py": b"" for folder in folders - {PurePosixPath()}}
+    return Archive({**packages, **files})
 
 
 def _files(module: str) -> Iterator[tuple[str, bytes]]:

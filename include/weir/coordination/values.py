@@ -97,6 +97,8 @@ class Attempt:
     code: CodeToRun | None = None
     generation: int = 0
     """That of its task in the run, of which the code is one."""
+    deployed: str = ""
+    """The version of its task's code that was deployed when it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

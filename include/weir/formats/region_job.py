@@ -243,9 +243,10 @@ class RegionJob(SparkJob):
     stages: tuple[StageToRun, ...]
     parameters: dict[str, Any]
     modules: tuple[str, ...] = ()
+    """Only in jobs of earlier versions: packages that travelled in the place of those of the functions."""
     notes: tuple[str, ...] = ()
     code: CodeToRun | None = None
-    """None only in a job that an earlier Weir has written."""
+    """None only in jobs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

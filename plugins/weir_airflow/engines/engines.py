@@ -54,8 +54,8 @@ def engine_at(address: str, connection: Connection, store: Store, options: Mappi
 
     An earlier attempt may have used another type of connection than the present one.
     """
-    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  imports pyspark: not in DAG files
-    from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415
+    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  not in DAG files
+    from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  imports pyspark
 
     if address.startswith(_CONNECT_SCHEME):
         return _ConnectServer(ConnectEngine(_url(connection, address), options))

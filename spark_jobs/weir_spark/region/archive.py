@@ -10,11 +10,13 @@ artifacts, and puts these before everything installed there, so that an edited f
 
 from __future__ import annotations
 
-import atexit
 import importlib
-import shutil
+import linecache
 import sys
 import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,33 +24,43 @@ from types import ModuleType
 from pyspark.sql import SparkSession
 
 from weir.code.archive import Archive, archive_of
-from weir.errors import Internal, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.region_job import CodeToRun
 from weir.store.errors import NotFound
 from weir.store.store import Store
-from weir_spark.session import is_remote
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The archive that this process imports from, in the folder that it was unpacked into."""
+    """An archive that this process imports from: its zip, and the folder that it was unpacked into."""
 
     archive: Archive
-    folder: Path
+    zip: Path
+    modules: Path
+
+    def ship(self, session: SparkSession) -> None:
+        """Add the modules to a session, for its workers."""
+        if self.archive.files:
+            session.addArtifacts(str(self.zip), pyfile=True)
+
+    def keep_lines(self) -> None:
+        """Have tracebacks show lines of the modules, also once their folder is deleted."""
+        for name, content in self.archive.files.items():
+            if name.endswith(".py"):
+                path, lines = str(self.modules / name), content.decode(errors="replace").splitlines(keepends=True)
+                linecache.cache[path] = (len(content), None, lines, path)
 
     def require_all(self) -> None:
-        """Check that every module of the archive's packages lies in its folder. Raises Internal."""
+        """Check that every imported module of the archive's packages lies in its folder. Raises Misconfigured."""
         for name, module in _modules_of(self.archive).items():
-            found = [module.__file__] if getattr(module, "__file__", None) else list(getattr(module, "__path__", ()))
-            if not all(Path(str(each)).is_relative_to(self.folder) for each in found):
-                raise Internal(
-                    f"the module {name} was imported from {found}, not from archive {self.archive.fingerprint[:16]} "
-                    f"in {self.folder}: does the pipeline change sys.path? Nothing was committed"
+            file = getattr(module, "__file__", None)
+            found = [file] if file else list(getattr(module, "__path__", ()))
+            if not all(Path(each).is_relative_to(self.modules) for each in found):
+                raise Misconfigured(
+                    f"the module {name} was imported from {', '.join(found)}, not from the code of this attempt "
+                    f"(archive {self.archive.fingerprint[:16]}): modules of the pipeline must not change sys.path or "
+                    "the __path__ of a package. Nothing was committed"
                 )
-
-
-_imported: list[Imported] = []
-"""The one of this process, if any."""
 
 
 def read_archive(code: CodeToRun, store: Store) -> Archive:
@@ -62,60 +74,33 @@ def read_archive(code: CodeToRun, store: Store) -> Archive:
         ) from error
 
 
-def import_from(archive: Archive) -> Imported:
-    """Have this process import the archive's modules from it, and no others of their names."""
-    if _imported and _imported[0].archive.fingerprint == archive.fingerprint:
-        return _imported[0]
-    _forget_imported()
-    folder = Path(tempfile.mkdtemp(prefix="weir-code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name, content in archive.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    for name in _modules_of(archive):
-        del sys.modules[name]
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    found = Imported(archive, folder)
-    _imported.append(found)
-    return found
+@contextmanager
+def imported_from(archive: Archive) -> Iterator[Imported]:
+    """Have this process import the archive's modules from it, and no others of their names, until the end."""
+    before = _modules_of(archive)
+    with tempfile.TemporaryDirectory(prefix="weir-code-", ignore_cleanup_errors=True) as folder:
+        found = Imported(archive, Path(folder, archive.name), Path(folder, "modules"))
+        found.zip.write_bytes(archive.data)
+        with zipfile.ZipFile(found.zip) as zipped:
+            zipped.extractall(found.modules)
+        found.keep_lines()
+        _forget(before)
+        sys.path.insert(0, str(found.modules))
+        importlib.invalidate_caches()
+        try:
+            yield found
+        finally:
+            sys.path[:] = [entry for entry in sys.path if not str(entry).startswith(folder)]
+            _forget(_modules_of(archive))
+            sys.modules.update(before)
 
 
-def _forget_imported() -> None:
-    """Forget the archive before: one process may run several jobs, as tests do."""
-    while _imported:
-        before = _imported.pop()
-        for name in _modules_of(before.archive):
-            del sys.modules[name]
-        sys.path[:] = [entry for entry in sys.path if entry != str(before.folder)]
-        shutil.rmtree(before.folder, ignore_errors=True)
+def _forget(modules: Iterable[str]) -> None:
+    for name in modules:
+        sys.modules.pop(name, None)
 
 
 def _modules_of(archive: Archive) -> dict[str, ModuleType]:
     """Return the imported modules that have a name of the archive's packages."""
     names = archive.top_level
-    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
-
-
-def ship(session: SparkSession, archive: Archive) -> None:
-    """Add the archive's modules to a session."""
-    if not archive.files:
-        return
-    folder = tempfile.mkdtemp(prefix="weir-modules-")
-    path = Path(folder, archive.name)
-    path.write_bytes(archive.data)
-    try:
-        session.addArtifacts(str(path), pyfile=True)
-    finally:
-        # pyspark puts the zip before this process's own modules.
-        sys.path[:] = [entry for entry in sys.path if entry != str(path)]
-        _delete(folder, session)
-
-
-def _delete(folder: str, session: SparkSession) -> None:
-    """A server has the zip now; the executors of a session of this process's own fetch it when they need it."""
-    if is_remote(session):
-        shutil.rmtree(folder)
-    else:
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {name: module for name, module in tuple(sys.modules.items()) if name.partition(".")[0] in names}

@@ -14,6 +14,7 @@ from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import (
     CheckJob,
+    CodeToRun,
     CompactionJob,
     InputToRead,
     OutputReport,
@@ -26,7 +27,7 @@ from weir.formats.region_job import (
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
-from weir_spark.region.archive import Imported, import_from, read_archive, ship
+from weir_spark.region.archive import Imported, imported_from, read_archive
 from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
@@ -55,8 +56,11 @@ def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) ->
         case CheckJob():
             return check_all(job, session, log)
         case RegionJob():
-            with active(session):
-                return _Execution(job=job, session=session, store=store, log=log).run()
+            code = _code_of(job)
+            with active(session), imported_from(read_archive(code, store)) as imported:
+                return _Execution(
+                    job=job, code=code.version, imported=imported, session=session, store=store, log=log
+                ).run()
     raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
 
@@ -65,29 +69,35 @@ class _Execution:
     """One run of one job; `seconds` has the duration of each step."""
 
     job: RegionJob
+    code: str
+    imported: Imported
     session: SparkSession
     store: Store
     log: Log
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
-    imported: Imported | None = None
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
-            code = self._import_code()
             _check_functions(self.job)
             settings = configure(self.session, self.job.spark_conf)
+            self.imported.ship(self.session)
             for note in self.job.notes:
                 self.log(note)
         checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
         found = checks.restored()
         if any(each.violated for each in found):
             return RegionReport(
-                attempt=self.job.attempt, outputs=(), code=code, session=settings, metrics=self.seconds, checks=found
+                attempt=self.job.attempt,
+                outputs=(),
+                code=self.code,
+                session=settings,
+                metrics=self.seconds,
+                checks=found,
             )
         copies = Copies(
-            job=self.job, session=self.session, store=self.store, code=code, settings=settings, log=self.log
+            job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
         with Persisted(self.job.attempt, self.log) as persisted:
             results = self._results(copies, persisted)
@@ -95,27 +105,16 @@ class _Execution:
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
             found += checks.written(results, outputs, self.states)
-        if self.imported is not None:
-            self.imported.require_all()
+        self.imported.require_all()
         return RegionReport(
             attempt=self.job.attempt,
             outputs=outputs,
-            code=code,
+            code=self.code,
             session=settings,
             metrics=self.seconds,
             resumed=copies.resumed_from,
             checks=found,
         )
-
-    def _import_code(self) -> str:
-        """Import the job's code from its archive, and send this to the session; return the code's version."""
-        if self.job.code is None:
-            raise Misconfigured(
-                f"region {self.job.region}: its job names no archive of code: use the Weir that wrote it"
-            )
-        self.imported = import_from(read_archive(self.job.code, self.store))
-        ship(self.session, self.imported.archive)
-        return self.job.code.version
 
     def _results(self, copies: Copies, persisted: Persisted) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
@@ -218,6 +217,12 @@ class _Execution:
         changed = 0 if report.state is None else report.state.changed
         self.log(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
         return report
+
+
+def _code_of(job: RegionJob) -> CodeToRun:
+    if job.code is None:
+        raise Misconfigured(f"region {job.region}: its job names no archive of code: use the Weir that wrote it")
+    return job.code
 
 
 def _check_functions(job: RegionJob) -> None:

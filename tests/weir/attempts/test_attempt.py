@@ -4,16 +4,20 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import select
 
 from weir.attempts.attempt import run_attempt
 from weir.attempts.steps import repeated
+from weir.code.version import code_version
 from weir.coordination.values import Awaiting
 from weir.errors import Conflict, EngineLost, Fenced, InputUnreadable, Misconfigured, ResultUnavailable, Retryable
 from weir.formats.codec import region_job_from_json
 from weir.formats.region_job import JOB_NAME
+from weir.ledger.database.tables import AttemptRow
 from weir.restarts.strategy import NoRestart
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.task_ports import FailedForGood, Rescheduled
+from weir.testing.fakes.code import archive_of_edits
+from weir.testing.fakes.task_ports import FailedForGood, Rescheduled, failed_try
 
 FIRST, LAST = "numbers", "joined-delays"
 
@@ -59,6 +63,54 @@ def test_the_job_is_in_the_store_before_it_runs_and_the_report_is_read_from_ther
     (written, job), report = seen
     assert written == job
     assert job.attempt.encode() in report
+
+
+def fails_with_older_code(driven, error):
+    """Let a first try lose its engine, deploy newer code, and let the second try fail; answers what is raised."""
+    driven.airflow.deployed = archive_of_edits(driven.airflow.flow, {})
+    fails(driven, EngineLost("the server went away"))
+    driven.airflow.deployed = archive_of_edits(driven.airflow.flow, {"joined": 1})
+    driven.next_try(LAST)
+    with pytest.raises(Rescheduled):
+        attempt(driven, LAST)
+    driven.pass_time(10)
+    driven.engine.fails = error
+    with pytest.raises(type(error)) as caught:
+        attempt(driven, LAST)
+    return caught.value
+
+
+def test_a_failure_of_older_code_names_both_versions_and_the_way_to_the_newer(driven):
+    error = fails_with_older_code(driven, TypeError("joined() got an unexpected argument"))
+    (note,) = error.__notes__
+    (older,) = versions_of(driven)
+    newer = versions_in(driven.airflow.deployed)
+    assert note == (
+        f"This try ran version {older[:20]} of the code; version {newer[:20]} is deployed: clear a subtask of {LAST} "
+        "in Airflow to run the whole stage with it"
+    )
+    request = driven.airflow.request(driven.airflow.task(driven.run, LAST))
+    decision = driven.airflow.coordinator.fail(failed_try("flow", request, error, NoRestart()))
+    assert decision.reason.endswith(f"TypeError: joined() got an unexpected argument. {note}")
+
+
+def versions_of(driven):
+    with driven.airflow.services.ledger.transaction() as session:
+        return set(session.scalars(select(AttemptRow.code).where(AttemptRow.region == LAST)))
+
+
+def versions_in(archive):
+    return code_version(archive.files, ["pipelines.numbers:joined"])
+
+
+@pytest.mark.parametrize("error", [Fenced("newer"), EngineLost("away"), Conflict("changed")])
+def test_of_a_failure_that_is_not_the_code_s_no_version_is_told(driven, error):
+    assert not hasattr(fails_with_older_code(driven, error), "__notes__")
+
+
+def test_a_failure_of_the_newest_code_tells_no_version(driven):
+    driven.airflow.deployed = archive_of_edits(driven.airflow.flow, {})
+    assert not hasattr(fails(driven, ValueError("bad row")), "__notes__")
 
 
 def test_pending_clears_of_a_commit_are_delivered_before_results_are_released(driven):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.weir_spark.on_spark import AirflowWithCode
 from tests.weir_spark.state.test_restored_state import OnSpark
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from weir.integrity.restore_test import run_restore_test
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.seal import seal
 from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.checks.checking import check_all
 
@@ -77,7 +77,7 @@ def world(server, tmp_path_factory):
     services.store_id()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        airflow = FakeAirflow(services, OnSpark(server.url, store), flow())
+        airflow = AirflowWithCode(services, OnSpark(server.url, store), flow())
         airflow.dag_run(1)
         airflow.run_until_quiet()
         assert set(airflow.states().values()) == {"success"}

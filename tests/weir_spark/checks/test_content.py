@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere
 from sqlalchemy import select
+from tests.weir_spark.on_spark import AirflowWithCode
 from typer.testing import CliRunner
 
 import weir_spark
@@ -29,7 +30,6 @@ from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.store.seal import seal
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.checks.content import content_of
@@ -164,7 +164,7 @@ def world(server, store, pipeline, tmp_path, monkeypatch):
     )
     url = f"sqlite:///{tmp_path}/ledger.db"
     services = Services(ledger=new_ledger(tmp_path / "ledger.db"), store=store)
-    airflow = FakeAirflow(services, SparkEngine(server.url, store), flow)
+    airflow = AirflowWithCode(services, SparkEngine(server.url, store), flow)
     airflow.dag_run()
     airflow.run_until_quiet()
     monkeypatch.setenv("WEIR_STORE", store.url)
@@ -223,7 +223,7 @@ def state_world(server, store, pipeline, tmp_path, monkeypatch):
     days = source("days", f"{pipeline(STATES)}:days", state=states)
     flow = Dataflow("flow", [days, sink("days", "published")], keep="60 days")
     services = Services(ledger=new_ledger(tmp_path / "ledger.db"), store=store)
-    airflow = FakeAirflow(services, SparkEngine(server.url, store), flow)
+    airflow = AirflowWithCode(services, SparkEngine(server.url, store), flow)
     for day in (1, 2, 3):
         airflow.dag_run(day)
         airflow.run_until_quiet()

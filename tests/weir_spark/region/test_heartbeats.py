@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlalchemy import select
-from tests.weir_spark.on_spark import OnSpark
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.attempts.attempt import run_attempt
 from weir.attempts.coordinator import Coordinator
@@ -18,7 +18,6 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict
 from weir.ledger.database.tables import AttemptRow, ResultRow
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.testing.fakes.task_ports import FakeTaskPorts
 from weir_spark.transport.connect import ConnectEngine
@@ -90,7 +89,7 @@ def airflow(server, store, tmp_path, pipeline):
     )
     ledger = new_ledger(tmp_path / "ledger.db")
     services = Services(ledger=ledger, store=store)
-    yield FakeAirflow(services, OnSpark(server.url, store), Dataflow("flow", stages))
+    yield AirflowWithCode(services, OnSpark(server.url, store), Dataflow("flow", stages))
     ledger.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.weir_spark.on_spark import AirflowWithCode
 
 import weir
 from weir.coordination.services import Services
@@ -16,7 +17,6 @@ from weir.ledger.database.tables import AttemptRow
 from weir.reading.spark_schema import arrow_schema, spark_ddl
 from weir.retention.release import delete_released, release
 from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.transport.connect import ConnectEngine
 
@@ -87,7 +87,7 @@ def airflow(server, tmp_path_factory):
         ],
     )
     ledger = new_ledger(folder / "ledger.db")
-    airflow = FakeAirflow(Services(ledger=ledger, store=store), SparkEngine(server.url, store), flow)
+    airflow = AirflowWithCode(Services(ledger=ledger, store=store), SparkEngine(server.url, store), flow)
     airflow.dag_run()
     airflow.run_until_quiet()
     with ledger.transaction() as session:

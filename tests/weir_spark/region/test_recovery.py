@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, previous, sink, source
 from weir.formats.codec import region_report_from_json
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.published import published
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.transport.connect import ConnectEngine
 
@@ -112,11 +112,11 @@ class World:
         self.ledger = new_ledger(folder / "ledger.db")
         self.engine = SparkEngine(url, store)
         self.errors: list[BaseException] = []
-        self.airflow: FakeAirflow
+        self.airflow: AirflowWithCode
 
     def deploy(self, *stages) -> None:
         services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
-        self.airflow = FakeAirflow(services, self.engine, Dataflow("flow", stages))
+        self.airflow = AirflowWithCode(services, self.engine, Dataflow("flow", stages))
         raised = self.airflow._raised
         self.airflow._raised = lambda *of: (self.errors.append(of[-1]), raised(*of))
 

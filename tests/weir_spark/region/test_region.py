@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import textwrap
 from datetime import UTC, datetime
 
@@ -123,14 +124,9 @@ def test_a_stage_that_is_used_twice_is_computed_once(run, jobs, pipeline, spark)
     assert len(digests) == 1
 
 
-def test_the_code_is_fingerprinted_by_the_modules_that_travel(run, jobs, pipeline, monkeypatch) -> None:
-    module, other = pipeline(NUMBERS), pipeline(NUMBERS + "\n")
-    codes = [
-        run(jobs.region(jobs.stage("numbers", f"{name}:numbers", jobs.output("numbers")))).code
-        for name in (module, module, other)
-    ]
-    assert codes[0] == codes[1] != codes[2]
-    assert codes[0].startswith("sha256:")
+def test_the_report_has_the_version_of_the_code_that_the_job_names(run, jobs, pipeline) -> None:
+    job = jobs.region(jobs.stage("numbers", f"{pipeline(NUMBERS)}:numbers", jobs.output("numbers")))
+    assert run(job).code == job.code.version
 
 
 def test_an_unknown_function_is_refused_before_anything_is_computed(run, jobs, pipeline, store) -> None:
@@ -143,7 +139,7 @@ def test_an_unknown_function_is_refused_before_anything_is_computed(run, jobs, p
                 jobs.stage("even", f"{module}:evn", jobs.output("even"), pipelined={"numbers": "numbers"}),
             )
         )
-    assert store.folders("") == []
+    assert store.folders("flow") == ["_code"]
 
 
 @pytest.mark.parametrize(
@@ -161,16 +157,16 @@ def test_a_stage_that_does_not_return_what_it_must_is_refused(run, jobs, pipelin
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY))))
 
 
-def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of) -> None:
-    module = pipeline("OTHER = []\n\ndef numbers(ctx):\n    return OTHER[0].range(3)\n")
-    __import__(module).OTHER.append(session_of())
+def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of, monkeypatch) -> None:
+    module = pipeline("import sys\n\ndef numbers(ctx):\n    return sys.other_session.range(3)\n")
+    monkeypatch.setattr(sys, "other_session", session_of(), raising=False)
     with pytest.raises(Misconfigured, match="returns a DataFrame of another Spark session"):
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
 
 
 def test_a_sink_has_one_input(run, jobs) -> None:
     with pytest.raises(Internal, match="the sink published has one pipelined input"):
-        run(jobs.region(jobs.stage("published", "", jobs.output("published")), modules=("weir_spark",)))
+        run(jobs.region(jobs.stage("published", "", jobs.output("published"))))
 
 
 def test_plain_results_are_read_whole(run, jobs, pipeline, spark) -> None:

@@ -42,9 +42,9 @@ EMPTY = StateToRead(
 @pytest.fixture
 def run_region(store, jobs, tmp_path, monkeypatch):
     """Run the program on a job with one stage, in a process of its own; the report where it wrote one."""
-    modules = tmp_path / "of the program"
+    modules = tmp_path / "of the task"
     modules.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(modules))
+    monkeypatch.syspath_prepend(str(modules))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
     def run(text: str, *arguments: str, expected: int = 0, stages=None):

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
-from tests.weir_spark.on_spark import OnSpark
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
@@ -17,7 +17,6 @@ from weir.dataflow.state_schema import fields_of_ddl
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.results.reader import READ_OPTIONS
 
@@ -71,7 +70,7 @@ def test_columns_come_go_and_become_wider_and_no_old_value_comes_back(server, st
     module = pipeline(AIRCRAFT)
     ledger = new_ledger(tmp_path / "ledger.db")
     services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
-    airflow = FakeAirflow(services, OnSpark(server.url, store), flow(module, SCHEMAS[0]))
+    airflow = AirflowWithCode(services, OnSpark(server.url, store), flow(module, SCHEMAS[0]))
     read = []
     for day, schema in enumerate(SCHEMAS, 1):
         airflow.deploy(flow(module, schema))

@@ -7,12 +7,11 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.weir_spark.on_spark import OnSpark
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.store.published import published
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 
 AIRCRAFT = """
@@ -63,7 +62,7 @@ def test_a_state_goes_on_from_epoch_to_epoch(server, store, tmp_path, pipeline):
     )
     ledger = new_ledger(tmp_path / "ledger.db")
     services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
-    airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
+    airflow = AirflowWithCode(services, OnSpark(server.url, store), flow)
     for day in (1, 2, 3):
         airflow.dag_run(day)
         airflow.run_until_quiet()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
-from tests.weir_spark.on_spark import OnSpark
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
@@ -18,7 +18,6 @@ from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.published import published
 from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 
 AIRCRAFT = """
@@ -57,7 +56,7 @@ class Deployment:
         self.services.store_id()
 
     def airflow(self, name, parallelism):
-        return FakeAirflow(self.services, OnSpark(self.url, self.store), self.flow(name, parallelism))
+        return AirflowWithCode(self.services, OnSpark(self.url, self.store), self.flow(name, parallelism))
 
     def flow(self, name, parallelism):
         return Dataflow(

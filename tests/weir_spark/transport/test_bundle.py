@@ -6,25 +6,20 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 import weir
 import weir_spark
-from weir.errors import Misconfigured
 from weir_spark.transport.bundle import write_bundle
 
 
-def test_the_modules_of_weir_and_of_the_pipeline_travel_in_one_zip(jobs, pipeline, tmp_path) -> None:
-    module = pipeline("def numbers(ctx):\n    pass\n")
-    bundle = write_bundle(tmp_path, jobs.region(jobs.stage("numbers", f"{module}:numbers")))
+def test_the_modules_of_weir_travel_in_one_zip_and_no_others(tmp_path) -> None:
+    bundle = write_bundle(tmp_path)
     names = zipfile.ZipFile(bundle.modules).namelist()
-    assert {f"{module}.py", "weir/errors.py", "weir_spark/region/region.py"} <= set(names)
+    assert {"weir/errors.py", "weir_spark/region/region.py"} <= set(names)
     assert not [name for name in names if name.startswith(("weir_airflow", "pipelines"))]
 
 
-def test_the_program_finds_all_of_weir_in_the_zip(jobs, pipeline, tmp_path) -> None:
-    module = pipeline("def numbers(ctx):\n    pass\n")
-    bundle = write_bundle(tmp_path, jobs.region(jobs.stage("numbers", f"{module}:numbers")))
+def test_the_program_finds_all_of_weir_in_the_zip(tmp_path) -> None:
+    bundle = write_bundle(tmp_path)
     imports = "import runpy; from weir_spark.transport import driver"
     show = f"{imports}; print(driver.__file__); runpy.run_path({str(bundle.program)!r})"
     done = subprocess.run(
@@ -39,15 +34,9 @@ def test_the_program_finds_all_of_weir_in_the_zip(jobs, pipeline, tmp_path) -> N
     assert "job.json" in done.stdout
 
 
-def test_nothing_that_could_hide_a_module_of_the_pipeline_lies_beside_the_program(jobs, pipeline, tmp_path) -> None:
-    module = pipeline("def numbers(ctx):\n    pass\n")
-    bundle = write_bundle(tmp_path / "", jobs.region(jobs.stage("numbers", f"{module}:numbers")))
+def test_nothing_that_could_hide_a_module_of_the_pipeline_lies_beside_the_program(tmp_path) -> None:
+    bundle = write_bundle(tmp_path)
     assert [path.name for path in bundle.program.parent.glob("*.py")] == ["run_region.py"]
-
-
-def test_a_pipeline_that_is_not_here_cannot_travel(jobs, tmp_path) -> None:
-    with pytest.raises(Misconfigured, match="is not on this machine"):
-        write_bundle(tmp_path, jobs.region(jobs.stage("numbers", "no_such_module:numbers")))
 
 
 def test_a_driver_needs_no_grpc(tmp_path) -> None:

@@ -207,7 +207,7 @@ def test_a_function_edited_between_two_tries_on_one_warm_server_runs_in_its_new_
     package = tmp_path / "edited" / "edited_pipelines"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.syspath_prepend(str(package.parent))
     found = []
     for answer in (1, 2):
         (package / "flows.py").write_text(EDITED.format(answer=answer))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.weir_spark.on_spark import OnSpark
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
@@ -17,7 +17,6 @@ from weir.errors import DiskFull, StoreFull
 from weir.formats.codec import region_report_from_json
 from weir.store.published import published
 from weir.store.store import Store
-from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir_dev.servers.small_disk import small_disk
@@ -142,7 +141,7 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
     services = Services(
         ledger=ledger, store=store, now=lambda: airflow.time, retention=RetentionSettings(least_free=2**20)
     )
-    airflow = FakeAirflow(services, OnSpark(server.url, store), flow)
+    airflow = AirflowWithCode(services, OnSpark(server.url, store), flow)
     raised, errors = airflow._raised, []
     airflow._raised = lambda *of: (errors.append(type(of[-1])), raised(*of), await_room())
     for day, count in enumerate((3_000_000, 5_500_000), start=1):  # 4 MB a million, of 32 MB

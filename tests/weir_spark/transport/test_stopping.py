@@ -11,7 +11,7 @@ from weir_spark.transport.driver import stopped_by_file
 
 @pytest.fixture
 def job(jobs):
-    return jobs.region(jobs.stage("numbers", "p:numbers"))
+    return jobs.region(jobs.stage("numbers", ""))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_job_that_was_stopped_before_it_began_never_begins(store, job, watched
 def test_the_file_of_another_attempt_ends_nothing(store, job, jobs, watched) -> None:
     told, running = watched
     with running:
-        request_stop(store, jobs.region(jobs.stage("numbers", "p:numbers")).folder)
+        request_stop(store, jobs.region(jobs.stage("numbers", "")).folder)
         assert not told.wait(0.2)
 
 

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir.code.archive import archive_of, pack, top_level
+from weir.errors import Misconfigured
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch) -> Path:
+    folder = tmp_path / "here" / "shipped_pipelines"
+    (folder / "nested").mkdir(parents=True)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"")
+    (folder / "__init__.py").write_text("raise RuntimeError('packing must not import')")
+    (folder / "nested" / "query.sql").write_text("select 1")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    return folder
+
+
+@pytest.fixture
+def single(tmp_path: Path, monkeypatch) -> str:
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "single_pipeline.py").write_text("def clean(ctx):\n    pass\n")
+    monkeypatch.syspath_prepend(str(folder))
+    return "single_pipeline"
+
+
+def test_the_packages_of_the_functions_travel_without_weir_s_own() -> None:
+    functions = ["pipelines.flights:clean", "pipelines.report:daily", "", "other:f", "weir.testing.flows:f"]
+    assert top_level(functions) == ("other", "pipelines")
+
+
+def test_a_package_is_packed_with_its_data_and_without_being_imported(package: Path) -> None:
+    assert sorted(pack(["shipped_pipelines"]).files) == [
+        "shipped_pipelines/__init__.py",
+        "shipped_pipelines/nested/query.sql",
+    ]
+    assert "shipped_pipelines" not in sys.modules
+
+
+def test_a_single_module_is_packed_too(single: str) -> None:
+    assert list(pack([single]).files) == [f"{single}.py"]
+
+
+def test_a_folder_of_modules_is_a_package_in_the_archive(package: Path) -> None:
+    (package / "lazy" / "more").mkdir(parents=True)
+    (package / "lazy" / "more" / "late.py").write_text("")
+    added = {"shipped_pipelines/lazy/__init__.py", "shipped_pipelines/lazy/more/__init__.py"}
+    files = pack(["shipped_pipelines"]).files
+    assert added <= files.keys()
+    assert "shipped_pipelines/nested/__init__.py" not in files
+
+
+def test_of_two_locations_of_a_package_the_first_has_its_modules(tmp_path: Path, monkeypatch) -> None:
+    for place in ("second", "first"):
+        folder = tmp_path / place / "shared_pipelines"
+        folder.mkdir(parents=True)
+        (folder / "both.py").write_text(f"PLACE = '{place}'")
+        (folder / f"of_{place}.py").write_text("")
+        monkeypatch.syspath_prepend(str(folder.parent))
+    files = pack(["shared_pipelines"]).files
+    assert files["shared_pipelines/both.py"] == b"PLACE = 'first'"
+    assert {"shared_pipelines/of_first.py", "shared_pipelines/of_second.py"} <= files.keys()
+
+
+def test_an_archive_is_read_back_as_it_was_packed(package: Path) -> None:
+    packed = pack(["shipped_pipelines"])
+    assert archive_of(packed.data, packed.fingerprint) == packed
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: data[:60] + b"x" + data[61:]]
+)
+def test_a_damaged_archive_is_not_read(package: Path, damage) -> None:
+    packed = pack(["shipped_pipelines"])
+    with pytest.raises(ValueError, match=r"it cannot be read as a zip|its fingerprint is"):
+        archive_of(damage(packed.data), packed.fingerprint)
+
+
+def test_an_archive_with_other_files_is_not_read(package: Path) -> None:
+    packed = pack(["shipped_pipelines"])
+    with pytest.raises(ValueError, match="its fingerprint is"):
+        archive_of(packed.data, "0" * 64)
+
+
+def test_equal_sources_have_equal_archives_whatever_their_times(package: Path) -> None:
+    first = pack(["shipped_pipelines"])
+    (package / "__init__.py").touch()
+    (package / "__pycache__" / "y.pyc").write_bytes(b"other")
+    assert pack(["shipped_pipelines"]) == first
+
+
+def test_an_edit_changes_the_fingerprint(package: Path) -> None:
+    first = pack(["shipped_pipelines"])
+    (package / "nested" / "query.sql").write_text("select 2")
+    assert pack(["shipped_pipelines"]).fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("module", ["no_such_pipeline", "sys"])
+def test_a_module_without_a_file_here_cannot_travel(module: str) -> None:
+    with pytest.raises(Misconfigured, match=f"the pipeline's module '{module}' is not on this machine"):
+        pack([module])
+
+
+def test_modules_inside_a_zip_on_the_path_have_the_archive_that_their_sources_have(package, single, monkeypatch):
+    names = [single, "shipped_pipelines"]
+    of_sources = pack(names)
+    travelled = package.parent / "travelled.zip"
+    travelled.write_bytes(of_sources.data)
+    for folder in (package.parent, package.parents[1] / "modules"):
+        monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(folder)])
+    with pytest.raises(Misconfigured):
+        pack(names)
+    monkeypatch.syspath_prepend(str(travelled))
+    assert pack(names) == of_sources
