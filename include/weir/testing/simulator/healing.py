@@ -6,7 +6,7 @@ published file may be damaged) is expressed by clears.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from weir.execution.run_state import CLOSE
@@ -21,6 +21,7 @@ from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.engine import Nature
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Partition
+from weir.testing.simulator.invariants.code import edits_of
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
 from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.invariants.snapshots import unfinished
@@ -29,7 +30,7 @@ from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.partitions import PLAIN
-from weir.topology.regions import PartitionId, region_compacted
+from weir.topology.regions import PartitionId, RegionId, region_compacted
 
 MOST_TRIES: Final = 400
 
@@ -267,10 +268,24 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
     for run in sorted(world.history.ledger.runs()):
         topology = epochs.topology_of(run)
         for region in topology.region_ids():
-            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__)
+            edits = _edits(world, run, region)
+            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__, edits)
             found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
             found |= _restored(world, run, topology.outputs(region))
     return found
+
+
+def _edits(world: World, run: str, region: RegionId) -> Mapping[str, int]:
+    """Return the edits of the one code of a region's task."""
+    history = world.history
+    ledger, topology = history.ledger, history.topology_of(run)
+    siblings = (each for each in topology.region_ids() if each.name == region.name)
+    there = [Partition(run, each) for sibling in siblings for each in topology.outputs(sibling)]
+    current = [each for each in there if each in ledger.current]
+    made = [each for each in current if not ledger.attempts[ledger.current[each].attempt].is_restored]
+    found = edits_of(history, run, region.name, made)
+    require("a_stage_has_one_code", [] if found is not None else [f"{region.name} of {run} has several codes"])
+    return found or {}
 
 
 def _restored(world: World, run: str, outputs: Iterable[PartitionId]) -> dict[Partition, str | None]:
