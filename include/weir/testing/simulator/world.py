@@ -54,7 +54,7 @@ class World:
             ledger=self.ledger,
             store=self.store,
             now=lambda: self.airflow.time,
-            new_uuid=lambda: uuid.UUID(int=next(numbers) << 80),
+            new_uuid=lambda: uuid.UUID(int=next(numbers) << 96),
             recovery=RecoverySettings(largest_plan=scene.largest_plan),
             expectations=EXPECTATIONS if self._suites is None else self._suites.name,
         )
