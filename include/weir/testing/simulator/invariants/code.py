@@ -38,6 +38,15 @@ def a_stage_has_one_code(history: History) -> Iterator[str]:
             yield f"the results of {name} of {run} are valid, and no code makes all of them: their edits are {found}"
 
 
+def a_run_that_counts_as_closed_has_one_code(history: History) -> Iterator[str]:
+    """After a commit, a run counts as closed only if one code has made each stage: later runs ask no more."""
+    ledger = history.ledger
+    for run in {row.run for row in ledger.new_commits if ledger.runs()[row.run].closed_at is not None}:
+        for partition in ledger.current:
+            if partition.run == run and ledger.behind(partition):
+                yield f"{run} counts as closed, and no code has made all of {partition.id.stage}"
+
+
 def edits_of(history: History, run: str, name: str, partitions: list[Partition]) -> Mapping[str, int] | None:
     """Return the edits that make all of a task's results of what these read; None if there are none."""
     ledger, made = history.ledger, history.engine.made

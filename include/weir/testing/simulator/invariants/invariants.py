@@ -20,6 +20,7 @@ from weir.testing.simulator.invariants.clears import (
 )
 from weir.testing.simulator.invariants.code import (
     a_commit_owes_the_clears_of_siblings_of_older_code,
+    a_run_that_counts_as_closed_has_one_code,
     a_stage_has_one_code,
     has_newer_code,
     is_of_older_code,
@@ -222,6 +223,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     what_is_called_lost_was_harmed,
     a_valid_result_is_what_its_inputs_give,
     a_stage_has_one_code,
+    a_run_that_counts_as_closed_has_one_code,
     no_older_code_commits_after_newer,
     what_weir_runs_again_runs_the_code_that_is_current,
     what_nobody_touched_has_the_code_of_its_run,
