@@ -209,7 +209,7 @@ def _spoil_source(world: World, event: Event) -> None:
 def _edit(world: World, event: Event) -> None:
     """Edit the function of a stage."""
     stages = [stage.name for stage in world.scene.flow.stages if stage.function]
-    world.airflow.edit(stages[event.number % len(stages)])
+    world.airflow.edit(stages[event.number % len(stages)], breaks=event.verb is Verb.BREAK)
 
 
 # Upkeep
@@ -374,6 +374,7 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.CHANGE: _change_source,
     Verb.SPOIL: _spoil_source,
     Verb.EDIT: _edit,
+    Verb.BREAK: _edit,
     Verb.COLLECT: collect,
     Verb.READ: _read,
     Verb.LEAVE: _stop_reading,

@@ -32,6 +32,7 @@ from weir.testing.fakes.task_ports import (
     answer_failure,
     run_task,
 )
+from weir.testing.simulator.engine import is_broken
 from weir.testing.simulator.process import Process, StageFailed
 from weir.topology.regions import region_compacted
 
@@ -162,10 +163,12 @@ class SimulatedAirflow(FakeAirflow):
         self.archives[archive.fingerprint] = dict(edits)
         return archive
 
-    def edit(self, stage: str) -> None:
-        """Edit the function of a stage, and deploy it."""
-        self.edits_before = self.edits
-        self.edits = {**self.edits, stage: self.edits.get(stage, 0) + 1}
+    def edit(self, stage: str, *, breaks: bool = False) -> None:
+        """Edit the function of a stage, and deploy it; it raises from now on if that breaks it."""
+        number = self.edits.get(stage, 0) + 1
+        while is_broken(number) is not breaks:
+            number += 1
+        self.edits_before, self.edits = self.edits, {**self.edits, stage: number}
 
     def _attempt(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         try:

@@ -83,6 +83,11 @@ def meaning_of(edit: int) -> int:
     return edit // 2
 
 
+def is_broken(edit: int) -> bool:
+    """Report whether a function raises since an edit."""
+    return edit % 4 == 3
+
+
 def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequence[str], edit: int = 0) -> str:
     """Return the content of a stage, whose inputs have the contents `read`, and whose function was edited so often."""
     content = sorted(read)
@@ -148,6 +153,8 @@ class _Computation(FakeEngine):
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
         self._made.edits[stage.name] = edit = self._edits.get(stage.name, 0)
+        if is_broken(edit):
+            raise StageFailed("the stage's function raises since its last edit")
         if stage.function == "":
             (content,) = read
         else:

@@ -58,6 +58,8 @@ class Verb(Enum):
     """A source reads other rows from now on."""
     EDIT = "edit"
     """The function of a stage is edited, and deployed."""
+    BREAK = "break"
+    """The function of a stage is edited, and raises until it is edited again."""
     SPOIL = "spoil"
     """A source reads bad rows from now on, until its rows change again."""
     COLLECT = "collect"
@@ -137,6 +139,9 @@ OLD: Final = "old"
 _OLD: Final = 0.12
 """The share of steps whose worker still has the code of before the last edit."""
 
+_BROKEN: Final = 0.15
+"""The share of edits after which the function raises; most often another one mends it."""
+
 _EDITED: Final = 0.5
 """The share of edits after which a person clears something."""
 
@@ -211,7 +216,7 @@ def with_edits(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
         replace(event, how=OLD) if event.verb is Verb.STEP and random.random() < _OLD else event for event in events
     ]
     for _ in range(random.choice([1, 1, 2, 2, 3, 4])):
-        edit = [Event(Verb.EDIT, random.randrange(100))]
+        edit = [Event(Verb.BREAK if random.random() < _BROKEN else Verb.EDIT, random.randrange(100))]
         if random.random() < _EDITED:
             edit += [Event(Verb.EDIT, edit[0].number)] if random.random() < _EDITED else []
             edit += [Event(Verb.CLEAR, random.randrange(100)), *(_event(random, Verb.STEP) for _ in range(2))]

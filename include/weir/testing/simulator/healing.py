@@ -18,7 +18,7 @@ from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.actions import FORK, Chore, collect, complete_savepoints, run_fork, upkeep_process
 from weir.testing.simulator.airflow import Api
-from weir.testing.simulator.engine import Nature
+from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Partition
 from weir.testing.simulator.invariants.code import edits_of
@@ -145,6 +145,25 @@ def _end_faults(world: World) -> None:
     world.airflow.deliver()
     for process in [each for each in world.suspended if each in world.airflow.owners.values()]:
         world.run(process, NO_FAULT)
+    _mend(world)
+
+
+def _mend(world: World) -> None:
+    """Mend the functions that raise, and clear what has failed with them, once."""
+    broken = {stage for stage, edit in world.airflow.edits.items() if is_broken(edit)}
+    for stage in sorted(broken):
+        world.airflow.edit(stage)
+    for task in list(world.airflow.tasks.values()):
+        if task.try_number and task.state != "success" and any(is_broken(each) for each in _last_edits(world, task)):
+            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+
+
+def _last_edits(world: World, task: FakeTask) -> Iterable[int]:
+    """Return the edits of the functions that the newest try of a task ran."""
+    run, region = run_key(world.airflow.flow.name, epoch_of(world.airflow.request(task).interval[0])), task.key
+    newest = world.history.ledger.newest(run, RegionId(region.task_id, max(region.map_index, 0)))
+    made = None if newest is None else world.engine.made.get(newest.id)
+    return () if made is None else made.edits.values()
 
 
 def _run_until_well(world: World) -> None:
