@@ -16,7 +16,7 @@ from weir.testing.simulator.healing import heal
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 from weir.testing.simulator.world import World
 
-SEEDS = 150
+SEEDS = 120
 """As many as two cores do in half a minute. They are the same each time; thousands of others are a soak."""
 
 SEEDS_OF_A_SOAK = 5000
