@@ -16,7 +16,7 @@ from weir.testing.simulator.healing import heal
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 from weir.testing.simulator.world import World
 
-SEEDS = 150
+SEEDS = 120
 """As many as two cores do in half a minute. They are the same each time; thousands of others are a soak."""
 
 SEEDS_OF_A_SOAK = 5000
@@ -47,6 +47,13 @@ def test_what_was_once_wrong_is_right(file):
     assert simulate(scene_from_text(text.splitlines()), events_from_text(text)) is None
 
 
+EDITED = """\
+dataflow failover=region consumers=if_changed tries=any largest_plan=1 modules=apart
+stage s0 x1 fine: source
+stage s1 x3 fine: blocking s0 by k
+stage s2 x1 fine: blocking s1
+"""
+
 TWO_STAGES = """\
 dataflow failover=region consumers=if_changed tries=any largest_plan=1
 stage s0 x1 fine: source
@@ -67,6 +74,21 @@ def test_the_heartbeat_of_a_suspended_process_stops_work_whose_input_has_changed
         world.close()
     assert (len(stopped) >= 3) is has_changed
     assert set(stopped) <= {"s1-set_s1", "s1"}
+
+
+@pytest.mark.parametrize(
+    ("then", "edits"), [("damage 2 folder\nclear 4", {0}), ("clear 2", {2}), ("break 1\nclear 2", {4})]
+)
+def test_a_stage_is_of_its_first_code_until_a_person_clears_a_subtask(then, edits):
+    """What is lost is made again as it was; a function that raises is mended, and cleared once."""
+    scene = scene_from_text(EDITED.splitlines())
+    world = World(scene)
+    for event in events_from_text("step 0\n" * 6 + "edit 1\nedit 1\n" + then):
+        apply(world, event)
+    heal(world)
+    world.close()
+    current = world.history.ledger.current.values()
+    assert {world.engine.made[each.attempt].edits["s1"] for each in current if each.stage == "s1"} == edits
 
 
 def test_a_seed_is_the_same_each_time():

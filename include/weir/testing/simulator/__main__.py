@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     if asked.replay is not None:
         return _replay(asked.replay)
-    shares = Shares(asked.stateful, asked.gated)
+    shares = Shares(asked.stateful, asked.gated, asked.edited)
     first, seeds = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
     swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most, shares=shares)
     for found in swept.findings:
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--most", type=int, default=5, help="stop after so many findings")
     parser.add_argument("--stateful", type=float, default=USUAL.stateful, help="the share of scenes that keep state")
     parser.add_argument("--gated", type=float, default=USUAL.gated, help="the share of scenes whose rows are checked")
+    parser.add_argument("--edited", type=float, default=USUAL.edited, help="the share of schedules that edit functions")
     parser.add_argument("--raw", action="store_true", help="do not shrink what is found")
     return parser
 

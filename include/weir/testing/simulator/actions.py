@@ -26,7 +26,7 @@ from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow
 from weir.testing.simulator.dataflows import rescaled
-from weir.testing.simulator.events import Event, Verb
+from weir.testing.simulator.events import OLD, Event, Verb
 from weir.testing.simulator.observer import require
 from weir.testing.simulator.process import NO_FAULT, Process, ProcessFault
 from weir.testing.simulator.store import Condition
@@ -51,7 +51,8 @@ def _step(world: World, event: Event) -> None:
     """Run a task instance in a new process."""
     ready = world.airflow.ready()
     if ready:
-        world.run(world.airflow.launch(ready[event.number % len(ready)]), event.fault)
+        launched = world.airflow.launch(ready[event.number % len(ready)], is_old=event.how == OLD)
+        world.run(launched, event.fault)
 
 
 def _resume(world: World, event: Event) -> None:
@@ -202,6 +203,15 @@ def _spoil_source(world: World, event: Event) -> None:
     world.content[stage] *= -1
 
 
+# Code
+
+
+def _edit(world: World, event: Event) -> None:
+    """Edit the function of a stage."""
+    stages = [stage.name for stage in world.scene.flow.stages if stage.function]
+    world.airflow.edit(stages[event.number % len(stages)], breaks=event.verb is Verb.BREAK)
+
+
 # Upkeep
 
 
@@ -312,8 +322,11 @@ def complete_savepoints(world: World) -> None:
 
 def run_fork(world: World) -> None:
     """From now on schedule the DAG of the fork."""
-    airflow = SimulatedAirflow(world.services, world.engine, replace(world.airflow.flow, name=FORK))
-    airflow.collects, airflow.strategy, airflow.time = False, world.airflow.strategy, world.airflow.time
+    before = world.airflow
+    airflow = SimulatedAirflow(world.services, world.engine, replace(before.flow, name=FORK))
+    airflow.collects, airflow.strategy, airflow.time = False, before.strategy, before.time
+    airflow.has_code, airflow.edits, airflow.archives = before.has_code, before.edits, before.archives
+    airflow.cleared = before.cleared
     world.airflow = airflow
 
 
@@ -360,6 +373,8 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.RESTORE: _undo_damage,
     Verb.CHANGE: _change_source,
     Verb.SPOIL: _spoil_source,
+    Verb.EDIT: _edit,
+    Verb.BREAK: _edit,
     Verb.COLLECT: collect,
     Verb.READ: _read,
     Verb.LEAVE: _stop_reading,

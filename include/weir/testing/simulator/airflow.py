@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from weir.code.archive import Archive
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
 from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, Internal, Retryable, WeirError
+from weir.execution.run_state import CLOSE
 from weir.formats.region_job import RegionReport
 from weir.retention.release import Deleted, release
 from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
+from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.fakes.task_ports import (
     FailedForGood,
@@ -28,7 +32,9 @@ from weir.testing.fakes.task_ports import (
     answer_failure,
     run_task,
 )
+from weir.testing.simulator.engine import is_broken
 from weir.testing.simulator.process import Process, StageFailed
+from weir.topology.regions import region_compacted
 
 
 class Api(Enum):
@@ -114,6 +120,15 @@ class SimulatedAirflow(FakeAirflow):
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.on_stop: Callable[[Begun], None] = lambda _begun: None
         self.marked: set[TaskKey] = set()
+        self.cleared: list[tuple[TaskKey, int]] = []
+        """What persons have cleared: task instances, and their newest tries then."""
+        self.has_code = False
+        self.edits: dict[str, int] = {}
+        """By stage, how often its function was edited."""
+        self.edits_before: dict[str, int] = {}
+        """The same before the last edit."""
+        self.archives: dict[str, dict[str, int]] = {}
+        """By fingerprint, the edits of an archive."""
 
     # Processes
 
@@ -124,18 +139,36 @@ class SimulatedAirflow(FakeAirflow):
         runnable = [task for task in active if task.state in states and self._upstream_done(task)]
         return sorted(runnable, key=lambda task: (task.not_before or self.time, task.key.run_id, task.key.task_id))
 
-    def launch(self, task: FakeTask) -> Process:
-        """Return a process for the next try of `task`; it has not begun."""
+    def launch(self, task: FakeTask, *, is_old: bool = False) -> Process:
+        """Return a process for the next try of `task`; it has not begun. An old worker has the code before the last."""
         if task.state != "up_for_reschedule":
             task.try_number += 1
         self.time = max(self.time + timedelta(seconds=1), task.not_before or self.time)
         task.state, task.not_before = "running", None
         task.runs.append(task.try_number)
         self.started += 1
-        request = self.request(task)
+        request = self._with_code(self.request(task), self.edits_before if is_old else self.edits)
         process = Process(self.started, lambda mine: self._attempt(mine, task, request))
         self.owners[task.key] = process
         return process
+
+    def _with_code(self, request: BeginRequest, edits: Mapping[str, int]) -> BeginRequest:
+        task = request.key.task_id
+        if not self.has_code or task == CLOSE.name or region_compacted(task) is not None:
+            return request
+        return replace(request, deployed=self._archive(edits))
+
+    def _archive(self, edits: Mapping[str, int]) -> Archive:
+        archive = archive_of_edits(self.flow, edits)
+        self.archives[archive.fingerprint] = dict(edits)
+        return archive
+
+    def edit(self, stage: str, *, breaks: bool = False) -> None:
+        """Edit the function of a stage, and deploy it; it raises from now on if that breaks it."""
+        number = self.edits.get(stage, 0) + 1
+        while is_broken(number) is not breaks:
+            number += 1
+        self.edits_before, self.edits = self.edits, {**self.edits, stage: number}
 
     def _attempt(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
         try:
@@ -272,6 +305,11 @@ class SimulatedAirflow(FakeAirflow):
             self.process.step(Retryable(refusal))
 
     # A person
+
+    def _clear(self, task: FakeTask) -> None:
+        """As a person does, which is noted."""
+        self.cleared.append((task.key, task.try_number))
+        super()._clear(task)
 
     def mark(self, task: FakeTask, state: str) -> None:
         """Mark a task instance; Airflow then ignores its process."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from weir.code.generation_rules import RepairCode
 from weir.dataflow import (
     Dataflow,
     Exchange,
@@ -52,6 +54,19 @@ COLLECTING: Final = 0.1
 """The share of scenes in which something is collected: these cost twice as much."""
 
 
+AS_IT_WAS: Final = 0.2
+"""The share of scenes in which a person's clears run the code that computed what is there."""
+
+
+class Modules(Enum):
+    """The modules that the functions of the stages are in."""
+
+    APART = "apart"
+    """Each stage has its own, so that an edit is other code for one stage."""
+    SHARED = "shared"
+    """All are in one, so that an edit is other code for all stages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The subject of a simulation: a dataflow, and the natures of its stages."""
@@ -61,6 +76,8 @@ class Scene:
     is_patient: bool
     """True if the restart strategy gives a task any number of tries."""
     largest_plan: float = 1.0
+    modules: Modules | None = None
+    """None: its tasks have no code, so that none can be edited."""
 
     @property
     def sources(self) -> list[str]:
@@ -85,10 +102,18 @@ class Scene:
     def __str__(self) -> str:
         tries = "any" if self.is_patient else "three"
         recovery = f"failover={self.flow.failover.value} consumers={self.flow.consumers.value}"
-        life = "".join(f" {name}={text.replace(' ', '_')}" for name, text in _life(self.flow).items() if text)
+        said = {**_life(self.flow), **self._code()}
+        life = "".join(f" {name}={text.replace(' ', '_')}" for name, text in said.items() if text)
         first = f"dataflow {recovery} tries={tries} largest_plan={self.largest_plan:g}{life}"
         stages = [stage for stage in self.flow.stages if stage.kind in (StageKind.SOURCE, StageKind.TRANSFORM)]
         return "\n".join([first, *(_described(stage, self.natures[stage.name]) for stage in stages)])
+
+    def _code(self) -> dict[str, str | None]:
+        repair = self.flow.repair_code
+        return {
+            "modules": self.modules and self.modules.value,
+            "repair_code": None if repair is RepairCode.NEWEST else repair.value,
+        }
 
 
 def random_scene(random: Random) -> Scene:
@@ -135,6 +160,23 @@ def stateful_scene(random: Random) -> Scene:
 def with_retained(random: Random, scene: Scene) -> Scene:
     """Return the same scene with a number of retained checkpoints; None is the default of 3."""
     return replace(scene, flow=replace(scene.flow, retained_checkpoints=random.choice([None, 1, 2])))
+
+
+def with_code(random: Random, scene: Scene) -> Scene:
+    """Return the same scene with functions that can be edited."""
+    repair = RepairCode.AS_IT_WAS if random.random() < AS_IT_WAS else RepairCode.NEWEST
+    return _with_modules(replace(scene, flow=replace(scene.flow, repair_code=repair)), random.choice(list(Modules)))
+
+
+def _with_modules(scene: Scene, modules: Modules) -> Scene:
+    flow = scene.flow
+    if modules is Modules.APART:
+        stages = [
+            replace(each, function=f"simulated_{each.name}:{each.name}") if each.function else each
+            for each in flow.stages
+        ]
+        flow = replace(flow, stages=stages)
+    return replace(scene, flow=flow, modules=modules)
 
 
 def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
@@ -267,7 +309,10 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
     if "retained_checkpoints" in said:
         flow = replace(flow, retained_checkpoints=int(said["retained_checkpoints"]))
-    return Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
+    if "repair_code" in said:
+        flow = replace(flow, repair_code=RepairCode(said["repair_code"]))
+    scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
+    return _with_modules(scene, Modules(said["modules"])) if "modules" in said else scene
 
 
 def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], more: list[str]) -> Stage:

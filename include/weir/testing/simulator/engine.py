@@ -72,17 +72,32 @@ class Made:
 
     contents: dict[str, str] = field(default_factory=dict)
     own: dict[str, object] = field(default_factory=dict)
+    edits: dict[str, int] = field(default_factory=dict)
+    """By stage, the number of edits of the function that has run."""
+    has_failed: bool = False
+    """True if the function has raised."""
 
 
-def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequence[str]) -> str:
-    """Return the content of a stage, whose inputs have the contents `read`."""
+def meaning_of(edit: int) -> int:
+    """Return what an edit comes to: every second one changes the code of a function, and not what it gives."""
+    return edit // 2
+
+
+def is_broken(edit: int) -> bool:
+    """Report whether a function raises since an edit."""
+    return edit % 4 == 3
+
+
+def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequence[str], edit: int = 0) -> str:
+    """Return the content of a stage, whose inputs have the contents `read`, and whose function was edited so often."""
     content = sorted(read)
     if nature is Nature.COARSE and read:
         content = [str(sum(int(each[3:5], 16) for each in read) % 2)]
     has_bad = isinstance(own, int) and own < 0
     if nature is not Nature.COARSE:  # which leaves bad rows out
         has_bad |= any(is_bad(each) for each in read)
-    return content_from(json.dumps([stage, subtask, own, content]), is_bad=has_bad)
+    code = [meaning_of(edit)] if meaning_of(edit) else []
+    return content_from(json.dumps([stage, subtask, own, content, *code]), is_bad=has_bad)
 
 
 class WrongTallies(Exception):
@@ -108,11 +123,15 @@ class SimulatedEngine:
 
     def run(self, job: SparkJob, during: Callable[[], None] = lambda: None) -> RegionReport:
         """Read all inputs, call `during`, then write all outputs. Raises StageFailed."""
-        self.made[job.attempt] = Made()
+        made = self.made[job.attempt] = Made()
         try:
             return _Computation(self._store, self._world, self, job.attempt).run(job, during)
         except (WeirError, OSError, ValueError) as error:
+            made.has_failed = True
             raise StageFailed(f"cannot read or write: {error}") from error
+        except StageFailed:
+            made.has_failed = True
+            raise
 
 
 class _Computation(FakeEngine):
@@ -133,10 +152,13 @@ class _Computation(FakeEngine):
         nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
+        self._made.edits[stage.name] = edit = self._edits.get(stage.name, 0)
+        if is_broken(edit):
+            raise StageFailed("the stage's function raises since its last edit")
         if stage.function == "":
             (content,) = read
         else:
-            content = content_of(stage.name, stage.subtask, nature, self._made.own[stage.name], read)
+            content = content_of(stage.name, stage.subtask, nature, self._made.own[stage.name], read, edit)
         self._note(stage, content)
         return content
 
@@ -148,7 +170,9 @@ class _Computation(FakeEngine):
         content = super()._resumed(stage)
         if stage.resume is not None:
             # Whatever that attempt had made it of, it is made of now.
-            self._made.own |= self._engine.made[stage.resume.attempt].own
+            before = self._engine.made[stage.resume.attempt]
+            self._made.own |= before.own
+            self._made.edits |= before.edits
         self._note(stage, content)
         return content
 

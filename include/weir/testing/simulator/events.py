@@ -6,7 +6,7 @@ Invariant: an event is self-contained; in another world it does the nearest thin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 from typing import Final
@@ -18,7 +18,8 @@ class Verb(Enum):
     """The kind of an event; its `number` selects the target among those that there are, modulo their count."""
 
     STEP = "step"
-    """A task instance that may run is run by a new process."""
+    """A task instance that may run is run by a new process; its worker may still have the `old` code of before the last
+    edit."""
     RESUME = "resume"
     """A suspended process is resumed."""
     BEAT = "beat"
@@ -55,6 +56,10 @@ class Verb(Enum):
     """The damage of a file is undone."""
     CHANGE = "change"
     """A source reads other rows from now on."""
+    EDIT = "edit"
+    """The function of a stage is edited, and deployed."""
+    BREAK = "break"
+    """The function of a stage is edited, and raises until it is edited again."""
     SPOIL = "spoil"
     """A source reads bad rows from now on, until its rows change again."""
     COLLECT = "collect"
@@ -130,6 +135,16 @@ _GOES_BACK: Final = 0.5
 _MENDED: Final = 0.7
 """The share of bad sources whose rows are repaired before a person reacts."""
 
+OLD: Final = "old"
+_OLD: Final = 0.12
+"""The share of steps whose worker still has the code of before the last edit."""
+
+_BROKEN: Final = 0.15
+"""The share of edits after which the function raises; most often another one mends it."""
+
+_EDITED: Final = 0.5
+"""The share of edits after which a person clears something."""
+
 _BEATS: Final = 0.5
 """The share of suspended processes that take a heartbeat before they are resumed."""
 
@@ -192,6 +207,21 @@ def with_bad_rows(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
         spoilt = [Event(Verb.SPOIL, number), *(_event(random, Verb.STEP) for _ in steps)]
         at = random.randrange(len(found) // 2 + 1)
         found[at:at] = [*spoilt, *([Event(Verb.CHANGE, number)] if random.random() < _MENDED else [])]
+    return tuple(found)
+
+
+def with_edits(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with edits of functions, at any time; a person may clear something then."""
+    found = [
+        replace(event, how=OLD) if event.verb is Verb.STEP and random.random() < _OLD else event for event in events
+    ]
+    for _ in range(random.choice([1, 1, 2, 2, 3, 4])):
+        edit = [Event(Verb.BREAK if random.random() < _BROKEN else Verb.EDIT, random.randrange(100))]
+        if random.random() < _EDITED:
+            edit += [Event(Verb.EDIT, edit[0].number)] if random.random() < _EDITED else []
+            edit += [Event(Verb.CLEAR, random.randrange(100)), *(_event(random, Verb.STEP) for _ in range(2))]
+        at = random.randrange(len(found) + 1)
+        found[at:at] = edit
     return tuple(found)
 
 

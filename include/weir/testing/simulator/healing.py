@@ -6,7 +6,7 @@ published file may be damaged) is expressed by clears.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from weir.execution.run_state import CLOSE
@@ -18,9 +18,10 @@ from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.actions import FORK, Chore, collect, complete_savepoints, run_fork, upkeep_process
 from weir.testing.simulator.airflow import Api
-from weir.testing.simulator.engine import Nature
+from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Partition
+from weir.testing.simulator.invariants.code import edits_of
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
 from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.invariants.snapshots import unfinished
@@ -29,7 +30,7 @@ from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.partitions import PLAIN
-from weir.topology.regions import PartitionId, region_compacted
+from weir.topology.regions import PartitionId, RegionId, region_compacted
 
 MOST_TRIES: Final = 400
 
@@ -144,6 +145,25 @@ def _end_faults(world: World) -> None:
     world.airflow.deliver()
     for process in [each for each in world.suspended if each in world.airflow.owners.values()]:
         world.run(process, NO_FAULT)
+    _mend(world)
+
+
+def _mend(world: World) -> None:
+    """Mend the functions that raise, and clear what has failed with them, once."""
+    broken = {stage for stage, edit in world.airflow.edits.items() if is_broken(edit)}
+    for stage in sorted(broken):
+        world.airflow.edit(stage)
+    for task in list(world.airflow.tasks.values()):
+        if task.try_number and task.state != "success" and any(is_broken(each) for each in _last_edits(world, task)):
+            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+
+
+def _last_edits(world: World, task: FakeTask) -> Iterable[int]:
+    """Return the edits of the functions that the newest try of a task ran."""
+    run, region = run_key(world.airflow.flow.name, epoch_of(world.airflow.request(task).interval[0])), task.key
+    newest = world.history.ledger.newest(run, RegionId(region.task_id, max(region.map_index, 0)))
+    made = None if newest is None else world.engine.made.get(newest.id)
+    return () if made is None else made.edits.values()
 
 
 def _run_until_well(world: World) -> None:
@@ -267,10 +287,24 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
     for run in sorted(world.history.ledger.runs()):
         topology = epochs.topology_of(run)
         for region in topology.region_ids():
-            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__)
+            edits = _edits(world, run, region)
+            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__, edits)
             found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
             found |= _restored(world, run, topology.outputs(region))
     return found
+
+
+def _edits(world: World, run: str, region: RegionId) -> Mapping[str, int]:
+    """Return the edits of the one code of a region's task."""
+    history = world.history
+    ledger, topology = history.ledger, history.topology_of(run)
+    siblings = (each for each in topology.region_ids() if each.name == region.name)
+    there = [Partition(run, each) for sibling in siblings for each in topology.outputs(sibling)]
+    current = [each for each in there if each in ledger.current]
+    made = [each for each in current if not ledger.attempts[ledger.current[each].attempt].is_restored]
+    found = edits_of(history, run, region.name, made)
+    require("a_stage_has_one_code", [] if found is not None else [f"{region.name} of {run} has several codes"])
+    return found or {}
 
 
 def _restored(world: World, run: str, outputs: Iterable[PartitionId]) -> dict[Partition, str | None]:

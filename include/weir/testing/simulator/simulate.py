@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
@@ -19,8 +19,24 @@ from random import Random
 from typing import Final
 
 from weir.testing.simulator.actions import apply
-from weir.testing.simulator.dataflows import Scene, gated_scene, random_scene, stateful_scene, with_retained
-from weir.testing.simulator.events import Event, events_to_text, random_events, with_bad_rows, with_beats, with_runs
+from weir.testing.simulator.dataflows import (
+    Scene,
+    gated_scene,
+    random_scene,
+    stateful_scene,
+    with_code,
+    with_retained,
+)
+from weir.testing.simulator.events import (
+    OLD,
+    Event,
+    events_to_text,
+    random_events,
+    with_bad_rows,
+    with_beats,
+    with_edits,
+    with_runs,
+)
 from weir.testing.simulator.healing import heal
 from weir.testing.simulator.observer import Broken, NeedsARestore
 from weir.testing.simulator.process import NO_FAULT
@@ -38,10 +54,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of scenes that keep state, which cost several times as much, and of gated ones."""
+    """The shares of scenes that keep state, which cost several times as much, of gated ones, and of edited code."""
 
     stateful: float = 0.03
     gated: float = 0.1
+    edited: float = 0.4
 
 
 USUAL: Final = Shares()
@@ -56,6 +73,9 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
     if random.random() < shares.gated and not scene.collects:
         scene, events = gated_scene(random, scene), with_bad_rows(random, events)
     scene = with_retained(random, scene) if scene.keeps_state else scene
+    scene = with_code(random, scene)
+    if random.random() < shares.edited:
+        events = with_edits(random, events)
     return scene, with_beats(random, events)
 
 
@@ -175,6 +195,8 @@ def _simplified(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
 
 
 def _simpler(event: Event) -> Iterator[Event]:
+    if event.how == OLD:
+        yield replace(event, how="")
     if event.fault != NO_FAULT:
         yield Event(event.verb, event.number, event.how)
     if event.number:
@@ -202,7 +224,9 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Share
 
 
 def _as(shares: Shares) -> str:
-    return "" if shares == USUAL else f" --stateful {shares.stateful:g} --gated {shares.gated:g}"
+    if shares == USUAL:
+        return ""
+    return f" --stateful {shares.stateful:g} --gated {shares.gated:g} --edited {shares.edited:g}"
 
 
 def _breaks(scene: Scene, events: Sequence[Event], invariant: str) -> bool:

@@ -54,17 +54,19 @@ class World:
             ledger=self.ledger,
             store=self.store,
             now=lambda: self.airflow.time,
-            new_uuid=lambda: uuid.UUID(int=next(numbers) << 80),
+            new_uuid=lambda: uuid.UUID(int=next(numbers) << 96),
             recovery=RecoverySettings(largest_plan=scene.largest_plan),
             expectations=EXPECTATIONS if self._suites is None else self._suites.name,
         )
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(self.services, self.engine, scene.flow)
         self.airflow.on_answer, self.airflow.collects = self._airflow_answered, scene.collects
+        self.airflow.has_code = scene.modules is not None
         self.airflow.strategy = PATIENT if scene.is_patient else self.airflow.strategy
         self.history = History(
             self.ledger.connection, Topology(scene.flow), self.engine, self.files.data, lambda: self.airflow.time
         )
+        self.history.cleared, self.history.archives = self.airflow.cleared, self.airflow.archives
         self.observer = Observer(self.history)
         self.airflow.on_stop = self.observer.attempt_stopped
         self.suspended: list[Process] = []

@@ -7,10 +7,11 @@ from the code that is tested.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from weir.coordination.airflow import ClearAnswer
+from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.formats.paths import manifest_path
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
@@ -52,6 +53,10 @@ class History:
         """The DagRuns that were deleted and created again under their names."""
         self.state_files: dict[str, tuple[str, ...]] = {}
         """By folder of a result of keyed state, the data files that its manifest names."""
+        self.cleared: Sequence[tuple[TaskKey, int]] = ()
+        """What persons have cleared: task instances, and their newest tries then."""
+        self.archives: Mapping[str, Mapping[str, int]] = {}
+        """By fingerprint of an archive, the edits of functions by stage."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from weir.topology.regions import PartitionId, RegionId
@@ -26,6 +26,12 @@ class Attempt(NamedTuple):
     ended_at: str | None
     origin: str
     lineage: int
+    task_id: str
+    map_index: int
+    failure: str | None
+    code: str | None
+    archive: str | None
+    generation: int | None
 
     @property
     def is_restored(self) -> bool:
@@ -52,6 +58,12 @@ class Result(NamedTuple):
     fault: str | None
     folder: str
     digest: str
+    versions: str | None
+
+    @property
+    def known_versions(self) -> frozenset[str]:
+        """Return the versions of code that are known to make it."""
+        return frozenset(json.loads(self.versions or "null") or ["unrecorded"])
 
     @property
     def partition(self) -> Partition:
@@ -127,11 +139,22 @@ class Lease(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A run, and since when it is closed."""
+    """A run, since when it is closed, its DagRun, and the archive that it is pinned to."""
 
     id: str
     created_at: str
     closed_at: str | None
+    run_id: str
+    archive: str | None
+
+
+class StoredArchive(NamedTuple):
+    """An archive of code in the store."""
+
+    dataflow: str
+    fingerprint: str
+    path: str
+    deleting_at: str | None
 
 
 class LedgerView:
@@ -155,6 +178,7 @@ class LedgerView:
         """The holders and results of all leases ever: a lease that is renewed is no new one."""
         self._forget_news()
         self._valid: dict[Partition, bool] = {}
+        self._behind: dict[tuple[str, str], tuple[Partition, ...]] = {}
 
     def _forget_news(self) -> None:
         self.before: dict[str, Attempt] = self.attempts
@@ -203,7 +227,7 @@ class LedgerView:
             self.newly_released = [row for row in moved if row.state == "released"]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}
-            self._valid = {}
+            self._valid, self._behind = {}, dict(self._stages_of_several_codes())
 
     def _read_others(self) -> None:
         clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "owed_clear"))}
@@ -244,9 +268,35 @@ class LedgerView:
             self._valid[partition] = (
                 result is not None
                 and result.state != "quarantined"
+                and not self.behind(partition)
                 and all(self.holds(read) for read in self.reads.get(result.attempt, ()))
             )
         return self._valid[partition]
+
+    def is_valid_alone(self, partition: Partition) -> bool:
+        """Report whether the current result is valid, or will be when other subtasks have caught up with its code."""
+        result = self.current.get(partition)
+        return (
+            result is not None
+            and result.state != "quarantined"
+            and partition not in self.behind(partition)
+            and all(self.holds(read) for read in self.reads.get(result.attempt, ()))
+        )
+
+    def behind(self, partition: Partition) -> tuple[Partition, ...]:
+        """Return the results of a partition's stage that no code of the newest has made, if no code made all of it."""
+        return self._behind.get((partition.run, partition.id.stage), ())
+
+    def _stages_of_several_codes(self) -> Iterator[tuple[tuple[str, str], tuple[Partition, ...]]]:
+        """Yield the stages of runs that no version of code has made, with the results of older code."""
+        stages: dict[tuple[str, str], list[Result]] = {}
+        for result in self.current.values():
+            stages.setdefault((result.run, result.stage), []).append(result)
+        for stage, found in stages.items():
+            if not frozenset.intersection(*(each.known_versions for each in found)):
+                newest = max(found, key=lambda each: (self.attempts[each.attempt].generation or 0, each.id))
+                version = self.attempts[newest.attempt].code or min(newest.known_versions)
+                yield stage, tuple(each.partition for each in found if version not in each.known_versions)
 
     def holds(self, read: Read) -> bool:
         """Report whether an input is valid now, and the same."""

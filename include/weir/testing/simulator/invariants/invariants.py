@@ -18,6 +18,17 @@ from weir.testing.simulator.invariants.clears import (
     a_clear_is_settled_when_airflow_has_followed,
     a_commit_records_the_clears_that_follow_from_it,
 )
+from weir.testing.simulator.invariants.code import (
+    a_commit_owes_the_clears_of_siblings_of_older_code,
+    a_run_that_counts_as_closed_has_one_code,
+    a_stage_has_one_code,
+    has_newer_code,
+    is_of_older_code,
+    no_older_code_commits_after_newer,
+    the_archives_of_all_attempts_are_there,
+    what_nobody_touched_has_the_code_of_its_run,
+    what_weir_runs_again_runs_the_code_that_is_current,
+)
 from weir.testing.simulator.invariants.gates import (
     nothing_bad_passes_a_gate,
     only_suspected_inputs_are_quarantined,
@@ -123,6 +134,8 @@ def why_not_stopped(history: History, begun: Begun) -> Iterator[str]:
         is_other = found.attempt != read.attempt and history.restarts_consumers(read.stage)
         if is_other or (partition, read.attempt) in damaged:
             return
+    if has_newer_code(history, ledger.attempts[begun.attempt.id]):
+        return
     yield f"{begun.attempt.id} of {begun.attempt.region} is stopped, and all that it reads is as it was"
 
 
@@ -160,15 +173,18 @@ def a_valid_result_is_what_its_inputs_give(history: History) -> Iterator[str]:
 
 
 def _again(history: History, partition: Partition, result: Result) -> str | None:
-    return recomputed(history, partition, history.engine.made[result.attempt].own)[result.stage]
+    made = history.engine.made[result.attempt]
+    return recomputed(history, partition, made.own, made.edits)[result.stage]
 
 
 def a_clear_has_a_cause(history: History) -> Iterator[str]:
     """Invariant 5: a region that need not run again is not cleared."""
     for clear in history.ledger.new_clears:
-        if clear.failover is None and not _reads_something_else(history, clear):
+        if clear.failover is not None or is_of_older_code(history, clear.run_region):
+            continue
+        if not _reads_something_else(history, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"
-        if clear.failover is None and history.strategy is FailoverStrategy.INDIVIDUAL:
+        if history.strategy is FailoverStrategy.INDIVIDUAL:
             yield f"Weir clears {clear.region}[{clear.subtask}] by itself, though failover is individual"
 
 
@@ -206,6 +222,13 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     only_finished_and_valid_inputs_are_read,
     what_is_called_lost_was_harmed,
     a_valid_result_is_what_its_inputs_give,
+    a_stage_has_one_code,
+    a_run_that_counts_as_closed_has_one_code,
+    no_older_code_commits_after_newer,
+    what_weir_runs_again_runs_the_code_that_is_current,
+    what_nobody_touched_has_the_code_of_its_run,
+    the_archives_of_all_attempts_are_there,
+    a_commit_owes_the_clears_of_siblings_of_older_code,
     a_clear_has_a_cause,
     a_commit_records_the_clears_that_follow_from_it,
     a_clear_is_settled_when_airflow_has_followed,

@@ -5,7 +5,7 @@ Invariant: the regions that must run again are derived from the ledger's tables,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from weir.dataflow.dataflow import FailoverStrategy
@@ -86,10 +86,10 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
         where = open_regions.pop()
         if where != failed and kinds.get(where) == JOINED and not _is_yet_to_come(history, failover, where):
             continue
-        for partition in history.epochs.inputs_of(where):
+        for partition in _with_siblings(history, history.epochs.inputs_of(where)):
             producer = history.epochs.producer(partition)
-            is_good = ledger.is_good(partition) or (
-                ledger.is_valid(partition) and history.is_back(ledger.current[partition])
+            is_good = ledger.is_valid_alone(partition) and (
+                ledger.current[partition].state == "finished" or history.is_back(ledger.current[partition])
             )
             if (
                 producer in found
@@ -104,10 +104,18 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
     return found
 
 
+def _with_siblings(history: History, partitions: Iterable[Partition]) -> Iterator[Partition]:
+    """Yield partitions, and those of their stages that older code has made."""
+    for partition in partitions:
+        yield partition
+        yield from history.ledger.behind(partition)
+
+
 def _has_served(history: History, where: RunRegion, partition: Partition) -> bool:
     """Report whether a released result is not missing: the closing task does not read it."""
-    sinks = history.topology_of(partition.run).sinks
-    return where[1] == CLOSE and partition.id.stage not in sinks and history.ledger.is_done(partition)
+    sinks, ledger = history.topology_of(partition.run).sinks, history.ledger
+    is_done = ledger.is_valid_alone(partition) and ledger.current[partition].state in ("finished", "released")
+    return where[1] == CLOSE and partition.id.stage not in sinks and is_done
 
 
 def _lost_to(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
@@ -140,6 +148,8 @@ def _is_suspended(history: History, partition: Partition) -> bool:
 
 def _waits(history: History, ledger: LedgerView, partition: Partition) -> bool:
     result = ledger.current.get(partition)
+    if any(ledger.is_running(*history.epochs.producer(each)) for each in ledger.behind(partition)):
+        return True
     for read in () if result is None else ledger.reads.get(result.attempt, ()):
         if not ledger.holds(read):
             producer = history.epochs.producer(read.partition)

@@ -34,21 +34,32 @@ Content = Callable[[Partition], str | None]
 UNKNOWN: Final = object()
 
 
-def recomputed(history: History, partition: Partition, own: Mapping[str, object]) -> Mapping[str, str | None]:
-    """Recompute the region of `partition` from the current inputs; return its contents by stage."""
+def recomputed(
+    history: History, partition: Partition, own: Mapping[str, object], edits: Mapping[str, int]
+) -> Mapping[str, str | None]:
+    """Recompute the region of `partition` from the current inputs, by these edits; return its contents by stage."""
 
     def content(read: Partition) -> str:
         current = history.ledger.current[read]
         return history.engine.made[current.attempt].contents[current.stage]
 
     natures = history.engine.natures
-    return contents_of(history.epochs, history.epochs.producer(partition), natures, lambda stage: own[stage], content)
+    where = history.epochs.producer(partition)
+    return contents_of(history.epochs, where, natures, lambda stage: own[stage], content, edits)
 
 
 def contents_of(
-    epochs: Epochs, where: RunRegion, natures: Mapping[str, Nature], own: Callable[[str], object], content: Content
+    epochs: Epochs,
+    where: RunRegion,
+    natures: Mapping[str, Nature],
+    own: Callable[[str], object],
+    content: Content,
+    edits: Mapping[str, int],
 ) -> dict[str, str | None]:
-    """Compute the contents of a region's stages; `own` is what a stage's content follows from besides its inputs."""
+    """Compute the contents of a region's stages; `own` is what a stage's content follows from besides its inputs.
+
+    `edits` are the numbers of edits of the functions, by stage.
+    """
     found: dict[str, str | None] = {}
     kept: dict[str, _StateBefore] = {}
     for stage in epochs.topology_of(where[0]).stages_of(where[1].name):
@@ -61,7 +72,8 @@ def contents_of(
         if made_of is UNKNOWN or len(known) < len(read):
             found[stage.name] = None
         elif stage.function:
-            found[stage.name] = content_of(stage.name, where[1].subtask, nature, made_of, known)
+            edit = edits.get(stage.name, 0)
+            found[stage.name] = content_of(stage.name, where[1].subtask, nature, made_of, known, edit)
         else:
             (found[stage.name],) = known
     return found
