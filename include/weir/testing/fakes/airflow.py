@@ -51,7 +51,7 @@ class FakeAirflow:
         self.coordinator = Coordinator(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
         self.deployed: Archive | None = None
-        """The code that the tasks' processes have."""
+        """The code that the processes of tasks have; None: they record none."""
         self.tasks: dict[TaskKey, FakeTask] = {}
         self.clear_numbers: dict[str, int] = {}
         self.queued: set[str] = set()
@@ -65,7 +65,6 @@ class FakeAirflow:
         self.collects = True
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
-        """The code that the processes of tasks have; None: they record none."""
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
 
