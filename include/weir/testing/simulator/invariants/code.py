@@ -64,10 +64,14 @@ def _meanings(edits: Mapping[str, int]) -> frozenset[tuple[str, int]]:
 
 
 def _explains(history: History, edits: Mapping[str, int], partitions: list[Partition]) -> bool:
+    """Report whether a code gives all of these results, with the rows of sources as some try of each had read them."""
+    ledger, made = history.ledger, history.engine.made
     for each in partitions:
-        result = history.ledger.current[each]
-        made = history.engine.made[result.attempt]
-        if recomputed(history, each, made.own, edits)[result.stage] != made.contents[result.stage]:
+        result = ledger.current[each]
+        where, stage = ledger.attempts[result.attempt].run_region, result.stage
+        tries = [made[row.id] for row in ledger.attempts.values() if row.run_region == where and row.id in made]
+        owns = [one.own for one in tries if stage in one.contents]
+        if all(recomputed(history, each, own, edits)[stage] != made[result.attempt].contents[stage] for own in owns):
             return False
     return True
 
