@@ -67,8 +67,6 @@ class Archives:
     def __init__(self, services: Services, dataflow: str, deployed: Archive) -> None:
         self._services, self._dataflow = services, dataflow
         self.deployed = deployed
-        self.deployed_version = ""
-        """That of the functions of the region for which code was chosen last."""
         self._known = {deployed.fingerprint: deployed}
         self._stored: dict[str, str] = {}
 
@@ -84,15 +82,16 @@ class Archives:
         self._services.store.create(path, self._known[fingerprint].data)
         return path
 
-    def present(self, code: CodeToRun) -> CodeToRun:
+    def present(self, code: CodeToRun, deployed: str) -> CodeToRun:
         """Return code whose archive is in the store: as given, or the same version in a new file.
 
-        Raises Misconfigured where its file is gone and this process has another version, and Retryable.
+        `deployed` is the version of the task's code in the deployed archive. Raises Misconfigured where
+        its file is gone and this process has another version, and Retryable.
         """
         try:
             self._services.store.size(code.path)
         except NotFound as error:
-            archive = self.deployed.fingerprint if code.version == self.deployed_version else code.archive
+            archive = self.deployed.fingerprint if code.version == deployed else code.archive
             if archive in self._known:
                 return replace(code, archive=archive, path=self._store(archive))
             raise _lost(code.archive, error) from error
@@ -178,7 +177,6 @@ def choose_code(
     """
     functions = functions_of(topology, region.name)
     deployed = Code(archives.version(session, archives.deployed.fingerprint, functions), archives.deployed.fingerprint)
-    archives.deployed_version = deployed.version
     pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
     known = generations_of(session, run.id, {region.name})
     cause, repair = _cause(origin, older), run.dataflow.repair_code

@@ -144,7 +144,7 @@ def _with_present_archive(services: Services, archives: Archives, registered: Re
     attempt = registered.attempt
     if attempt.code is None:
         return registered
-    code = archives.present(attempt.code)
+    code = archives.present(attempt.code, attempt.deployed)
     if code == attempt.code:
         return registered
     with services.ledger.transaction(registered.run.dataflow.name) as session:
