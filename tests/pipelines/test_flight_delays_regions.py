@@ -17,6 +17,7 @@ from weir.dataflow import Dataflow
 from weir.dataflow.stage import ExchangeKind, ResolveContext
 from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
+from weir.testing.fakes.jobs import Jobs
 from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology
 from weir_spark.region.region import run
 
@@ -78,6 +79,7 @@ class LocalRun:
             stages=tuple(self._stage(stage.name, region, attempt) for stage in self.topology.stages_of(region.name)),
             parameters=dict(self.flow.parameters),
             spark_conf={"spark.sql.shuffle.partitions": "2"},
+            code=Jobs(self.store).code(*(stage.function for stage in self.flow.stages)),
         )
 
     def _stage(self, name: str, region: RegionId, attempt: str) -> StageToRun:

@@ -27,6 +27,7 @@ from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, Stage
 from weir.reading import state_files as state_rows
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.store.store import Store
+from weir.testing.fakes.jobs import Jobs
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region.region import run
@@ -123,6 +124,7 @@ class OneRegion:
             stages=tuple(self._stage(name, epoch) for name in stages),
             parameters={},
             spark_conf={"spark.sql.shuffle.partitions": "1"},
+            code=Jobs(self.store).code(*(self.flow.stage(name).function for name in stages)),
         )
         reports = {each.stage: each for each in run(job, self.spark, self.store, log=lambda _line: None).outputs}
         for name in reports.keys() & self.kept.keys():
