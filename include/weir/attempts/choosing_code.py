@@ -91,6 +91,7 @@ class Archives:
         try:
             self._services.store.size(code.path)
         except NotFound as error:
+            self._services.store_id()  # on an unmounted disk everything seems missing
             archive = self.deployed.fingerprint if code.version == deployed else code.archive
             if archive in self._known:
                 return replace(code, archive=archive, path=self._store(archive))
@@ -108,6 +109,7 @@ class Archives:
             try:
                 return archive_of(self._services.store.read(needed.path), needed.fingerprint)
             except (NotFound, ValueError) as error:
+                self._services.store_id()  # on an unmounted disk everything seems missing
                 found = error
         raise _lost(needed.fingerprint, found)
 
@@ -136,8 +138,9 @@ class Archives:
 def _lost(fingerprint: str, why: object) -> Misconfigured:
     return Misconfigured(
         f"the code of the task in this run (archive {fingerprint[:16]}) is lost: {why}. Clear one of its subtasks in "
-        "Airflow, which runs the whole stage with the code that is deployed. If none has begun yet, type `weir run "
-        "adopt RUN`: it pins the run to the code that is deployed, and computes all of it again"
+        'Airflow (in a dataflow with repair_code="as_it_was": `weir plan RUN --lost RESULT --code newest --apply`), '
+        "which runs the whole stage with the code that is deployed. If none has begun yet, type `weir run adopt RUN`: "
+        "it pins the run to the code that is deployed, and computes all of it again"
     )
 
 
@@ -170,8 +173,11 @@ def choose_code(
     region: RegionId,
     origin: Origin,
     older: Sequence[AttemptRow],
+    max_tries: int,
 ) -> ChosenCode:
     """Choose the code of a try of a region; `older` are its earlier tries, oldest first.
+
+    `max_tries` is that of its task instance, which Airflow raises where it clears one that is not running.
 
     Raises ArchiveNeeded, and Misconfigured where the code lacks a function of the pinned dataflow.
     """
@@ -179,16 +185,16 @@ def choose_code(
     deployed = Code(archives.version(session, archives.deployed.fingerprint, functions), archives.deployed.fingerprint)
     pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
     known = generations_of(session, run.id, {region.name})
-    cause, repair = _cause(origin, older), run.dataflow.repair_code
+    cause, repair = _cause(origin, older, max_tries), run.dataflow.repair_code
     if origin is Origin.CLEARED_BY_WEIR and is_cleared_for_newest(session, run.id, region, older[-1].try_number):
         cause, repair = Cause.BY_PERSON, RepairCode.NEWEST
     task = TaskCode(
         opened=_newest(known),
         current=_newest([each for each in known if each.is_current]),
-        repeated=_of_row(older[-1]) if origin is Origin.RETRY else None,
+        repeated=_of_row(older[-1]) if origin is Origin.RETRY or cause is Cause.PERHAPS_BY_PERSON else None,
         inherited=deployed if known else _inherited(session, archives, run, topology, region.name, pinned, functions),
         done=subtasks_done(session, run.id, [stage.name for stage in topology.stages_of(region.name)])
-        if cause is Cause.OWN_FAILURE
+        if cause is Cause.OWN_FAILURE or repair is RepairCode.AS_IT_WAS
         else 0,
         subtasks=topology.region(region.name).parallelism,
     )
@@ -230,7 +236,7 @@ def _require_functions(files: Mapping[str, bytes], functions: Sequence[str], reg
         raise Misconfigured(
             f"the run is pinned to a dataflow in which {region.name} calls {', '.join(missing)}, which the deployed "
             "code does not have: deploy it, or move the run to the present dataflow by `weir run adopt RUN`. Nothing "
-            "was computed"
+            f"of {region.name} was computed"
         )
 
 
@@ -245,12 +251,10 @@ def _inherited(
 ) -> Code:
     """Return the code of a task that has not begun: that of the run, or of the newest generation of one upstream."""
     above = generations_of(session, run.id, _upstream(topology, region))
-    first_seen: dict[str, TaskGeneration] = {}
-    for each in sorted(above, key=lambda each: each.began_at):
-        first_seen.setdefault(each.generation.code.archive, each)
-    present = {each.region: each.generation.code.archive for each in above if each.is_current}
-    newer = [archive for archive in present.values() if archive != pinned]
-    archive = max(newer, key=lambda each: first_seen[each].began_at, default=pinned)
+    present = {each.region: each for each in above if each.is_current}
+    newer = [each for each in present.values() if each.generation.code.archive != pinned]
+    newest = max(newer, key=lambda each: each.began_at, default=None)
+    archive = pinned if newest is None else newest.generation.code.archive
     return Code(archives.version(session, archive, functions), archive)
 
 
@@ -264,9 +268,9 @@ def _upstream(topology: Topology, region: str) -> set[str]:
     return found
 
 
-def _cause(origin: Origin, older: Sequence[AttemptRow]) -> Cause:
+def _cause(origin: Origin, older: Sequence[AttemptRow], max_tries: int) -> Cause:
     if origin is Origin.CLEARED_BY_PERSON:
-        return Cause.BY_PERSON
+        return Cause.PERHAPS_BY_PERSON if older[-1].max_tries == max_tries else Cause.BY_PERSON
     if origin in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return Cause.OWN_FAILURE if older[-1].failure in _OWN else Cause.BY_WEIR
     return Cause.FIRST if origin is Origin.FIRST else Cause.BY_WEIR

@@ -242,7 +242,11 @@ def _enter(
         else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
     )
     interrupt = _fence(older, origin, services, run)
-    chosen = None if archives is None else choose_code(session, archives, run, topology, region, origin, older)
+    chosen = (
+        None
+        if archives is None
+        else choose_code(session, archives, run, topology, region, origin, older, request.max_tries)
+    )
     is_new = row is None
     if row is None:
         row = _new_row(services, request, run, region, origin)

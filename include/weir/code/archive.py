@@ -7,10 +7,12 @@ that what is imported from an archive with this fingerprint is what was packed. 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import io
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,6 @@ from pathlib import Path, PurePosixPath
 
 from weir.errors import Misconfigured
 
-_LEFT_OUT = ("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 _OWN = frozenset({"weir", "weir_spark", "weir_airflow"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -81,28 +82,66 @@ def top_level(functions: Iterable[str]) -> tuple[str, ...]:
 def pack(modules: Sequence[str]) -> Archive:
     """Read the source files of top-level modules, without importing them, from folders or from zips on the path.
 
-    Raises Misconfigured if one is not found.
+    Modules beside them that they import are packed, too, unless all are installed: what lies in one folder is deployed
+    together. Raises Misconfigured if one of `modules` is not found.
     """
     importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
     files: dict[str, bytes] = {}
-    for name, content in (each for module in modules for each in _files(module)):
-        files.setdefault(name, content)  # of two locations of a package, Python takes the first one
+    waiting, known, folders_of = list(modules), set(modules) | _OWN | sys.stdlib_module_names, set[Path]()
+    while waiting:
+        spec = _spec(waiting.pop(0))
+        own = dict(_files(spec))
+        files = {**own, **files}
+        folders_of |= _folders(spec)
+        beside = {name for name in _top_level_imports(own) - known if _folders(_found(name)) & folders_of}
+        waiting += sorted(beside)
+        known |= beside
     folders = {folder for name in files if name.endswith(".py") for folder in PurePosixPath(name).parents}
     packages = {f"{folder}/__init__.py": b"" for folder in folders - {PurePosixPath()}}
     return Archive({**packages, **files})
 
 
-def _files(module: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of a module's files, as an archive has them."""
-    spec = _spec(module)
+def _folders(spec: ModuleSpec | None) -> set[Path]:
+    """Return the folders of the path in which a top-level module lies, without those of installed packages."""
+    if spec is None:
+        return set()
+    found = spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
+    return {Path(each).parent for each in found} - {
+        Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages")
+    }
+
+
+def _top_level_imports(files: Mapping[str, bytes]) -> set[str]:
+    """Return the top-level names that the modules among files import."""
+    found: set[str] = set()
+    for name, content in files.items():
+        try:
+            nodes = list(ast.walk(ast.parse(content))) if name.endswith(".py") else []
+        except (SyntaxError, ValueError):
+            continue  # of another version of Python
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def _files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and contents of a module's files, as an archive has them: those of the first location last."""
     if spec.submodule_search_locations is None:
         origin = Path(str(spec.origin))
         yield origin.name, _read(origin)
         return
-    for location in spec.submodule_search_locations:
+    for location in reversed(list(spec.submodule_search_locations)):  # Python takes the first one
         for inside, content in _below(Path(location)):
-            if not any(part in _LEFT_OUT for part in Path(inside).parts):
-                yield f"{module}/{inside}", content
+            if not any(_is_left_out(part) for part in Path(inside).parts):
+                yield f"{spec.name}/{inside}", content
+
+
+def _is_left_out(name: str) -> bool:
+    """Report whether a file or folder is no part of a package: hidden ones, such as .env, and what editors leave."""
+    return name == "__pycache__" or name.startswith(".") or name.endswith(("~", ".pyc"))
 
 
 def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -134,11 +173,15 @@ def _zip_of(path: Path) -> Path | None:
     return next((parent for parent in path.parents if parent.is_file()), None)
 
 
-def _spec(module: str) -> ModuleSpec:
+def _found(module: str) -> ModuleSpec | None:
     try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise Misconfigured(f"the module {module} of the pipeline cannot be found: {error}") from error
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _spec(module: str) -> ModuleSpec:
+    spec = _found(module)
     if spec is None or (spec.submodule_search_locations is None and not _is_file(Path(str(spec.origin)))):
         raise Misconfigured(
             f"the pipeline's module {module!r} is not on this machine, so that it cannot travel to Spark: install its "

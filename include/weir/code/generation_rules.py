@@ -54,6 +54,8 @@ class Cause(Enum):
     """The function itself has failed."""
     BY_PERSON = "by person"
     """A person has cleared the task instance, or a backfill has."""
+    PERHAPS_BY_PERSON = "perhaps by person"
+    """A person has cleared this task instance or another one of the run, while the try before ran."""
 
 
 class RepairCode(Enum):
@@ -99,24 +101,29 @@ class Choice:
 def choose(task: TaskCode, deployed: Code, cause: Cause, repair: RepairCode = RepairCode.NEWEST) -> Choice:
     """Choose the code of a try. `deployed` is the code of the task as the process that begins it has it."""
     present = task.present
-    if deployed.version == present.code.version:
-        return Choice(present)
     is_newest_wanted = {
-        Cause.BY_PERSON: repair is RepairCode.NEWEST,
+        Cause.BY_PERSON: repair is RepairCode.NEWEST or task.done == 0,
         Cause.OWN_FAILURE: task.done == 0,
     }.get(cause, False)
     if is_newest_wanted:
-        if task.opened is not None and task.opened.code.version == deployed.version:
-            return Choice(task.opened)
+        newest = present if task.opened is None else task.opened
+        is_open = newest.code.version == deployed.version
         number = 1 if task.opened is None else task.opened.number + 1
-        return Choice(Generation(number, deployed))
-    if cause is not Cause.OWN_FAILURE:
+        return Choice(newest if is_open else Generation(number, deployed))
+    if deployed.version == present.code.version:
         return Choice(present)
-    return Choice(
-        present,
-        f"newer code is deployed; {task.done} of {task.subtasks} subtasks were made by older, and so is this try. "
-        "Clear one of them to run the whole stage with the newer",
+    how = (
+        "A clear of one of them runs the whole stage with the deployed code"
+        if repair is RepairCode.NEWEST
+        else "`weir plan RUN --lost RESULT --code newest --apply` runs the whole stage with the deployed code"
     )
+    notes = {
+        Cause.OWN_FAILURE: f"other code is deployed than this try has run, which made {task.done} of {task.subtasks} "
+        f"subtasks. {how}",
+        Cause.PERHAPS_BY_PERSON: "something of the run was cleared while the try before ran. It is not known whether "
+        f"it was this task, so that it goes on with its code; other code is deployed. {how}",
+    }
+    return Choice(present, notes.get(cause, ""))
 
 
 def versions_after(before: Set[str], version: str, *, is_same: bool) -> frozenset[str]:

@@ -17,10 +17,16 @@ from typing import Final
 _PREFIX: Final = "code:"
 _WHOLE: Final = "archive:"
 
-_UNFOLLOWED: Final = frozenset({"import_module", "run_module", "run_path", "walk_packages"})
-"""Functions of the standard library by which a module reaches code that its import statements do not name."""
+_UNFOLLOWED: Final = frozenset(
+    {
+        *("import_module", "__import__", "run_module", "run_path", "walk_packages", "resolve_name"),
+        *("spec_from_file_location", "exec_module", "load_module", "SourceFileLoader", "SourcelessFileLoader"),
+        "__doc__",
+    }
+)
+"""Names by which a module reaches code, or docstrings, that its import statements do not name."""
 
-_UNFOLLOWED_BUILTINS: Final = frozenset({"__import__", "exec", "eval"})
+_UNFOLLOWED_BUILTINS: Final = frozenset({"exec", "eval", "compile"})
 """The same of the built-in functions; a method of this name, such as a DataFrame's, is none of them."""
 
 _IGNORED: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
@@ -142,14 +148,14 @@ def _below(package: str, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str]:
-    """Yield the files of the reached modules' packages that are no modules, such as SQL, in any folder below."""
-    with_modules = {PurePosixPath(name).parent for name in files if name.endswith(".py")}
+    """Yield the files of the reached modules' packages that are no modules, such as SQL, in any folder below.
+
+    That a folder below has modules, too, which nothing imports, does not tell that nothing reads its files.
+    """
     packages = {PurePosixPath(name).parent for name in reached} - {PurePosixPath()}
     for name in files:
-        if not name.endswith(".py"):
-            owner = next((each for each in PurePosixPath(name).parents if each in with_modules), None)
-            if owner in packages:
-                yield name
+        if not name.endswith(".py") and packages & set(PurePosixPath(name).parents):
+            yield name
 
 
 def _canonical(node: ast.AST) -> Iterator[str]:

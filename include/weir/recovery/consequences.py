@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import agreed, with_equal
+from weir.code.generation_rules import RepairCode, agreed, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
@@ -43,10 +43,19 @@ def add_clears_of_commit(
 
 
 def add_clears_that_follow(
-    session: Session, services: Services, run: Run, topology: Topology, before: RunState, replaced: Replaced
+    session: Session,
+    services: Services,
+    run: Run,
+    topology: Topology,
+    before: RunState,
+    replaced: Replaced,
+    code: RepairCode = RepairCode.AS_IT_WAS,
 ) -> int:
-    """Add the clears that follow from replaced results of `run`, and return their number."""
-    owed = _in_other_runs(session, services, run, topology, replaced)
+    """Add the clears that follow from replaced results of `run`, and return their number.
+
+    `code` is the code that later epochs run.
+    """
+    owed = _in_other_runs(session, services, run, topology, replaced, code)
     if not clears_consumers(before.topology):
         return owed
     stale = stale_consumers(before, replaced)
@@ -125,7 +134,9 @@ def _why_close_again(session: Session, run: Run, before: RunState, replaced: Rep
     return None
 
 
-def _in_other_runs(session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced) -> int:
+def _in_other_runs(
+    session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced, code: RepairCode
+) -> int:
     """Add the clears of the next epoch, which reads over `previous`; later epochs follow from its own commit.
 
     An epoch that is only to be marked is stale from now on, and is not cleared.
@@ -137,7 +148,8 @@ def _in_other_runs(session: Session, services: Services, run: Run, topology: Top
         later = run_by_id(session, other, topology)
         if clears_later_epochs(later.topology):
             located = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
-            add_pending_clear(session, later, region, newest_try(session, other, region), located, services.now())
+            expected = newest_try(session, other, region)
+            add_pending_clear(session, later, region, expected, located, services.now(), code=code)
             owed += 1
     return owed
 

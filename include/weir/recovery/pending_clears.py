@@ -46,13 +46,13 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
     ordered = sorted(pending, key=lambda row: (row.dag_id, row.reason, row.id))
     for (_, reason), rows in groupby(ordered, key=lambda row: (row.dag_id, row.reason)):
         batch = list(rows)
-        sends = _count_sends(services, batch)
+        _count_sends(services, batch)
         try:
             answers = clearer.clear([_item(row) for row in batch], reason[:NOTE_LENGTH])
         except WeirError as error:
             refused.append(error)  # the clears of other DAGs may still be possible
             continue
-        done += [_record(services, row, answer, sends[row.id]) for row, answer in zip(batch, answers, strict=True)]
+        done += [_record(services, row, answer) for row, answer in zip(batch, answers, strict=True)]
     if refused:
         raise refused[0]
     return done
@@ -62,23 +62,21 @@ def _item(row: PendingClearRow) -> ClearItem:
     return ClearItem(row.dag_id, row.run_id, row.task_id, row.map_index, row.expected_try)
 
 
-def _count_sends(services: Services, rows: Sequence[PendingClearRow]) -> dict[int, int]:
-    """Count a delivery that is about to be sent, of which the answer may be lost; return the numbers by row."""
-    found: dict[int, int] = {}
+def _count_sends(services: Services, rows: Sequence[PendingClearRow]) -> None:
+    """Count a delivery that is about to be sent, of which the answer may be lost."""
     for dataflow, some in groupby(sorted(rows, key=lambda row: row.dataflow), key=lambda row: row.dataflow):
         with services.ledger.transaction(dataflow) as session:
             for row in some:
-                fresh = session.get_one(PendingClearRow, row.id)
-                fresh.sends += 1
-                found[row.id] = fresh.sends
-    return found
+                session.get_one(PendingClearRow, row.id).sends += 1
 
 
-def _record(services: Services, row: PendingClearRow, answer: ClearAnswer, sends: int) -> DeliveredClear:
+def _record(services: Services, row: PendingClearRow, answer: ClearAnswer) -> DeliveredClear:
     with services.ledger.transaction(row.dataflow) as session:
         settlement = _outcome_of(session, row, answer)
         outcome = _described(settlement, row, answer)
         fresh = session.get(PendingClearRow, row.id)
+        if fresh is not None and not answer.cleared:
+            fresh.sends -= 1  # this delivery has done nothing
         if fresh is not None and fresh.settled_at is None:
             fresh.outcome, fresh.found_try = outcome, answer.try_number
             fresh.settled_at = services.now() if settlement.is_settled else None
@@ -87,8 +85,6 @@ def _record(services: Services, row: PendingClearRow, answer: ClearAnswer, sends
             # already been cleared, and a newer try follows.
             is_itself = answer.try_number == row.expected_try and answer.state is not None
             fresh.is_void = settlement is ClearOutcome.UNFINISHED and is_itself
-            if not answer.cleared and fresh.sends == sends == 1:
-                fresh.sends = 0
     return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import agreed
+from weir.code.generation_rules import RepairCode, agreed
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
@@ -23,6 +23,7 @@ from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Misconfigured, Retryable
 from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
+from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
 from weir.ledger.restores import FORK, SAME
 from weir.ledger.results import NewResult
@@ -303,7 +304,10 @@ def _commit(
     results = commit_restored(session, services, row, partitions, written)
     attempts = {each.partition: each.manifest.attempt for each in partitions}
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
-    owed = add_clears_that_follow(session, services, run, topology, before, replaced)
+    # What follows a restore runs what is deployed: so does the restored run, where it has to compute anything.
+    forget_generations(session, row.id)
+    row.archive = None
+    owed = add_clears_that_follow(session, services, run, topology, before, replaced, RepairCode.NEWEST)
     if row.has_dag_run:
         note_whether_closed(session, services, run, topology)
     session.add(_row(services, request, source, dataflow.lineage))

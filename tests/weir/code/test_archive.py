@@ -118,3 +118,31 @@ def test_modules_inside_a_zip_on_the_path_have_the_archive_that_their_sources_ha
         pack(names)
     monkeypatch.syspath_prepend(str(travelled))
     assert pack(names) == of_sources
+
+
+def test_modules_beside_a_module_that_import_each_other_travel_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    texts = {
+        "weir_a": "from weir_b import late",
+        "weir_b": "def late():\n    import weir_c",
+        "weir_c": "",
+        "weir_d": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert set(pack(["weir_a"]).files) == {"weir_a.py", "weir_b.py", "weir_c.py"}
+    assert set(pack(["weir_d"]).files) == {"weir_d.py"}
+
+
+def test_installed_packages_and_weir_itself_do_not_travel(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "weir_e.py").write_text("import json, sqlalchemy, weir.errors, weir_spark\n")
+    assert set(pack(["weir_e"]).files) == {"weir_e.py"}
+
+
+@pytest.mark.parametrize("name", [".env", "nested/.query.sql.swp", ".git/config", "nested/query.sql~"])
+def test_hidden_files_and_those_that_editors_leave_do_not_travel(package: Path, name: str) -> None:
+    before = pack(["shipped_pipelines"])
+    (package / name).parent.mkdir(exist_ok=True)
+    (package / name).write_text("secret")
+    assert pack(["shipped_pipelines"]) == before

@@ -80,7 +80,7 @@ def test_a_function_that_has_failed_is_tried_with_the_fix_where_nothing_was_made
 def test_a_function_that_has_failed_beside_results_of_its_code_keeps_it_and_says_so():
     choice = choose(task(repeated=OLD), NEW, Cause.OWN_FAILURE)
     assert choice.generation == OLD
-    assert choice.note.startswith("newer code is deployed; 2 of 3 subtasks were made by older")
+    assert choice.note.startswith("other code is deployed than this try has run, which made 2 of 3 subtasks")
 
 
 def test_nothing_is_said_where_no_newer_code_is_deployed():
@@ -108,3 +108,22 @@ def test_versions_that_a_person_has_declared_equal_count_as_one():
 @given(st.lists(ANY, min_size=1), st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd"))))
 def test_more_equal_versions_never_divide_what_agreed(sets, same):
     assert bool(agreed([with_equal(each, same) for each in sets])) >= bool(agreed(sets))
+
+
+def test_a_clear_with_the_code_before_a_fix_that_has_not_committed_undoes_the_fix():
+    assert choose(task(opened=SECOND), OLD_CODE, Cause.BY_PERSON) == Choice(Generation(3, OLD_CODE))
+
+
+def test_a_clear_of_a_task_that_has_made_nothing_runs_the_fix_whatever_repairs_run():
+    assert choose(task(current=None, done=0), NEW, Cause.BY_PERSON, RepairCode.AS_IT_WAS) == Choice(SECOND)
+
+
+def test_a_try_of_which_it_is_not_known_who_was_cleared_goes_on_with_its_code_and_says_so():
+    choice = choose(task(opened=SECOND, repeated=SECOND), NEWER, Cause.PERHAPS_BY_PERSON)
+    assert choice.generation == SECOND
+    assert "It is not known whether it was this task" in choice.note
+    assert choose(task(), OLD_CODE, Cause.PERHAPS_BY_PERSON) == Choice(OLD)
+
+
+def test_the_note_names_the_command_where_a_clear_runs_the_code_as_it_was():
+    assert "--code newest" in choose(task(repeated=OLD), NEW, Cause.OWN_FAILURE, RepairCode.AS_IT_WAS).note

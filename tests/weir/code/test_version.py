@@ -60,9 +60,19 @@ def test_what_is_not_reached_and_what_does_not_run_is_no_other_code(changes):
         {"pipelines/__init__.py": b"import logging\n"},
         {"pipelines/sql/totals.sql": b"SELECT 2"},
         {"pipelines/sql/more.sql": b""},
+        {"pipelines/sql/__init__.py": b"", "pipelines/sql/totals.sql": b"SELECT 2"},
         {"pipelines/shared/rates.py": b"from ..money import CENT\n\nLEAST = '2'\n"},
     ],
-    ids=["function", "two imports away", "type of a constant", "package", "SQL", "new SQL", "text for a number"],
+    ids=[
+        "function",
+        "two imports away",
+        "type of a constant",
+        "package",
+        "SQL",
+        "new SQL",
+        "SQL in a package",
+        "text for a number",
+    ],
 )
 def test_what_the_functions_reach_is_other_code(changes):
     assert version(changes) != version()
@@ -90,6 +100,9 @@ def test_each_way_to_import_is_followed(text, reached):
         b"import importlib\n\nfound = importlib.import_module('pipelines.' + 'money')\n",
         b"from importlib import import_module\n",
         b"exec('x = 1')\n",
+        b"import pkgutil\n\nfound = pkgutil.resolve_name('pipelines.money')\n",
+        b"import builtins\n\nfound = builtins.__import__('pipelines.money')\n",
+        b"def totals():\n    'SELECT 1'\n\nQUERY = totals.__doc__\n",
         b"def broken(:\n",
     ],
 )

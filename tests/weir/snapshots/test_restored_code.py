@@ -155,3 +155,15 @@ def test_after_a_rebuild_what_was_restored_has_the_same_versions(days):
 def test_a_checkpoint_of_an_older_weir_counts_as_of_one_code():
     found = checkpoint_from_json((GOLDEN / "checkpoint-v2.json").read_bytes())
     assert set(versions_in(found).values()) == {UNRECORDED}
+
+
+def test_an_epoch_that_exists_and_follows_a_restore_is_computed_by_the_newest_code(days):
+    days.deploy(aircraft=7)
+    for day in (1, 2):
+        days.airflow.clear_run_by_hand(f"scheduled__2013-01-0{day}")
+    days.airflow.run_until_quiet()
+    fix = days.deploy(aircraft=9)
+    restore(days, "day1")
+    go_on(days)
+    assert versions(days, 2, "history") == [frozenset({version(fix)})] * 2
+    assert valid(days, DAY_2)
