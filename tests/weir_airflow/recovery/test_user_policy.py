@@ -241,7 +241,7 @@ def test_a_note_says_what_becomes_of_the_task_and_why():
     assert note == "Weir: application, tried again (owner=routes). fixed-delay: ValueError: bad row"
 
 
-def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monkeypatch, new_run, look):
+def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monkeypatch, new_run, look, tmp_path):
     """Airflow asks no policy then, so the begin that refuses to go on leaves the note."""
     from airflow.sdk.exceptions import AirflowFailException
 
@@ -251,6 +251,8 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_WEIR", json.dumps(spark))
     monkeypatch.setenv("AIRFLOW__WEIR__RESTART_STRATEGY_TYPE", "none")
+    (tmp_path / "m.py").write_text("def spring(ctx): ...\n\n\ndef mouth(ctx, spring): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     run_id = new_run("running", spring=("running", 2))
     mouth = Stage("mouth", "m:mouth", [blocking("spring")])
     flow = Dataflow("river", [source("spring", "m:spring"), mouth, sink("mouth", "sea")])
