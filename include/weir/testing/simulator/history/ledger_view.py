@@ -101,6 +101,7 @@ class Clear(NamedTuple):
     settled_at: str | None
     is_void: int
     reason: str
+    code: str | None
 
     @property
     def run_region(self) -> tuple[str, RegionId]:

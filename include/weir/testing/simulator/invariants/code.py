@@ -15,7 +15,7 @@ from weir.ledger.runs import dataflow_of
 from weir.testing.simulator.engine import meaning_of
 from weir.testing.simulator.history.epochs import RunRegion
 from weir.testing.simulator.history.history import History
-from weir.testing.simulator.history.ledger_view import Attempt, Partition, StoredArchive
+from weir.testing.simulator.history.ledger_view import Attempt, LedgerView, Partition, StoredArchive
 from weir.testing.simulator.invariants.recomputation import recomputed
 
 OWN: Final = ("application", "fatal")
@@ -123,7 +123,9 @@ def what_weir_runs_again_runs_the_code_that_is_current(history: History) -> Iter
         last = max(mine, key=lambda each: each.try_number, default=None)
         is_wanted = _is_cleared_by_person(history, row, last)
         is_as_it_was = history.topology_of(row.run).dataflow.repair_code is RepairCode.AS_IT_WAS
-        if (is_wanted and not is_as_it_was) or _may_try_newer(history, row, last):
+        is_empty = not _has_results(history, row)
+        has_failed = last is not None and last.failure in OWN
+        if (is_wanted and (not is_as_it_was or is_empty)) or (has_failed and is_empty) or _is_for_newest(ledger, row):
             continue
         allowed = _present(history, row, last, tries)
         if allowed is not None and (row.generation, row.code) != allowed:
@@ -157,12 +159,16 @@ def _is_cleared_by_person(history: History, row: Attempt, last: Attempt | None) 
     return False
 
 
-def _may_try_newer(history: History, row: Attempt, last: Attempt | None) -> bool:
-    """Report whether the function itself has failed, and nothing of the stage is there."""
-    has_failed = last is not None and last.failure in OWN
-    outputs = history.topology_of(row.run).stages_of(row.region)
-    stages = {stage.name for stage in outputs}
-    return has_failed and not any(each.run == row.run and each.id.stage in stages for each in history.ledger.current)
+def _has_results(history: History, row: Attempt) -> bool:
+    """Report whether the run has current results of the stages of an attempt."""
+    stages = {stage.name for stage in history.topology_of(row.run).stages_of(row.region)}
+    return any(each.run == row.run and each.id.stage in stages for each in history.ledger.current)
+
+
+def _is_for_newest(ledger: LedgerView, row: Attempt) -> bool:
+    """Report whether Weir has cleared the task for the newest code, as it does for what follows a restore."""
+    newest = RepairCode.NEWEST.value
+    return any(each.run_region == row.run_region and each.code == newest for each in ledger.clears.values())
 
 
 def what_nobody_touched_has_the_code_of_its_run(history: History) -> Iterator[str]:
