@@ -27,9 +27,10 @@ ONE = {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}}
 DAGS = {
     "repaired": shape("repaired", **THREE),
     "deployed": shape("deployed", **THREE),
+    "submitted": shape("submitted", **THREE, spark_conn_id="spark_default"),
     "refilled": shape("refilled", **ONE, running=True, keep="on_consumed", last_day="2024-01-03"),
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"submitted"})
 FIRST, SECOND, THIRD = (f"2024-01-0{day}" for day in range(1, 4))
 EPOCHS = tuple(f"2024010{day}T000000Z" for day in range(1, 4))
 
@@ -79,8 +80,8 @@ def generations(driver, epoch=FIRST_DAY):
     return found
 
 
-@AT_ONCE.on("repaired")
-def test_what_is_lost_after_a_deployment_is_computed_by_the_code_that_made_it(driver):
+def repaired_after_a_deployment(driver):
+    """Run a day, deploy another function, lose one of three partitions and clear a consumer."""
     edit(driver, 0)
     run_id = driver.start()
     before = green(driver)
@@ -94,8 +95,8 @@ def test_what_is_lost_after_a_deployment_is_computed_by_the_code_that_made_it(dr
     assert generations(driver) == {"numbers": {1}, "doubled": {1}, "totals-sums": {1}}
 
 
-@AT_ONCE.on("repaired")
-def test_one_clear_runs_the_whole_stage_with_what_is_deployed(driver):
+def cleared_after_a_deployment(driver):
+    """Clear one of three subtasks."""
     before = green(driver)
     driver.person.clear(driver.run(), "doubled[1]")
     green(driver)
@@ -105,6 +106,26 @@ def test_one_clear_runs_the_whole_stage_with_what_is_deployed(driver):
     }  # fmt: skip
     assert driver.totals() == expected(driver, 1000)
     assert generations(driver) == {"numbers": {1}, "doubled": {2}, "totals-sums": {1}}
+
+
+@AT_ONCE.on("repaired")
+def test_what_is_lost_after_a_deployment_is_computed_by_the_code_that_made_it(driver):
+    repaired_after_a_deployment(driver)
+
+
+@AT_ONCE.on("repaired")
+def test_one_clear_runs_the_whole_stage_with_what_is_deployed(driver):
+    cleared_after_a_deployment(driver)
+
+
+@AT_ONCE.on("submitted")
+def test_what_is_lost_after_a_deployment_is_submitted_with_the_code_that_made_it(driver):
+    repaired_after_a_deployment(driver)
+
+
+@AT_ONCE.on("submitted")
+def test_one_clear_submits_the_whole_stage_with_what_is_deployed(driver):
+    cleared_after_a_deployment(driver)
 
 
 @AT_ONCE.on("deployed")
