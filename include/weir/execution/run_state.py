@@ -111,8 +111,12 @@ class RegionState:
     @property
     def is_running(self) -> bool:
         """Report whether an attempt is registered that has not ended, or will be after a clear."""
-        unfinished = (AttemptState.RUNNING, AttemptState.WAITING, AttemptState.RETRYING)
-        return self.under_repair or self.newest_state in unfinished
+        return self.under_repair or self.is_unended
+
+    @property
+    def is_unended(self) -> bool:
+        """Report whether the newest registered attempt has not ended, or is followed by another try."""
+        return self.newest_state in (AttemptState.RUNNING, AttemptState.WAITING, AttemptState.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)

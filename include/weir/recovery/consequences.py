@@ -87,8 +87,9 @@ def add_clears_of_siblings(
 ) -> int:
     """Add the clears of subtasks whose results are of older code, which would not make a commit's; return how many.
 
-    They are added under each failover strategy: a stage of two codes is valid under none. A subtask that runs, or is
-    about to, needs none: it commits with the new code, or gets Conflict and begins again with it.
+    They are added under each failover strategy: a stage of two codes is valid under none. A subtask with
+    an unended attempt needs none: it commits with the new code, or gets Conflict and begins again with it. One that was
+    cleared does: its try may have failed before it was registered.
     """
     reasons = {
         before.producer(other.partition): (
@@ -98,7 +99,7 @@ def add_clears_of_siblings(
         for result in results
         if not _agrees(before, result)
         for other in _siblings(before, result.partition)
-        if version not in other.versions and not before.is_coming(before.producer(other.partition))
+        if version not in other.versions and not before.region(before.producer(other.partition)).is_unended
     }
     for region, reason in reasons.items():
         add_pending_clear(session, begun.run, region, before.region(region).newest_try, reason, services.now())
