@@ -3,8 +3,11 @@
 import copy
 import shutil
 
+from sqlalchemy import select
+
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
+from weir.ledger.database.tables import ResultRow
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
@@ -49,6 +52,15 @@ class World:
         """Deploy the functions of stages with these numbers of edits, and return the archive of their code."""
         self.airflow.deployed = archive_of_edits(self.airflow.flow, edits)
         return self.airflow.deployed
+
+    def lose(self, stage, subtask):
+        """Delete the files of the current result of a subtask."""
+        with self.ledger.transaction() as session:
+            query = select(ResultRow.folder).where(
+                ResultRow.stage == stage, ResultRow.subtask == subtask, ResultRow.is_current
+            )
+            (folder,) = session.scalars(query)
+        self.store.delete_folder(folder)
 
     def lose_ledger(self):
         """Go on with an empty ledger; Airflow and the store stay."""

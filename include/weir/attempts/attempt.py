@@ -23,7 +23,7 @@ from weir.attempts.steps import (
     try_to_release,
     write_job,
 )
-from weir.code.generation_rules import RepairCode
+from weir.code.generation_rules import RepairCode, short
 from weir.coordination.values import (
     Adopted,
     BeginOutcome,
@@ -119,7 +119,7 @@ def older_code_told(begun: Begun) -> Iterator[None]:
             clear = f": clear a subtask of {begun.attempt.region.name} in Airflow to run the whole stage with it"
             is_kept = begun.run.dataflow.repair_code is RepairCode.AS_IT_WAS
             error.add_note(
-                f"This try ran version {code.version[:20]} of the code; version {deployed[:20]} is deployed"
+                f"This try ran version {short(code.version)} of the code; version {short(deployed)} is deployed"
                 f"{'' if is_kept else clear}"
             )
         raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from weir.code.archive import Archive, archive_of
-from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose
+from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
@@ -69,6 +69,7 @@ class Archives:
         self.deployed = deployed
         self._known = {deployed.fingerprint: deployed}
         self._stored: dict[str, str] = {}
+        self._versions: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def fetch(self, needed: ArchiveNeeded) -> None:
         """Read an archive from the store, or store the deployed one. Raises Misconfigured or Retryable."""
@@ -118,7 +119,10 @@ class Archives:
         if fingerprint not in self._known:
             row = archive_row(session, self._dataflow, fingerprint)
             raise ArchiveNeeded(self, fingerprint, None if row is None else row.path)
-        return code_version(self._known[fingerprint].files, functions)
+        key = (fingerprint, tuple(functions))
+        if key not in self._versions:  # a begin may need several rounds
+            self._versions[key] = code_version(self._known[fingerprint].files, functions)
+        return self._versions[key]
 
     def path(self, session: Session, fingerprint: str) -> str | None:
         """Return where the archive is in the store; None for one that is gone.
@@ -216,9 +220,9 @@ def _stored(
         code, path = deployed, archives.path(session, deployed.archive)
     if path is None:
         raise Misconfigured(
-            f"the code that computed {region.name} (version {code.version[:20]}, archive {code.archive[:16]}) is lost: "
-            f"clear a subtask of {region.name} in Airflow, which runs the whole stage with the code that is deployed "
-            f"(version {deployed.version[:20]})"
+            f"the code that computed {region.name} (version {short(code.version)}, archive {code.archive[:16]}) is "
+            f"lost: clear a subtask of {region.name} in Airflow, which runs the whole stage with the code that is "
+            f"deployed (version {short(deployed.version)})"
         )
     if code.archive == deployed.archive:
         _require_functions(archives.deployed.files, functions, region)

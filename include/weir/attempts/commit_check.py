@@ -13,6 +13,7 @@ from collections.abc import Iterable, Set
 
 from sqlalchemy.orm import Session
 
+from weir.code.generation_rules import short
 from weir.coordination.registered import newest_of
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
@@ -67,7 +68,7 @@ def _require_newest_code(state: RunState, begun: Begun) -> None:
     newest = max(state.region(RegionId(region.name, each)).committed_generation for each in subtasks)
     if newest > begun.attempt.generation:
         raise Conflict(
-            f"{region} ran version {code.version[:20]} of its code (generation {begun.attempt.generation}), but "
+            f"{region} ran version {short(code.version)} of its code (generation {begun.attempt.generation}), but "
             f"another subtask has committed with newer code meanwhile (generation {newest}): it begins again, with that"
         )
 

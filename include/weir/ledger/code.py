@@ -133,14 +133,12 @@ def unused_archives(session: Session, dataflow: str, before: datetime) -> list[A
     ]
 
 
-def forget_archive(session: Session, dataflow: str, fingerprint: str, path: str) -> bool:
+def forget_archive(session: Session, dataflow: str, fingerprint: str, path: str) -> None:
     """Delete the row of an archive whose file is gone or damaged, unless it names another by now."""
     row = archive_row(session, dataflow, fingerprint)
-    if row is None or row.path != path:
-        return False
-    session.delete(row)
-    session.flush()
-    return True
+    if row is not None and row.path == path:
+        session.delete(row)
+        session.flush()
 
 
 def equal_versions(session: Session, dataflow: str, stage: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import RepairCode, agreed, with_equal
+from weir.code.generation_rules import RepairCode, agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
@@ -93,7 +93,7 @@ def add_clears_of_siblings(
     """
     reasons = {
         before.producer(other.partition): (
-            f"weir: {begun.attempt.id} has computed {result.partition} with other code (version {version[:20]}), and "
+            f"weir: {begun.attempt.id} has computed {result.partition} with other code (version {short(version)}), and "
             "differently"
         )
         for result in results

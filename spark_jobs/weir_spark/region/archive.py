@@ -24,6 +24,7 @@ from types import ModuleType
 from pyspark.sql import SparkSession
 
 from weir.code.archive import Archive, archive_of
+from weir.code.generation_rules import short
 from weir.errors import Misconfigured
 from weir.formats.region_job import CodeToRun
 from weir.store.errors import NotFound
@@ -69,8 +70,8 @@ def read_archive(code: CodeToRun, store: Store) -> Archive:
         return archive_of(store.read(code.path), code.archive)
     except (NotFound, ValueError) as error:
         raise Misconfigured(
-            f"the code of this attempt (version {code.version[:20]}) is lost: {code.path}: {error}. Clear a subtask of "
-            "this stage in Airflow, which runs the whole stage with the code that is deployed"
+            f"the code of this attempt (version {short(code.version)}) is lost: {code.path}: {error}. Clear a "
+            "subtask of this stage in Airflow, which runs the whole stage with the code that is deployed"
         ) from error
 
 

@@ -38,15 +38,6 @@ def old_run(run):
     return run
 
 
-def lose(world, stage, subtask):
-    with world.ledger.transaction() as session:
-        query = select(ResultRow.folder).where(
-            ResultRow.stage == stage, ResultRow.subtask == subtask, ResultRow.is_current
-        )
-        (folder,) = session.scalars(query)
-    world.store.delete_folder(folder)
-
-
 def versions_of(world, stage):
     """The versions of the current results of a stage, by subtask."""
     with world.ledger.transaction() as session:
@@ -69,7 +60,7 @@ def row_of(world):
 
 
 def repair(world, lost=("joined", 0), cleared="routes"):
-    lose(world, *lost)
+    world.lose(*lost)
     world.airflow.clear_by_hand(FIRST, cleared)
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}

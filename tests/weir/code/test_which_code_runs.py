@@ -14,7 +14,6 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.code import archive_of_edits
 
 RUN = "flow@20130101T000000Z"
 
@@ -39,14 +38,15 @@ class Deployed:
 
     def __init__(self, world):
         self.world, self.edits = world, {}
-        request = world.airflow.request
 
-        def with_code(task):
-            is_region = task.key.task_id in {each.name for each in topology(world).regions}
-            deployed = archive_of_edits(world.airflow.flow, self.edits) if is_region else None
-            return replace(request(task), deployed=deployed)
+    @property
+    def edits(self):
+        return self._edits
 
-        world.airflow.request = with_code
+    @edits.setter
+    def edits(self, edits):
+        self._edits = edits
+        self.world.deploy(**edits)
 
     def rows(self, table, *conditions):
         with self.world.ledger.transaction() as session:
@@ -70,8 +70,7 @@ class Deployed:
         }
 
     def lose(self, stage, subtask):
-        (row,) = self.rows(ResultRow, ResultRow.stage == stage, ResultRow.subtask == subtask, ResultRow.is_current)
-        self.world.store.delete_folder(row.folder)
+        self.world.lose(stage, subtask)
 
     def is_valid(self):
         with self.world.ledger.transaction() as session:
@@ -92,12 +91,6 @@ class Deployed:
     def published(self):
         found = published(self.world.store, "flow", "published", "20130101T000000Z")
         return [(part.rows, part.digest) for part in found.partitions]
-
-
-def topology(world):
-    from weir.topology.regions import Topology
-
-    return Topology(world.airflow.flow)
 
 
 @pytest.fixture

@@ -4,14 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
 
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.integrity.archives import archive_inconsistencies, scrubbed_archives
 from weir.integrity.scrub import scrub
 from weir.ledger.code import archives_of, forget_archive
-from weir.ledger.database.tables import ResultRow
 
 RUN, FIRST = "ladder@20130101T000000Z", "scheduled__2013-01-01"
 
@@ -39,15 +37,6 @@ def flip(world):
 
 def remove(world):
     world.store.delete(world.file)
-
-
-def lose(world, stage, subtask):
-    with world.ledger.transaction() as session:
-        query = select(ResultRow.folder).where(
-            ResultRow.stage == stage, ResultRow.subtask == subtask, ResultRow.is_current
-        )
-        (folder,) = session.scalars(query)
-    world.store.delete_folder(folder)
 
 
 def check(world):
@@ -86,7 +75,7 @@ def test_a_begin_that_has_other_code_is_told_what_is_lost(world):
     remove(world)
     check(world)
     world.deploy(joined=1)
-    lose(world, "joined", 0)
+    world.lose("joined", 0)
     world.airflow.clear_by_hand(FIRST, "routes")
     world.airflow.run_until_quiet()
     failed = world.airflow.task(FIRST, "joined", 0)
