@@ -30,7 +30,7 @@ DAGS = {
     "submitted": shape("submitted", **THREE, spark_conn_id="spark_default"),
     "refilled": shape("refilled", **ONE, running=True, keep="on_consumed", last_day="2024-01-03"),
 }
-AT_ONCE = AtOnce(DAGS, soaks={"submitted"})
+AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"repaired"})
 FIRST, SECOND, THIRD = (f"2024-01-0{day}" for day in range(1, 4))
 EPOCHS = tuple(f"2024010{day}T000000Z" for day in range(1, 4))
 

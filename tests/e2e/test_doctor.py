@@ -74,6 +74,7 @@ def test_a_running_stack_is_all_ok_and_is_not_changed(subject, known_store):
     assert sorted(known_store.folders("")) == before
 
 
+@pytest.mark.soak
 def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_store, api):
     wrong = json.loads(subject.environment["AIRFLOW_CONN_SPARK_CONNECT_WEIR"]) | {"port": 1}
     environment = {**subject.environment, "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(wrong)}
@@ -103,6 +104,7 @@ def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_s
     assert (done.returncode, report["about"], report["status"]) == (0, "this environment", "ok")
 
 
+@pytest.mark.soak
 def test_a_wrong_password_and_a_strange_store_are_told_without_the_secrets(subject, stack, tmp_path):
     Store.open(str(tmp_path / "other")).initialise()
     account = json.loads(subject.environment["AIRFLOW_CONN_WEIR_API"]) | {"password": "hush-hush-hush"}

@@ -23,6 +23,7 @@ def braid(stack, control):
     braid.close()
 
 
+@pytest.mark.soak
 def test_a_strand_that_fails_again_and_again_holds_no_other(braid):
     from braid import expected_totals
 

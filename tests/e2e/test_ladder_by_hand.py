@@ -24,7 +24,7 @@ DAGS = {
     "deleted": {"parallelism": ONE | {"doubled": 1}},
     "backfilled": {"parallelism": ONE | {"doubled": 1}, "catchup": False, "last_day": "2024-01-04"},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"marked_before", "skipped", "run_marked_failed"})
+AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"clears", "marked_success"})
 ALL = {"numbers", "doubled[0]", "doubled[1]", "totals-sums", "weir_close"}
 ALL_OF_ONE = {"numbers", "doubled", "totals-sums", "weir_close"}
 FIRST, SECOND, THIRD, FOURTH = (f"2024-01-0{day}" for day in range(1, 5))

@@ -48,7 +48,15 @@ def test_a_run_without_faults_publishes_what_plain_python_computes(green):
     assert ladder.totals() == expected(ladder)
 
 
-@pytest.mark.parametrize("damage", ["folder", "manifest", "half a file", "one bit in the middle"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "folder",
+        "one bit in the middle",
+        pytest.param("manifest", marks=pytest.mark.soak),
+        pytest.param("half a file", marks=pytest.mark.soak),
+    ],
+)
 def test_a_lost_partition_is_made_again_by_its_producer_alone(green, damage):
     ladder, run_id, before = green
     folder = ladder.folder("doubled", 1)
@@ -147,6 +155,7 @@ def test_an_orphan_whose_supervisor_was_killed_is_fenced(green):
     assert ladder.totals() == expected(ladder)
 
 
+@pytest.mark.soak
 def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_strategy(green):
     ladder, run_id, before = green
     ladder.start_slow(run_id, 0)
@@ -189,6 +198,7 @@ def test_several_losses_of_several_stages_are_repaired_together(green):
     assert ladder.totals() == expected(ladder)
 
 
+@pytest.mark.soak
 def test_clearing_a_running_task_stops_its_spark_work(green):
     ladder, run_id, before = green
     ladder.start_slow(run_id, 1)

@@ -28,7 +28,7 @@ DAGS = {
     "left": {"parallelism": ONE, "keep": "7 days"},
     "opened": {"parallelism": ONE, "keep": "on_consumed"},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"kept_runs", "left"})
+AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"opened"})
 FIRST, SECOND, THIRD = (f"2024-01-0{day}" for day in range(1, 4))
 DAY = dt.timedelta(days=1)
 UPKEEP, HOURLY = "weir_upkeep", "weir_upkeep_hourly"

@@ -22,7 +22,7 @@ DAGS = {
     "failing": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-per-task-failures": 1}},
     "killed": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-total-task-failures": 1}},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"killed"})
 
 
 def note_of(driver, run_id, task):

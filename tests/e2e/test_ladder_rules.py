@@ -26,7 +26,7 @@ DAGS = {
     "planned": TWO,
     "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"always"})
+AT_ONCE = AtOnce(DAGS, soaks={"always", "full", "copied"})
 FIRST = "2024-01-01"
 
 

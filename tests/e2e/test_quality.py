@@ -37,7 +37,7 @@ DAGS = {
     "gated": {"quality": GATES, "parallelism": SMALL, "last_day": "2024-01-01"},
     "origin": {**KEPT, "parallelism": {**SMALL, "totals": 1}, "last_day": "2024-01-02"},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"origin"})
 FORK = {**DAGS["origin"], "first_day": "2024-01-03", "last_day": "2024-01-03"}
 FIRST, SECOND, THIRD, FOURTH = (f"2024-01-0{day}" for day in range(1, 5))
 

@@ -122,6 +122,7 @@ def _listens_on_loopback_only(state):
     return True
 
 
+@pytest.mark.soak
 def test_a_component_that_dies_at_start_is_named_with_the_end_of_its_log(stack_request):
     request = stack_request(environment={"AIRFLOW__CORE__EXECUTOR": "no.such.Executor"})
     stack = Stack(request)

@@ -25,7 +25,7 @@ DAGS = {
     "history": {**KEPT, "last_day": "2024-01-02", "max_active_runs": 4},
     "backwards": {**KEPT, "catchup": False, "last_day": "2024-01-02", "max_active_runs": 1},
 }
-AT_ONCE = AtOnce(DAGS)
+AT_ONCE = AtOnce(DAGS, soaks={"backwards"})
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
 TOTALS = "totals-sums"
 

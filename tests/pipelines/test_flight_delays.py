@@ -46,7 +46,12 @@ def spark(session_of: Callable[[], SparkSession]) -> SparkSession:
     return session
 
 
-@pytest.mark.parametrize("day", [NEW_YEAR, BLIZZARD, SPRING_FORWARD, FALL_BACK, LAST_DAY_WITHOUT_WEATHER], ids=str)
+OTHER_ODD_DAYS = (NEW_YEAR, BLIZZARD, SPRING_FORWARD, LAST_DAY_WITHOUT_WEATHER)
+
+
+@pytest.mark.parametrize(
+    "day", [FALL_BACK, *(pytest.param(day, marks=pytest.mark.soak) for day in OTHER_ODD_DAYS)], ids=str
+)
 def test_the_report_equals_the_reference_row_by_row(spark: SparkSession, day: dt.date) -> None:
     assert _sorted_rows(run_flow_locally(spark, day)) == expected_report(day)
 

@@ -131,6 +131,7 @@ def flow() -> Dataflow:
     return loaded
 
 
+@pytest.mark.soak
 def test_what_the_sink_stages_equals_the_reference_at_any_parallelism(
     spark: SparkSession, flow: Dataflow, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def two_days(server: TestServer, flow: Dataflow, tmp_path_factory: pytest.TempPa
     ledger.close()
 
 
+@pytest.mark.soak
 def test_each_day_publishes_what_is_known_at_its_end(two_days: AirflowWithCode) -> None:
     with weir.open("flight_history", day(2), "rolling_delays", services=two_days.services) as rolling:
         assert sorted(rolling.arrow().to_pylist(), key=_route) == expected_rolling(day(2))

@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.random_faults import SOURCES, Chaos, new_world, outcome
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 3))])
 def test_after_any_faults_the_outcome_is_that_of_a_run_without(tmp_path, seed):
     check_any_faults(tmp_path, seed)
 

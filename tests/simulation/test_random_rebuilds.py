@@ -36,7 +36,7 @@ class LosingChaos(Chaos):
             adopt(self.world.services, RUN)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_after_lost_ledgers_and_adoptions_the_outcome_is_that_of_a_run_without(tmp_path, seed):
     check_lost_ledgers_and_adoptions(tmp_path, seed)
 
@@ -67,7 +67,7 @@ def check_lost_ledgers_and_adoptions(tmp_path, seed, empty_ledger=None):
     assert outcome(world) == outcome(calm)
 
 
-@pytest.mark.parametrize("seed", range(8, 11))
+@pytest.mark.parametrize("seed", [8, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (9, 10))])
 def test_closing_a_run_heals_what_a_lost_ledger_had_owed(tmp_path, seed):
     """Nothing is cleared but the closing task, and the sources, whose changes only a person can know."""
     world = new_world(tmp_path / "faulty")

@@ -281,7 +281,7 @@ print(repr(found.restart.resolved()), found.budgets.backtracks, sep="|")
 """
 
 
-@pytest.mark.parametrize("has_file", [True, False])
+@pytest.mark.parametrize("has_file", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_options_of_restarts_are_found_in_the_file_and_in_the_environment(tmp_path, has_file):
     """Airflow reads its configuration once, so this takes a process of its own."""
     text = "[weir]\nrestart-strategy.type = fixed-delay\nrestart-strategy.fixed-delay.attempts = 4\n"

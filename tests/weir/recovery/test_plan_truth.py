@@ -22,7 +22,7 @@ from weir.restarts.recovery_settings import RecoverySettings
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 
-SEEDS = range(40)
+SEEDS = range(20)
 ANY_SIZE = RecoverySettings.from_options({"largest_plan": "1"})
 
 

@@ -75,6 +75,7 @@ def checks(folder):
     return rows
 
 
+@pytest.mark.soak
 def test_what_warns_and_what_is_refused_has_a_note_and_a_button_and_what_failed_for_good_a_page(folder, monkeypatch):
     # On a busy machine, importing Great Expectations takes longer than a task waits for its page.
     monkeypatch.setattr("weir_airflow.tasks.running.PAGE_SECONDS", 300.0)

@@ -90,6 +90,7 @@ def test_an_option_of_the_section_weir_that_cannot_be_understood_is_a_problem(en
     assert "no option 'restart_strategy_tipe'; did you mean 'restart-strategy.type'?" in finding.found
 
 
+@pytest.mark.soak
 def test_a_store_and_a_ledger_in_connections_are_examined(environment, tmp_path):
     bare = {key: value for key, value in environment.items() if not key.startswith("WEIR_")}
     store = {"conn_type": "aws", "login": "key-id", "password": SECRET, "extra": {"url": "s3://no-such-bucket/weir"}}
@@ -122,6 +123,7 @@ def test_a_connection_that_is_not_defined_is_reported_with_an_example(environmen
     assert "AIRFLOW_CONN_SPARK_MISSING" in missing.found
 
 
+@pytest.mark.soak
 def test_a_connection_that_was_created_in_airflow_s_ui_is_found(environment):
     from airflow.models import Connection
     from airflow.utils.session import create_session

@@ -117,6 +117,9 @@ TABLE = {
     "no_key": (APPLICATION, "month"),
 }
 
+REPEATED = {"no_module_in_pandas_udf", "no_division_in_udf"}
+"""Errors that say no more than others."""
+
 IN_WORKER = {
     "no_module_in_udf": "ModuleNotFoundError",
     "no_restarts_in_udf": "SuppressRestarts",
@@ -156,7 +159,7 @@ def failure_of_stage(tmp_path, monkeypatch, server):
 @pytest.mark.parametrize(
     ("transport", "stage"),
     [
-        *(("Connect", stage) for stage in TABLE),
+        *(pytest.param("Connect", stage, marks=pytest.mark.soak if stage in REPEATED else ()) for stage in TABLE),
         # By spark-submit, that the driver's report says of an error of each origin what the client of a server says.
         ("spark-submit", "no_column"),
         *(

@@ -200,6 +200,7 @@ def test_both_transports_give_the_same_digests_code_and_settings(server, new_job
     assert one.outputs[0].digest.rows == 1000
 
 
+@pytest.mark.soak
 def test_a_driver_in_a_cluster_needs_nothing_but_what_travels(yarn, new_job, store):
     job = new_job("numbers", spark_conf={"spark.executor.memory": "700m"})
     yarn.run(job, "", lambda _: None)
@@ -227,6 +228,7 @@ def test_a_driver_with_a_stop_file_never_begins(engine, new_job, store, tmp_path
     assert not (tmp_path / "driver.json").exists()
 
 
+@pytest.mark.soak
 def test_a_driver_that_is_killed_is_the_engine_s_failure(engine, new_job, driver):
     job, errors = new_job("waiting"), []
 

@@ -188,6 +188,7 @@ def test_a_lost_result_is_recomputed_by_its_producer_alone(run, world):
     assert published(world, "rapids", 1) == EXPECTED
 
 
+@pytest.mark.soak
 def test_a_stage_that_fails_once_is_restarted_by_the_users_retries(run, world):
     (world / "stumble").write_text("once")
     state, tasks, _, _ = run("stumble", 2)
@@ -215,6 +216,7 @@ def test_a_users_retry_policy_overrides_the_strategy_and_a_mended_failure_leaves
     assert labels == {"type": "application", "exception": "ValueError", "owner": "totals-sums[0] by ValueError"}
 
 
+@pytest.mark.soak
 def test_without_retries_a_failure_is_final(run, world):
     (world / "stumble").write_text("always")
     try:
@@ -235,6 +237,7 @@ def test_an_index_whose_input_is_lost_is_recomputed_with_its_producer_and_no_oth
     assert published(world, "braid", 1) == EXPECTED
 
 
+@pytest.mark.soak
 def test_an_index_that_fails_for_good_stops_no_other_index(run, world):
     (world / "break").touch()
     try:

@@ -111,6 +111,7 @@ def test_unreadable_files_have_no_digest(written, store):
     assert "none.parquet" in content_of(session, gone).error
 
 
+@pytest.mark.soak
 def test_the_program_answers_by_lines(server, written, tmp_path):
     session, write = written
     asked = write(rows_of(session))
@@ -273,7 +274,7 @@ def test_the_rows_of_states_are_read_from_all_their_files_and_others_are_quarant
     assert (old.state, new.state, new.digest) == ("superseded", "finished", old.digest)
 
 
-@pytest.mark.parametrize("stage", ["numbers", "published"])
+@pytest.mark.parametrize("stage", [pytest.param("numbers", marks=pytest.mark.soak), "published"])
 def test_rows_other_than_the_committed_ones_are_quarantined_and_recomputed(world, server, spark, stage):
     (row,) = results_of(world, stage)
     rewrite(world, row, spark)

@@ -166,7 +166,7 @@ def test_a_retry_resumes_after_the_newest_copy(cached_world) -> None:
     assert cached_world.engine.reports[-1].resumed == ("wide",)
 
 
-@pytest.mark.parametrize("fault", ["gone", "damaged"])
+@pytest.mark.parametrize("fault", ["gone", pytest.param("damaged", marks=pytest.mark.soak)])
 def test_a_copy_that_breaks_while_it_is_read_costs_a_try_and_is_made_anew(cached_world, fault) -> None:
     cached_world.fault(fault)
     cached_world.airflow.run_until_quiet()

@@ -130,6 +130,7 @@ def test_what_is_observed_in_the_pass_of_a_write_equals_what_is_read_afterwards(
     assert to_digest(rows.schema, observation.get) == digest_of(read)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_null_of_each_of_many_columns_counts(spark: SparkSession) -> None:
     def digest_with_null_at(place: int) -> str:

@@ -65,6 +65,7 @@ def what_was_published(store, epoch):
     return {row["tail"]: json.loads(row["row"]) for table in tables for row in table.to_pylist()}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_columns_come_go_and_become_wider_and_no_old_value_comes_back(server, store, tmp_path, pipeline):
     module = pipeline(AIRCRAFT)

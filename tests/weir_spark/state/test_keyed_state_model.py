@@ -143,7 +143,11 @@ def some_steps(chance):
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("seed", "ttl_days", "settings"),
-    [(191, 2, {}), (253, 3, {"OBSERVED_UPDATES": 1}), (244, None, {"BROADCAST_ROWS": 1, "ROWS_A_FILE": 3})],
+    [
+        (191, 2, {}),
+        pytest.param(253, 3, {"OBSERVED_UPDATES": 1}, marks=pytest.mark.soak),
+        pytest.param(244, None, {"BROADCAST_ROWS": 1, "ROWS_A_FILE": 3}, marks=pytest.mark.soak),
+    ],
     ids=["ttl", "many updates", "many changes"],
 )
 def test_random_epochs_leave_what_a_dictionary_has(spark, store, monkeypatch, seed, ttl_days, settings):

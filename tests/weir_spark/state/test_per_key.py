@@ -118,6 +118,7 @@ def modelled(model, flights, day):
     return results
 
 
+@pytest.mark.soak
 def test_over_epochs_a_state_is_what_a_dictionary_would_be(chain, open_state, go_on, spark) -> None:
     rng, kept, model = random.Random(3), chain(HISTORY), {}
     for day, form in enumerate(["rows", "arrow", "rows"], 1):

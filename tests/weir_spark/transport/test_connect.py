@@ -140,6 +140,7 @@ def test_a_stopped_engine_starts_nothing(server, job) -> None:
         engine.run(job(FAST), str(uuid.uuid4()), lambda line: None)
 
 
+@pytest.mark.soak
 def test_progress_is_logged_but_not_too_often(server, job) -> None:
     running = Running(server.url, job(SLOW.replace("400", "24")))
     assert running.ended() is None

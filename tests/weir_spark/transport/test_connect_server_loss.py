@@ -28,7 +28,7 @@ def test_a_server_that_is_not_there_is_a_reason_to_try_again_later(jobs, pipelin
         ConnectEngine(url, retries=2).interrupt(str(uuid.uuid4()))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_losing_the_server_in_the_middle_is_a_reason_to_try_again_and_no_interruption(
     new_server, jobs, pipeline, how
 ) -> None:

@@ -81,6 +81,7 @@ def is_deleted(file, disk):
     return False
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_full_store_is_reported_as_such_and_the_next_try_has_the_same_content(
     server, store, disk, numbers, await_room
