@@ -239,6 +239,7 @@ def _pointer(services: Services, registered: Registered, state: RunState, sink: 
             for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
         ),
         published_at=services.now().isoformat(),
+        revision=services.ledger.seen(registered.run.dataflow.name),
     )
 
 

@@ -64,7 +64,8 @@ def _write(services: Services, record: RunRecord) -> bool:
     """Write a record; return whether the ledger still says the same."""
     before = stored_record(services, record.dataflow, record.epoch)
     abandoned = tuple(sorted({*record.abandoned, *(before.abandoned if before else ())}))
-    data = run_record_to_json(replace(record, abandoned=abandoned))
+    revision = services.ledger.seen(record.dataflow)
+    data = run_record_to_json(replace(record, abandoned=abandoned, revision=revision))
     services.store.replace(record_path(record.dataflow, record.epoch), data)
     services.store_id()  # or it was written below a mount point whose disk is gone
     with services.ledger.transaction(record.dataflow) as session:

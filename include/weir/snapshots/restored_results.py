@@ -263,7 +263,8 @@ def _next_number(session: Session, run: str, region: RegionId) -> int:
 
 
 def _write(services: Services, restored: RestoredPartition) -> NewResult:
-    data = manifest_to_json(restored.manifest)
+    revision = services.ledger.seen(restored.manifest.dataflow)
+    data = manifest_to_json(replace(restored.manifest, revision=revision))
     services.store.create(manifest_path(restored.folder), data)
     return NewResult(
         partition=restored.partition,

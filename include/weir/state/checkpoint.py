@@ -99,7 +99,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     number = _take_number(services, draft, checkpoint, guard)
     if number is None:
         return None
-    checkpoint = replace(checkpoint, number=number)
+    checkpoint = replace(checkpoint, number=number, revision=services.ledger.seen(draft.run.dataflow.name))
     _create(services, checkpoint)
     services.store_id()  # else it was written below a mount point whose disk is gone
     pins = ending_pins(services, checkpoint)
