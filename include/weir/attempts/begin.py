@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.attempts.gathering import gather
 from weir.attempts.job import reads_of_job, region_job
-from weir.attempts.registration import enter
+from weir.attempts.registration import enter, register_anew
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
@@ -43,6 +43,11 @@ def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginO
     adopted = _adopt(services, registered)
     if adopted is not None:
         return adopted
+    if registered.is_committed:
+        anew = register_anew(services, request, may_adopt=False)
+        if not isinstance(anew, Registered):
+            return anew
+        registered = anew
     gathered = gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
@@ -116,8 +121,9 @@ def _adopt(services: Services, registered: Registered) -> Adopted | None:
         if present is None or present.id != candidate.id:
             return None
         row = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
-        end(row, AttemptState.ADOPTED, services.now())
-        row.metrics = {"adopted": candidate.id}
+        if not registered.is_committed:
+            end(row, AttemptState.ADOPTED, services.now())
+            row.metrics = {"adopted": candidate.id}
         results = [again.results[each] for each in registered.topology.outputs(registered.attempt.region)]
     return Adopted(
         registered.attempt, {"adopted": candidate.id, **summary_of(results, probed.manifests)}, registered.interrupt

@@ -15,6 +15,7 @@ from weir.attempts.commit_check import require_unchanged
 from weir.attempts.gathering import gather
 from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
+from weir.coordination.evidence import require_known_versions
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
@@ -83,6 +84,7 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     checkpoint = checkpoint_run(services, registered, gathered)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
     intact = {folder: manifest for manifest, folder, _ in parts}
+    _require_known_versions(services, registered)
     pointers = _decide(
         services,
         registered,
@@ -122,6 +124,17 @@ def _read(state: RunState, partition: PartitionId) -> InputRead:
         attempt=current.attempt,
         digest=current.digest,
     )
+
+
+def _require_known_versions(services: Services, registered: Registered) -> None:
+    """Check that no version is visible that the ledger does not know. Raises LedgerBehind."""
+    run = registered.run
+    name = run.dataflow.name
+    highest = {sink: highest_version(services.store, name, sink, run.epoch) for sink in registered.topology.sinks}
+    with services.ledger.transaction() as session:
+        unknown = [sink for sink, version in highest.items() if version >= next_version(session, run.id, sink)]
+    paths = [pointer_path(name, sink, run.epoch, highest[sink]) for sink in unknown]
+    require_known_versions(services, name, paths)
 
 
 def _decide(

@@ -190,8 +190,8 @@ class Ledger:
         if not why or (found is None and not seen) or self._is_catching_up():
             return
         raise LedgerBehind(
-            f"the ledger has lost commits of dataflow {dataflow} (a replica without the last commits was promoted, or a "
-            f"backup was restored?): {why}. Nothing of {dataflow} is committed or deleted until the ledger has caught "
+            f"the ledger has lost commits of dataflow {dataflow} (a replica without the last commits was promoted, or "
+            f"a backup was restored?): {why}. Nothing of {dataflow} is committed or deleted until the ledger has caught "
             f"up with the store: the next task that begins, upkeep, or `weir ledger rebuild {dataflow}` has it do so"
         )
 
