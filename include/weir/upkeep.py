@@ -52,10 +52,12 @@ class Upkept:
     failed: dict[str, Exception] = field(default_factory=dict)
 
     @contextmanager
-    def trying(self, where: str) -> Iterator[None]:
-        """Write down what fails at `where`, whatever it is, and go on."""
+    def trying(self, where: str, *passed_on: type[Exception]) -> Iterator[None]:
+        """Write down what fails at `where`, whatever it is but an error that is `passed_on`, and go on."""
         try:
             yield
+        except passed_on:
+            raise
         except Exception as error:  # noqa: BLE001 - the others have their turn, then it is raised
             self.failed.setdefault(where, error)
 
@@ -83,13 +85,13 @@ def release_everywhere(services: Services) -> Upkept:
     return kept
 
 
-def _up_to_date(services: Services, dataflow: str, job: Callable[[], str]) -> str:
+def _up_to_date(services: Services, dataflow: str, job: Callable[[], object]) -> str:
     """Do a job; a ledger that is found to have lost commits catches up with the store, and the job is done again."""
     try:
-        return job()
+        return str(job())
     except LedgerBehind:
         done = catch_up(services, dataflow)
-    again = job()
+    again = str(job())
     return again if done is None else f"{done}; {again}"
 
 
@@ -98,15 +100,15 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     with services.ledger.transaction(dataflow) as session:
         drop_expired(session, services.now())
         runs = runs_to_release(session, dataflow)
-    with kept.trying(dataflow):
+    with kept.trying(dataflow, LedgerBehind):
         write_records(services, dataflow)
-    with kept.trying(dataflow):
+    with kept.trying(dataflow, LedgerBehind):
         expire_versions(services, dataflow)
     checkpoints = ""
-    with kept.trying(dataflow):
+    with kept.trying(dataflow, LedgerBehind):
         checkpoints = str(maintain_checkpoints(services, dataflow, is_thorough=True))
     for run in runs:
-        with kept.trying(run):
+        with kept.trying(run, LedgerBehind):
             release(services, dataflow, [run])
     deleted = _deleted_line(delete_released(services, dataflow))
     return f"{deleted}; {checkpoints}" if checkpoints else deleted
@@ -127,8 +129,8 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
         with kept.trying(dataflow):
             began = services.now()
             is_full = _is_full_due(services, dataflow)
-            swept = partial(sweep, services, dataflow, is_full=is_full, clearer=clearer)
-            kept.done[dataflow] = _up_to_date(services, dataflow, lambda swept=swept: str(swept()))
+            job = partial(sweep, services, dataflow, is_full=is_full, clearer=clearer)
+            kept.done[dataflow] = _up_to_date(services, dataflow, job)
             if is_full:
                 is_daily = True
                 with services.ledger.transaction(dataflow) as session:
@@ -158,8 +160,8 @@ def scrub_everywhere(services: Services, clearer: Clearer) -> Upkept:
     kept = Upkept()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
-            scrubbed = partial(scrub_dataflow, services, clearer, dataflow)
-            kept.done[dataflow] = _up_to_date(services, dataflow, lambda scrubbed=scrubbed: str(scrubbed()))
+            job = partial(scrub_dataflow, services, clearer, dataflow)
+            kept.done[dataflow] = _up_to_date(services, dataflow, job)
     return kept
 
 

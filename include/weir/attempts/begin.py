@@ -20,6 +20,7 @@ from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginReque
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
+from weir.ledger.clears import is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
@@ -28,7 +29,7 @@ from weir.recovery.inputs import probe_partitions
 from weir.retention.space import reclaim_space
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
-from weir.topology.regions import PartitionId
+from weir.topology.regions import PartitionId, RegionId
 
 
 def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
@@ -104,8 +105,11 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
 
 
 def _adopt(services: Services, registered: Registered) -> Adopted | None:
-    """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since."""
-    if registered.origin is not Origin.RETRY:
+    """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since.
+
+    A commit that the ledger had lost, and found in the store, is reused after a clear by Weir, too, which missed it.
+    """
+    if registered.origin not in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return None
     with services.ledger.transaction() as session:
         state, candidate = _candidate(session, registered)
@@ -135,11 +139,19 @@ def _candidate(session: Session, registered: Registered) -> tuple[RunState, Atte
     state = run_state(session, run, registered.topology)
     committed = committed_attempt(session, run.id, region)
     present = attempts_of(session, run.id, region)[-1]
-    if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:
+    if committed is None or present.id != registered.attempt.id or not _may_be_reused(session, committed, present):
         return state, None
     outputs = registered.topology.outputs(region)
     good = all(each in state.results and _is_there(state, each) for each in outputs)
     return state, committed if good else None
+
+
+def _may_be_reused(session: Session, committed: AttemptRow, present: AttemptRow) -> bool:
+    region = RegionId(present.region, present.subtask)
+    if present.origin == Origin.CLEARED_BY_WEIR.value:
+        is_found = committed.origin == Origin.REBUILT.value
+        return is_found and not is_cleared_for_newest(session, present.run, region, committed.try_number)
+    return committed.max_tries == present.max_tries
 
 
 def _is_there(state: RunState, partition: PartitionId) -> bool:

@@ -84,12 +84,13 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     checkpoint = checkpoint_run(services, registered, gathered)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
     intact = {folder: manifest for manifest, folder, _ in parts}
-    _require_known_versions(services, registered)
+    highest = _highest_versions(services, registered)
     pointers = _decide(
         services,
         registered,
         [sink for sink in sinks if not _is_in_place(services, registered.run.id, sink, intact)],
         reads,
+        highest,
     )
     for pointer in pointers:
         _create(services, pointer)
@@ -126,8 +127,8 @@ def _read(state: RunState, partition: PartitionId) -> InputRead:
     )
 
 
-def _require_known_versions(services: Services, registered: Registered) -> None:
-    """Check that no version is visible that the ledger does not know. Raises LedgerBehind."""
+def _highest_versions(services: Services, registered: Registered) -> Mapping[str, int]:
+    """Return the highest visible version of each sink. Raises LedgerBehind for one that the ledger does not know."""
     run = registered.run
     name = run.dataflow.name
     highest = {sink: highest_version(services.store, name, sink, run.epoch) for sink in registered.topology.sinks}
@@ -135,14 +136,18 @@ def _require_known_versions(services: Services, registered: Registered) -> None:
         unknown = [sink for sink, version in highest.items() if version >= next_version(session, run.id, sink)]
     paths = [pointer_path(name, sink, run.epoch, highest[sink]) for sink in unknown]
     require_known_versions(services, name, paths)
+    return highest
 
 
 def _decide(
-    services: Services, registered: Registered, sinks: Sequence[SinkResult], reads: Sequence[InputRead]
+    services: Services,
+    registered: Registered,
+    sinks: Sequence[SinkResult],
+    reads: Sequence[InputRead],
+    highest: Mapping[str, int],
 ) -> list[Pointer]:
     """Assign a version to each sink and record that it is about to be published."""
     run, attempt = registered.run, registered.attempt
-    highest = {sink.sink: highest_version(services.store, run.dataflow.name, sink.sink, run.epoch) for sink in sinks}
     pointers = []
     with services.ledger.transaction(run.dataflow.name) as session:
         require_newest(session, run, CLOSE, attempt.id)

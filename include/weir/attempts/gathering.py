@@ -56,14 +56,14 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
         for manifest in probed.manifests.values():
             services.ledger.saw(manifest.dataflow, manifest.revision)
         if isinstance(answer, ResultUnavailable):
-            _look_for(services, registered, answer)
+            _look_for(services, answer)
             raise answer
         if answer is not None:
             return answer
     raise Conflict(f"the inputs of {region} changed {ROUNDS} times while it began")
 
 
-def _look_for(services: Services, registered: Registered, missing: ResultUnavailable) -> None:
+def _look_for(services: Services, missing: ResultUnavailable) -> None:
     """Look in the store for results that were never committed by the ledger. Raises LedgerBehind."""
     never = defaultdict(list)
     for loss in missing.losses:

@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session
 from weir.attempts.choosing_code import ArchiveNeeded, Archives, ChosenCode, choose_code, pin_archive
 from weir.attempts.failure import restart_answer
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
-from weir.coordination.evidence import look_for_attempts, lost
+from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
-from weir.coordination.run_records import owe_record, require_own, stored_record, write_record
+from weir.coordination.run_records import owe_record, stored_record, write_record
 from weir.coordination.services import Services, region_folder
 from weir.coordination.values import (
     Attempt,
@@ -42,9 +42,19 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, end, free_number, origin_of
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
-from weir.ledger.restores import require_after_restore
 from weir.ledger.reads import forget_reads
-from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_by_id, run_key, set_aside
+from weir.ledger.restores import require_after_restore
+from weir.ledger.runs import (
+    EpochOwned,
+    NewRun,
+    Run,
+    epoch_of,
+    is_of_earlier_incarnation,
+    own_epoch,
+    run_by_id,
+    run_key,
+    set_aside,
+)
 from weir.ledger.snapshot import newest_try
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
@@ -206,7 +216,12 @@ def _register_or_pin(
     try:
         return _register(services, request, store_id, archives, has_looked=has_looked)
     except _RecordDue:
+        pass
+    try:
         _pin(services, request, store_id, archives)
+    except _RunUnknown:
+        run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+        raise services.ledger.behind(request.dataflow.name, f"it does not know run {run}, which has a record") from None
     return None
 
 
@@ -259,11 +274,12 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
     """Pin the run, unless it is, and write its record."""
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
     stored = stored_record(services, dataflow, epoch)
+    is_known_to_store = stored is not None and stored.pinned is not None
     with services.ledger.transaction(dataflow) as session:
 
         def on_pin(row: RunRow) -> None:
-            if not row.is_record_due and not _has_attempts(session, row.id):
-                require_own(stored, row)
+            if is_known_to_store and not row.is_record_due and not _has_attempts(session, row.id):
+                raise _RunUnknown
             row.archive = None
             forget_generations(session, row.id)
             if archives is not None:
@@ -272,6 +288,10 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
 
         own_epoch(session, _new_run(request, store_id), services.now(), on_pin)
     write_record(services, run_key(dataflow, epoch))
+
+
+class _RunUnknown(Exception):
+    """The store has the record of a run that was pinned, and the ledger knows no attempt of it."""
 
 
 def _has_attempts(session: Session, run: str) -> bool:
@@ -367,7 +387,7 @@ def _attempt(run: Run, region: RegionId, row: AttemptRow, chosen: ChosenCode | N
 
 
 def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId) -> AttemptRow | None:
-    """Return the row of this try if it was waiting, or had committed, which Airflow has lost; None if the try is new."""
+    """Return the row of this try if it was waiting, or has committed, which Airflow has lost; None for a new try."""
     newest = earlier[-1] if earlier else None
     if newest is None or newest.try_number < request.try_number:
         return None

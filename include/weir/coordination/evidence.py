@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
-from weir.errors import LedgerBehind, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import manifest_from_json, region_job_from_json
 from weir.formats.manifest import Manifest
@@ -36,6 +36,7 @@ from weir.formats.paths import (
 )
 from weir.formats.pointer import pointer_from_json
 from weir.formats.region_job import JOB_NAME
+from weir.formats.run_record import RunRecord
 from weir.ledger.checkpoints import checkpoints_of
 from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
@@ -68,10 +69,10 @@ def require_not_behind(services: Services, dataflow: str) -> None:
         taken = {row.number for row in checkpoints_of(session, dataflow)}
         versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.pointer.in_(pointers))))
     for epoch in sorted(set(epochs) - known):
-        if _see_record(services, dataflow, epoch):
-            raise lost(services, dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
+        if _see_record(services, dataflow, epoch) is not None:
+            raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
     for number in sorted(each for each in numbers if each is not None and each not in taken):
-        raise lost(services, dataflow, f"it does not know checkpoint {number}")
+        raise services.ledger.behind(dataflow, f"it does not know checkpoint {number}")
     require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
 
 
@@ -83,7 +84,7 @@ def require_known_versions(services: Services, dataflow: str, unknown: Iterable[
         except (NotFound, ValueError, KeyError, TypeError, Misconfigured):
             continue
         services.ledger.saw(dataflow, pointer.revision)
-        raise lost(services, dataflow, f"it does not know the published version {path}")
+        raise services.ledger.behind(dataflow, f"it does not know the published version {path}")
 
 
 def require_known_results(services: Services, run: str, folders: Iterable[str], running: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -97,18 +98,22 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
     with services.ledger.transaction() as session:
         row = session.get(RunRow, run)
         query = select(AttemptRow.id, AttemptRow.state).where(AttemptRow.run == run)
-        known = {attempt: state for attempt, state in session.execute(query.where(AttemptRow.id.in_(suspects.values())))}
+        found = session.execute(query.where(AttemptRow.id.in_(suspects.values()))).tuples()
+        known: dict[str, str] = dict(found.all())
     if row is None or row.expired_at is not None:
         return
-    given_up = set(row.abandoned or ())
+    given_up, pinned = set(row.abandoned or ()), row.pinned
+    if pinned is None and not row.is_record_due:
+        record = _see_record(services, row.dataflow, row.epoch)
+        pinned = None if record is None else record.pinned
     for folder, attempt in suspects.items():
         is_settled = attempt in known and not (running and known[attempt] == AttemptState.RUNNING.value)
         if is_settled or attempt in given_up:
             continue
         manifest = _manifest(services, folder)
-        if manifest is not None and _is_of(manifest, row.pinned):
+        if manifest is not None and _is_of(manifest, pinned):
             services.ledger.saw(manifest.dataflow, manifest.revision)
-            raise lost(services, manifest.dataflow, f"it does not know that {attempt} has written {folder}")
+            raise services.ledger.behind(manifest.dataflow, f"it does not know that {attempt} has written {folder}")
 
 
 def look_for_results(services: Services, run: str, partitions: Iterable[PartitionId]) -> None:
@@ -141,25 +146,15 @@ def look_for_attempts(services: Services, run: str, region: RegionId, partitions
         services.ledger.saw(dataflow, getattr(job, "revision", 0))
 
 
-def lost(services: Services, dataflow: str, what: str) -> LedgerBehind:
-    """Mark that the ledger has lost commits of a dataflow, and return the error that says so."""
-    services.ledger.mark_behind(dataflow)
-    return LedgerBehind(
-        f"the ledger has lost commits of dataflow {dataflow} (a backup was restored?): {what}. Nothing of {dataflow} is "
-        "committed or deleted until the ledger has caught up with the store: the next task that begins, upkeep, or "
-        f"`weir ledger rebuild {dataflow}` has it do so"
-    )
-
-
-def _see_record(services: Services, dataflow: str, epoch: str) -> bool:
-    """Tell the ledger the revision of the record of a run; return whether there is one that can be read."""
+def _see_record(services: Services, dataflow: str, epoch: str) -> RunRecord | None:
+    """Return the record of a run if there is one that can be read, and tell the ledger its revision."""
     try:
         record = stored_record(services, dataflow, epoch)
     except Misconfigured:
-        return False
+        return None
     if record is not None:
         services.ledger.saw(dataflow, record.revision)
-    return record is not None
+    return record
 
 
 def _names(services: Services, folder: str) -> list[str]:

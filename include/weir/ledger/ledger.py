@@ -160,12 +160,13 @@ class Ledger:
         """Raise LedgerBehind if the ledger, as this transaction sees it, has lost commits of a dataflow."""
         self._require(read_revision(session, dataflow, reads_timeline=self._reads_timeline), dataflow)
 
-    def mark_behind(self, dataflow: str) -> None:
-        """Mark that commits of a dataflow are lost: no transaction of it begins until the ledger has caught up."""
-        with _database_errors(self._engine.url), self._session() as session:
-            begin_as(session, reads=False)
-            mark_behind(session, dataflow, self.seen(dataflow))
-            session.commit()
+    def behind(self, dataflow: str, why: str) -> LedgerBehind:
+        """Mark that commits of a dataflow are lost, and return the error that says so.
+
+        No transaction of the dataflow begins until the ledger has caught up.
+        """
+        self._mark_behind(dataflow)
+        return _behind(dataflow, why)
 
     @contextmanager
     def catching_up(self) -> Iterator[None]:
@@ -189,11 +190,13 @@ class Ledger:
         why = found.why_behind(seen) if found is not None else f"revision {seen} was committed, and it has none"
         if not why or (found is None and not seen) or self._is_catching_up():
             return
-        raise LedgerBehind(
-            f"the ledger has lost commits of dataflow {dataflow} (a replica without the last commits was promoted, or "
-            f"a backup was restored?): {why}. Nothing of {dataflow} is committed or deleted until the ledger has caught "
-            f"up with the store: the next task that begins, upkeep, or `weir ledger rebuild {dataflow}` has it do so"
-        )
+        raise _behind(dataflow, why)
+
+    def _mark_behind(self, dataflow: str) -> None:
+        with _database_errors(self._engine.url), self._session() as session:
+            begin_as(session, reads=False)
+            mark_behind(session, dataflow, self.seen(dataflow))
+            session.commit()
 
     # Transactions
 
@@ -210,7 +213,7 @@ class Ledger:
         try:
             return patiently(begin, is_coming) if self._is_server else begin()
         except LedgerBehind:
-            self.mark_behind(str(dataflow))
+            self._mark_behind(str(dataflow))
             raise
         except DBAPIError as error:
             if not (self._reads_timeline and is_refused_timeline(error)):
@@ -235,6 +238,14 @@ class Ledger:
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+
+
+def _behind(dataflow: str, why: str) -> LedgerBehind:
+    return LedgerBehind(
+        f"the ledger has lost commits of dataflow {dataflow} (a replica without the last commits was promoted, or a "
+        f"backup was restored?): {why}. Nothing of {dataflow} is committed or deleted until the ledger has caught up "
+        f"with the store: the next task that begins, upkeep, or `weir ledger rebuild {dataflow}` has it do so"
+    )
 
 
 def _parsed(url: str) -> URL:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import add_pending_clear
-from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.ledger.database.tables import DataflowRow, HousekeepingRow, RunRow
 from weir.ledger.housekeeping import note_done
 from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import newest_try, run_state
@@ -70,9 +71,28 @@ def catch_up(services: Services, dataflow: str) -> CaughtUp | None:
                 return None
             were_closed = {row.id for row in runs_of(session, dataflow) if row.closed_at is not None}
             built = enter_stored(session, services, dataflow, stored, is_catching_up=True)
-            to_close = [each.run for each in built.runs if _owes_close(session, services, each, each.run in were_closed)]
+            owing = (each for each in built.runs if _owes_close(session, services, each, each.run in were_closed))
+            to_close = [each.run for each in owing]
             note_done(session, CAUGHT_UP, dataflow, services.now())
     return _described(built, to_close)
+
+
+def lines_about(session: Session, dataflow: str | None = None) -> list[str]:
+    """Say of which dataflows the ledger had lost commits, or of one: when it caught up, or that it has not."""
+    query = select(DataflowRow.name, DataflowRow.is_behind, HousekeepingRow.done_at).outerjoin(
+        HousekeepingRow, (HousekeepingRow.scope == DataflowRow.name) & (HousekeepingRow.job == CAUGHT_UP)
+    )
+    lines = []
+    for name, is_behind, at in session.execute(query.order_by(DataflowRow.name)).tuples():
+        if dataflow not in (None, name):
+            continue
+        if is_behind:
+            lines.append(f"{name}: the ledger has lost commits, and the next task, or upkeep, has it catch up")
+        elif at is not None:
+            lines.append(
+                f"{name}: the ledger had lost commits, and caught up with the store at {at:%Y-%m-%d %H:%M:%S} UTC"
+            )
+    return lines
 
 
 def _described(built: Rebuilt, to_close: list[str]) -> CaughtUp:

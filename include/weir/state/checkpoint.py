@@ -19,7 +19,6 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from weir.coordination.evidence import lost
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.errors import Conflict
@@ -169,7 +168,9 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
         return
     if found is not None and found.attempt != checkpoint.attempt:
         services.ledger.saw(found.dataflow, found.revision)
-        raise lost(services, checkpoint.dataflow, f"it does not know checkpoint {found.number}, of {found.attempt}")
+        raise services.ledger.behind(
+            checkpoint.dataflow, f"it does not know checkpoint {found.number}, of {found.attempt}"
+        )
     with services.ledger.transaction(checkpoint.dataflow) as session:
         row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
         if row is not None:

@@ -69,7 +69,7 @@ _RAISE = {
 }
 _READ = {knows: select(*_columns(server)).where(_OF) for knows, server in _SERVER_OF.items()}
 _ABOVE = case((_ROW.c.revision < _NUMBER, _NUMBER), else_=_ROW.c.revision)
-_MARK = update(_ROW).where(_OF).values(is_behind=True, revision=_ABOVE)
+_MARK = update(_ROW).where(_OF, ~_ROW.c.is_behind).values(is_behind=True, revision=_ABOVE)
 _CAUGHT_UP = {
     knows: update(_ROW)
     .where(_OF)

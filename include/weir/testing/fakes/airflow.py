@@ -345,5 +345,6 @@ class FakeAirflow:
         for item in wanted:
             task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
             state, number = (MISSING, 0) if task is None else (task.state, task.try_number)
-            found.append(ClearAnswer(item, state, number, cleared=False, ti_id="" if task is None else self.ti_id(task)))
+            ti_id = "" if task is None else self.ti_id(task)
+            found.append(ClearAnswer(item, state, number, cleared=False, ti_id=ti_id))
         return found
