@@ -5,8 +5,9 @@ import itertools
 import sqlite3
 from contextlib import closing
 
-from sqlalchemy import select
-from tests.weir.restoring import EPOCHS
+from sqlalchemy import make_url, select
+from sqlalchemy.pool import QueuePool
+from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
 from weir.attempts.steps import deliver_clears
@@ -16,6 +17,7 @@ from weir.ledger.database.sqlite import sqlite_engine
 from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.ledgers import new_ledger
 from weir.upkeep import release_everywhere, sweep_everywhere
 
 
@@ -94,13 +96,10 @@ class RewindingWorld(World):
     """A world on such a ledger, under such an Airflow."""
 
     def __init__(self, folder, flow):
-        from weir.testing.fakes.ledgers import new_ledger
 
         def empty():
             path = folder / "ledger.db"
             new_ledger(path).close()
-            from sqlalchemy import make_url
-            from sqlalchemy.pool import QueuePool
 
             return RewindingLedger(sqlite_engine(make_url(f"sqlite:///{path}"), QueuePool), path)
 
@@ -172,11 +171,33 @@ class RewindingWorld(World):
 
 
 def days(world, *numbers):
-    """Run days, each with a process of upkeep after it."""
+    """Run days, each with a process of upkeep after it; the scheduler creates what is not there, oldest first."""
     for number in numbers:
-        world.airflow.dag_run(number)
+        for each in range(1, number + 1):
+            world.airflow.dag_run(each)
         world.airflow.run_until_quiet()
         world.upkeep()
 
 
-__all__ = ["EPOCHS", "RewindingWorld", "days"]
+def flow(**more):
+    """State, a checkpoint and a sink each day; no result stays that is not needed, nor any older checkpoint."""
+    return aircraft(parallelism=1, **{"retained_checkpoints": 1, "keep": "on_consumed", **more})
+
+
+def undisturbed(folder, last, **more):
+    """What these days come to if nothing goes back: the outcome, the states, and the numbers of moments."""
+    world = RewindingWorld(folder, flow(**more))
+    days(world, *range(1, last + 1))
+    world.heal()
+    assert world.wrong() == []
+    return world.outcome(), world.states(), world.ledger.number, world.airflow.number
+
+
+def check(world, last, expected):
+    """Let the days run that are left, and all heal; then it is as if nothing had gone back."""
+    days(world, *range(1, last + 1))
+    world.heal()
+    assert world.wrong() == []
+    assert world.outcome() == expected[0]
+    assert world.states() == expected[1]
+    assert len(world.published()) == len(expected[0])
