@@ -18,7 +18,7 @@ LAYERS = (
     *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "ledger", "coordination", "environment"),
     *("recovery", "state", "snapshots", "quality", "retention", "integrity"),
-    *("attempts", "rebuild", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
+    *("rebuild", "attempts", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
 )
 """What a module may import stands before it; what stands on most of the others comes last."""
 ROOMS_OF_AIRFLOW = (

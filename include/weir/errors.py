@@ -22,6 +22,14 @@ class Retryable(WeirError):
     """
 
 
+class LedgerBehind(Retryable):
+    """The ledger has lost commits of a dataflow: nothing of it is committed or deleted until the ledger caught up.
+
+    A replica without the last commits was promoted, or a backup was restored. The next task that begins, upkeep or
+    `weir ledger rebuild` has it catch up with the store.
+    """
+
+
 class DiskFull(Retryable):
     """A disk is full: free space on it. The caller removes what it has partly written; the task retries by itself."""
 

@@ -1,25 +1,30 @@
 """The jobs of upkeep, every few minutes and every hour, for all dataflows of the ledger.
 
 Invariant: a failure for one run or dataflow does not stop the others, and is raised when all others are done.
+
+Invariant 11: before a pass deletes anything of a dataflow, the ledger is compared with the newest files in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import select
 
 from weir.coordination.airflow import Clearer
+from weir.coordination.evidence import require_not_behind
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
-from weir.errors import Internal, Misconfigured, Retryable
+from weir.errors import Internal, LedgerBehind, Misconfigured, Retryable
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
+from weir.rebuild.catching_up import catch_up
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
 from weir.retention.release_queries import runs_to_release
@@ -47,10 +52,12 @@ class Upkept:
     failed: dict[str, Exception] = field(default_factory=dict)
 
     @contextmanager
-    def trying(self, where: str) -> Iterator[None]:
-        """Write down what fails at `where`, whatever it is, and go on."""
+    def trying(self, where: str, *passed_on: type[Exception]) -> Iterator[None]:
+        """Write down what fails at `where`, whatever it is but an error that is `passed_on`, and go on."""
         try:
             yield
+        except passed_on:
+            raise
         except Exception as error:  # noqa: BLE001 - the others have their turn, then it is raised
             self.failed.setdefault(where, error)
 
@@ -74,23 +81,34 @@ def release_everywhere(services: Services) -> Upkept:
     kept = Upkept()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
-            kept.done[dataflow] = _release(services, dataflow, kept)
+            kept.done[dataflow] = _up_to_date(services, dataflow, partial(_release, services, dataflow, kept))
     return kept
 
 
+def _up_to_date(services: Services, dataflow: str, job: Callable[[], object]) -> str:
+    """Do a job; a ledger that is found to have lost commits catches up with the store, and the job is done again."""
+    try:
+        return str(job())
+    except LedgerBehind:
+        done = catch_up(services, dataflow)
+    again = str(job())
+    return again if done is None else f"{done}; {again}"
+
+
 def _release(services: Services, dataflow: str, kept: Upkept) -> str:
+    require_not_behind(services, dataflow)
     with services.ledger.transaction(dataflow) as session:
         drop_expired(session, services.now())
         runs = runs_to_release(session, dataflow)
-    with kept.trying(dataflow):
+    with kept.trying(dataflow, LedgerBehind):
         write_records(services, dataflow)
-    with kept.trying(dataflow):
+    with kept.trying(dataflow, LedgerBehind):
         expire_versions(services, dataflow)
     checkpoints = ""
-    with kept.trying(dataflow):
+    with kept.trying(dataflow, LedgerBehind):
         checkpoints = str(maintain_checkpoints(services, dataflow, is_thorough=True))
     for run in runs:
-        with kept.trying(run):
+        with kept.trying(run, LedgerBehind):
             release(services, dataflow, [run])
     deleted = _deleted_line(delete_released(services, dataflow))
     return f"{deleted}; {checkpoints}" if checkpoints else deleted
@@ -111,7 +129,8 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
         with kept.trying(dataflow):
             began = services.now()
             is_full = _is_full_due(services, dataflow)
-            kept.done[dataflow] = str(sweep(services, dataflow, is_full=is_full, clearer=clearer))
+            job = partial(sweep, services, dataflow, is_full=is_full, clearer=clearer)
+            kept.done[dataflow] = _up_to_date(services, dataflow, job)
             if is_full:
                 is_daily = True
                 with services.ledger.transaction(dataflow) as session:
@@ -141,7 +160,8 @@ def scrub_everywhere(services: Services, clearer: Clearer) -> Upkept:
     kept = Upkept()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
-            kept.done[dataflow] = str(scrub_dataflow(services, clearer, dataflow))
+            job = partial(scrub_dataflow, services, clearer, dataflow)
+            kept.done[dataflow] = _up_to_date(services, dataflow, job)
     return kept
 
 

@@ -54,7 +54,7 @@ def run_attempt(
     try_to_deliver_clears(task, dataflow)
     described = request()
     engine.prepare()
-    outcome = ready_outcome(task, lambda: _begin(task, engine, described))
+    outcome = ready_outcome(task, dataflow, lambda: _begin(task, engine, described))
     match outcome:
         case Begun():
             try_to_have_run_closed(task, described)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.attempts.gathering import gather
 from weir.attempts.job import reads_of_job, region_job
-from weir.attempts.registration import enter
+from weir.attempts.registration import enter, register_anew
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
@@ -20,6 +20,7 @@ from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginReque
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
+from weir.ledger.clears import is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
@@ -28,7 +29,7 @@ from weir.recovery.inputs import probe_partitions
 from weir.retention.space import reclaim_space
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
-from weir.topology.regions import PartitionId
+from weir.topology.regions import PartitionId, RegionId
 
 
 def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
@@ -43,6 +44,11 @@ def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginO
     adopted = _adopt(services, registered)
     if adopted is not None:
         return adopted
+    if registered.is_committed:
+        anew = register_anew(services, request, may_adopt=False)
+        if not isinstance(anew, Registered):
+            return anew
+        registered = anew
     gathered = gather(services, registered, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
@@ -99,8 +105,11 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
 
 
 def _adopt(services: Services, registered: Registered) -> Adopted | None:
-    """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since."""
-    if registered.origin is not Origin.RETRY:
+    """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since.
+
+    A commit that the ledger had lost, and found in the store, is reused after a clear by Weir, too, which missed it.
+    """
+    if registered.origin not in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return None
     with services.ledger.transaction() as session:
         state, candidate = _candidate(session, registered)
@@ -116,8 +125,9 @@ def _adopt(services: Services, registered: Registered) -> Adopted | None:
         if present is None or present.id != candidate.id:
             return None
         row = attempts_of(session, registered.run.id, registered.attempt.region)[-1]
-        end(row, AttemptState.ADOPTED, services.now())
-        row.metrics = {"adopted": candidate.id}
+        if not registered.is_committed:
+            end(row, AttemptState.ADOPTED, services.now())
+            row.metrics = {"adopted": candidate.id}
         results = [again.results[each] for each in registered.topology.outputs(registered.attempt.region)]
     return Adopted(
         registered.attempt, {"adopted": candidate.id, **summary_of(results, probed.manifests)}, registered.interrupt
@@ -129,11 +139,19 @@ def _candidate(session: Session, registered: Registered) -> tuple[RunState, Atte
     state = run_state(session, run, registered.topology)
     committed = committed_attempt(session, run.id, region)
     present = attempts_of(session, run.id, region)[-1]
-    if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:
+    if committed is None or present.id != registered.attempt.id or not _may_be_reused(session, committed, present):
         return state, None
     outputs = registered.topology.outputs(region)
     good = all(each in state.results and _is_there(state, each) for each in outputs)
     return state, committed if good else None
+
+
+def _may_be_reused(session: Session, committed: AttemptRow, present: AttemptRow) -> bool:
+    region = RegionId(present.region, present.subtask)
+    if present.origin == Origin.CLEARED_BY_WEIR.value:
+        is_found = committed.origin == Origin.REBUILT.value
+        return is_found and not is_cleared_for_newest(session, present.run, region, committed.try_number)
+    return committed.max_tries == present.max_tries
 
 
 def _is_there(state: RunState, partition: PartitionId) -> bool:

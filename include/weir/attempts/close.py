@@ -15,6 +15,7 @@ from weir.attempts.commit_check import require_unchanged
 from weir.attempts.gathering import gather
 from weir.attempts.registration import enter
 from weir.coordination.airflow import Clearer
+from weir.coordination.evidence import require_known_versions
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
@@ -83,11 +84,13 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     checkpoint = checkpoint_run(services, registered, gathered)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
     intact = {folder: manifest for manifest, folder, _ in parts}
+    highest = _highest_versions(services, registered)
     pointers = _decide(
         services,
         registered,
         [sink for sink in sinks if not _is_in_place(services, registered.run.id, sink, intact)],
         reads,
+        highest,
     )
     for pointer in pointers:
         _create(services, pointer)
@@ -124,12 +127,27 @@ def _read(state: RunState, partition: PartitionId) -> InputRead:
     )
 
 
+def _highest_versions(services: Services, registered: Registered) -> Mapping[str, int]:
+    """Return the highest visible version of each sink. Raises LedgerBehind for one that the ledger does not know."""
+    run = registered.run
+    name = run.dataflow.name
+    highest = {sink: highest_version(services.store, name, sink, run.epoch) for sink in registered.topology.sinks}
+    with services.ledger.transaction() as session:
+        unknown = [sink for sink, version in highest.items() if version >= next_version(session, run.id, sink)]
+    paths = [pointer_path(name, sink, run.epoch, highest[sink]) for sink in unknown]
+    require_known_versions(services, name, paths)
+    return highest
+
+
 def _decide(
-    services: Services, registered: Registered, sinks: Sequence[SinkResult], reads: Sequence[InputRead]
+    services: Services,
+    registered: Registered,
+    sinks: Sequence[SinkResult],
+    reads: Sequence[InputRead],
+    highest: Mapping[str, int],
 ) -> list[Pointer]:
     """Assign a version to each sink and record that it is about to be published."""
     run, attempt = registered.run, registered.attempt
-    highest = {sink.sink: highest_version(services.store, run.dataflow.name, sink.sink, run.epoch) for sink in sinks}
     pointers = []
     with services.ledger.transaction(run.dataflow.name) as session:
         require_newest(session, run, CLOSE, attempt.id)
@@ -239,6 +257,7 @@ def _pointer(services: Services, registered: Registered, state: RunState, sink: 
             for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
         ),
         published_at=services.now().isoformat(),
+        revision=services.ledger.seen(registered.run.dataflow.name),
     )
 
 

@@ -28,7 +28,7 @@ def run_close(
     """
     try_to_deliver_clears(task, dataflow)
     described = request()
-    outcome = ready_outcome(task, lambda: task.coordinator.close(described, task.airflow))
+    outcome = ready_outcome(task, dataflow, lambda: task.coordinator.close(described, task.airflow))
     if not isinstance(outcome, Published):
         return end_without_result(task, described.key, outcome)
     for sink, version in outcome.versions.items():

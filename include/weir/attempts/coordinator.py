@@ -22,6 +22,8 @@ from weir.coordination.values import (
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
+from weir.rebuild import catching_up
+from weir.rebuild.catching_up import CaughtUp
 from weir.recovery import pending_clears
 from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
 from weir.retention.release import Deleted, delete_released, release
@@ -41,6 +43,10 @@ class Coordinator:
     def services(self) -> Services:
         """The ledger, the store and the clock of the coordinator."""
         return self._services
+
+    def catch_up(self, dataflow: str) -> CaughtUp | None:
+        """Have a ledger that has lost commits catch up with the store. Raises Misconfigured or Retryable."""
+        return catching_up.catch_up(self._services, dataflow)
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""

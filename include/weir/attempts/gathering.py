@@ -6,16 +6,18 @@ them; if a result has changed meanwhile, the inputs are probed again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
+from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Gathered, Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Conflict, Fenced, ResultUnavailable
+from weir.errors import Conflict, Fault, Fenced, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.ledger.attempts import attempts_of
@@ -51,11 +53,24 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
                 void |= status.void
                 continue
         answer = _answer(services, registered, state, inputs, probed)
+        for manifest in probed.manifests.values():
+            services.ledger.saw(manifest.dataflow, manifest.revision)
         if isinstance(answer, ResultUnavailable):
+            _look_for(services, answer)
             raise answer
         if answer is not None:
             return answer
     raise Conflict(f"the inputs of {region} changed {ROUNDS} times while it began")
+
+
+def _look_for(services: Services, missing: ResultUnavailable) -> None:
+    """Look in the store for results that were never committed by the ledger. Raises LedgerBehind."""
+    never = defaultdict(list)
+    for loss in missing.losses:
+        if loss.fault is Fault.NEVER_COMMITTED:
+            never[loss.run].append(PartitionId(loss.stage, loss.subtask, loss.layout))
+    for run, partitions in never.items():
+        look_for_results(services, run, partitions)
 
 
 def _present(services: Services, registered: Registered, void: frozenset[RegionId] = frozenset()) -> RunState:

@@ -62,6 +62,7 @@ def region_job(
         parameters=dict(run.parameters),
         spark_conf=spark_conf(stages),
         code=attempt.code,
+        revision=services.ledger.seen(run.dataflow.name),
     )
     contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
     return with_copies(services, registered, job, contents)

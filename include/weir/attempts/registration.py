@@ -2,6 +2,10 @@
 
 Invariant 2: a try is registered once and only if no newer try is; registration fences all older attempts of its region.
 
+Airflow's database may have lost commits, too: a try begins again that is registered, maybe with another task instance
+id, or a newer one is registered. If Airflow calls it the present one, it is the successor of these: they are fenced and
+numbered below 1, unless one has a current result, which becomes that of this try.
+
 A DagRun that was deleted in Airflow and created again has tries from 1 again. The ownership of an epoch is transferred
 to it only if Airflow reports the earlier DagRun as deleted. The transfer is one transaction: it takes all results of
 the earlier DagRun out of use and numbers its attempts below 1.
@@ -15,11 +19,12 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.attempts.choosing_code import ArchiveNeeded, Archives, choose_code, pin_archive
+from weir.attempts.choosing_code import ArchiveNeeded, Archives, ChosenCode, choose_code, pin_archive
 from weir.attempts.failure import restart_answer
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
+from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
-from weir.coordination.run_records import owe_record, require_own, stored_record, write_record
+from weir.coordination.run_records import owe_record, stored_record, write_record
 from weir.coordination.services import Services, region_folder
 from weir.coordination.values import (
     Attempt,
@@ -34,11 +39,23 @@ from weir.coordination.values import (
 from weir.errors import Conflict, Fenced, Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.attempts import Origin, attempts_ever_of, end, origin_of
+from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, end, free_number, origin_of
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.reads import forget_reads
 from weir.ledger.restores import require_after_restore
-from weir.ledger.runs import EpochOwned, NewRun, Run, epoch_of, is_of_earlier_incarnation, own_epoch, run_key, set_aside
+from weir.ledger.runs import (
+    EpochOwned,
+    NewRun,
+    Run,
+    epoch_of,
+    is_of_earlier_incarnation,
+    own_epoch,
+    run_by_id,
+    run_key,
+    set_aside,
+)
+from weir.ledger.snapshot import newest_try
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.recovery.predecessor import give_up_deleted_predecessors
@@ -47,11 +64,13 @@ from weir.topology.regions import RegionId, Topology
 ROUNDS = 10
 """How often the run may be taken from its dataflow while a task of it begins."""
 
+LOST = "Airflow has lost this try: another one begins in its place"
+
 REASON = "its DagRun was deleted in Airflow, and another one owns its epoch now"
 
 
-class EarlierIncarnation(Fenced):
-    """The ledger has attempts of another DagRun with the same id, deleted or newer."""
+class OtherHistory(Fenced):
+    """The ledger has this try, or a newer one: of a newer process, of another DagRun, or one that Airflow has lost."""
 
 
 def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
@@ -66,11 +85,20 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
         if not _is_deleted(clearer, owned):
             raise
         _take(services, request, (owned.dag_id, owned.run_id))
-    except EarlierIncarnation:
+    except OtherHistory:
         if not _is_present(clearer, request):
             raise
+        if _is_of_same_dag_run(services, request, clearer):
+            return register_anew(services, request, may_adopt=True)
         _take(services, request, (request.key.dag_id, request.key.run_id))
     return register(services, request)
+
+
+def register_anew(services: Services, request: BeginRequest, *, may_adopt: bool) -> Registered | NotBegun:
+    """Register a try that is, as one or more that Airflow has lost: as their successor. Raises as `register`."""
+    work = _succeed(services, request, may_adopt=may_adopt)
+    found = register(services, request)
+    return replace(found, interrupt=(*work, *found.interrupt)) if isinstance(found, Registered) else found
 
 
 def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
@@ -84,10 +112,58 @@ def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
 
 
 def _is_present(clearer: Clearer, request: BeginRequest) -> bool:
-    """Report whether Airflow runs this try now, so that a newer one in the ledger is that of an earlier DagRun."""
+    """Report whether Airflow runs this try now, so that it does not have the one in the ledger any more."""
     key = request.key
     (answer,) = clearer.inspect([ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None)])
-    return (answer.state, answer.try_number) == ("running", request.try_number)
+    is_running = (answer.state, answer.try_number) == ("running", request.try_number)
+    return is_running and answer.ti_id in ("", request.ti_id)
+
+
+def _is_of_same_dag_run(services: Services, request: BeginRequest, clearer: Clearer) -> bool:
+    """Report whether Airflow still has a try that is registered in the run; a DagRun that was created again has none.
+
+    Each try of a task instance has an id of its own.
+    """
+    run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+    with services.ledger.transaction() as session:
+        query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.is_of_dag_run, AttemptRow.ti_id != "")
+        rows = list(session.scalars(query))
+    known = {row.ti_id for row in rows}
+    key, tasks = request.key, sorted({(row.task_id, row.map_index) for row in rows})
+    items = [ClearItem(key.dag_id, key.run_id, task_id, map_index, None) for task_id, map_index in tasks]
+    return request.ti_id in known or any(answer.ti_id in known for answer in clearer.inspect(items))
+
+
+def _succeed(services: Services, request: BeginRequest, *, may_adopt: bool) -> list[SparkWork]:
+    """Number all attempts below 1 that have the number of a try, or a newer one, and return their Spark work.
+
+    With `may_adopt`, one whose results are current becomes this try, unless a person has cleared the task since.
+    """
+    run_id = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+    with services.ledger.transaction(request.dataflow.name) as session:
+        run = run_by_id(session, run_id)
+        region = region_of_task(run.task_prefix, request.key)
+        every = [row for row in attempts_ever_of(session, run.id, region) if row.is_of_dag_run]
+        lost = [row for row in every if row.try_number >= request.try_number]
+        older = [row for row in every if row.try_number < request.try_number]
+        clears = (request.max_tries, request.clear_number)
+        is_cleared = bool(older) and origin_of(session, run.id, region, older, clears) is not Origin.RETRY
+        kept = None
+        for row in reversed(lost):
+            is_same = row.ti_id == request.ti_id or not is_cleared
+            if may_adopt and kept is None and is_same and row.state == AttemptState.COMMITTED.value:
+                kept = row
+                continue
+            row.try_number = free_number(session, run.id, region)
+            session.flush()
+        if kept is not None:
+            kept.try_number, kept.ti_id = request.try_number, request.ti_id
+            kept.max_tries, kept.clear_number = request.max_tries, request.clear_number
+        work = [_work(run, row) for row in lost if row.state == AttemptState.RUNNING.value]
+        for row in lost:
+            if row.state in LIVE:
+                end(row, AttemptState.FENCED, services.now(), error=LOST)
+        return work
 
 
 def _take(services: Services, request: BeginRequest, owner: tuple[str, str]) -> None:
@@ -115,11 +191,16 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
     """
     store_id = services.store_id()
     archives = Archives(services, request.dataflow.name, request.deployed) if request.deployed is not None else None
+    has_looked = False
     for _ in range(ROUNDS):
         try:
-            found = _register_or_pin(services, request, store_id, archives)
+            found = _register_or_pin(services, request, store_id, archives, has_looked=has_looked)
         except ArchiveNeeded as needed:
             needed.fetch()
+            continue
+        except _TriesUnknown as unknown:
+            look_for_attempts(services, unknown.run.id, unknown.region, unknown.run.topology.outputs(unknown.region))
+            has_looked = True
             continue
         if archives is not None and isinstance(found, Registered):
             return _with_present_archive(services, archives, found)
@@ -129,13 +210,18 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
 
 
 def _register_or_pin(
-    services: Services, request: BeginRequest, store_id: str, archives: Archives | None
+    services: Services, request: BeginRequest, store_id: str, archives: Archives | None, *, has_looked: bool
 ) -> Registered | NotBegun | None:
     """Register the attempt; None where the run had to be pinned first."""
     try:
-        return _register(services, request, store_id, archives)
+        return _register(services, request, store_id, archives, has_looked=has_looked)
     except _RecordDue:
+        pass
+    try:
         _pin(services, request, store_id, archives)
+    except _RunUnknown:
+        run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+        raise services.ledger.behind(request.dataflow.name, f"it does not know run {run}, which has a record") from None
     return None
 
 
@@ -157,8 +243,16 @@ class _RecordDue(Exception):
     """The record of the run has to be written first, outside of the transaction."""
 
 
+class _TriesUnknown(Exception):
+    """Airflow has counted more tries than the ledger knows: they failed before they began, or it has lost commits."""
+
+    def __init__(self, run: Run, region: RegionId) -> None:
+        self.run, self.region = run, region
+        super().__init__()
+
+
 def _register(
-    services: Services, request: BeginRequest, store_id: str, archives: Archives | None
+    services: Services, request: BeginRequest, store_id: str, archives: Archives | None, *, has_looked: bool
 ) -> Registered | NotBegun:
     def not_pinned(_row: RunRow) -> None:
         raise _RecordDue
@@ -171,6 +265,8 @@ def _register(
         region = _region_of(run, run.topology, request)
         if region is None:
             return NotInRecord(_not_in_record(run, request))
+        if not has_looked and region != CLOSE and request.try_number > newest_try(session, run.id, region) + 1:
+            raise _TriesUnknown(run, region)
         return _enter(session, services, request, run, run.topology, region, archives)
 
 
@@ -178,11 +274,12 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
     """Pin the run, unless it is, and write its record."""
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
     stored = stored_record(services, dataflow, epoch)
+    is_known_to_store = stored is not None and stored.pinned is not None
     with services.ledger.transaction(dataflow) as session:
 
         def on_pin(row: RunRow) -> None:
-            if not row.is_record_due and not _has_attempts(session, row.id):
-                require_own(stored, row)
+            if is_known_to_store and not row.is_record_due and not _has_attempts(session, row.id):
+                raise _RunUnknown
             row.archive = None
             forget_generations(session, row.id)
             if archives is not None:
@@ -191,6 +288,10 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
 
         own_epoch(session, _new_run(request, store_id), services.now(), on_pin)
     write_record(services, run_key(dataflow, epoch))
+
+
+class _RunUnknown(Exception):
+    """The store has the record of a run that was pinned, and the ledger knows no attempt of it."""
 
 
 def _has_attempts(session: Session, run: str) -> bool:
@@ -248,9 +349,14 @@ def _enter(
         else choose_code(session, archives, run, topology, region, origin, older, request.max_tries)
     )
     is_new = row is None
+    if row is not None and row.state == AttemptState.COMMITTED.value and region != CLOSE:
+        return Registered(_attempt(run, region, row, None), run, topology, Origin.RETRY, interrupt, is_committed=True)
     if row is None:
         row = _new_row(services, request, run, region, origin)
         session.add(row)
+    elif row.state == AttemptState.COMMITTED.value:
+        forget_reads(session, row.id)
+    row.lineage = run.lineage
     row.state, row.ti_id, row.session_id = AttemptState.RUNNING.value, request.ti_id, str(services.new_uuid())
     row.session_url = request.session_url
     if chosen is not None:
@@ -261,7 +367,12 @@ def _enter(
         restart_others(session, services, run, older[-1], FailureClass.KILLED)
     if waiting is not None:
         return waiting
-    attempt = Attempt(
+    attempt = _attempt(run, region, row, chosen)
+    return Registered(attempt, run, topology, origin, interrupt, "" if chosen is None else chosen.note)
+
+
+def _attempt(run: Run, region: RegionId, row: AttemptRow, chosen: ChosenCode | None) -> Attempt:
+    return Attempt(
         id=row.id,
         run=run.id,
         region=region,
@@ -273,21 +384,21 @@ def _enter(
         generation=0 if chosen is None else chosen.generation,
         deployed="" if chosen is None else chosen.deployed,
     )
-    return Registered(attempt, run, topology, origin, interrupt, "" if chosen is None else chosen.note)
 
 
 def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId) -> AttemptRow | None:
-    """Return the row of this try if it was waiting; None if the try is new."""
+    """Return the row of this try if it was waiting, or has committed, which Airflow has lost; None for a new try."""
     newest = earlier[-1] if earlier else None
     if newest is None or newest.try_number < request.try_number:
         return None
     if is_of_earlier_incarnation(earlier, request.try_number, request.ti_id):
-        raise EarlierIncarnation(
+        raise OtherHistory(
             f"try {request.try_number} of {region} is registered in the ledger for another DagRun. Clear the task"
         )
-    if newest.try_number == request.try_number and newest.state == AttemptState.WAITING.value:
+    is_same = (newest.try_number, newest.ti_id) == (request.try_number, request.ti_id)
+    if is_same and newest.state in (AttemptState.WAITING.value, AttemptState.COMMITTED.value):
         return newest
-    raise Fenced(
+    raise OtherHistory(
         f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) "
         "is registered. Nothing was changed"
     )
@@ -318,8 +429,7 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
         if row.state == AttemptState.WAITING.value:
             end(row, AttemptState.FENCED, services.now())
         elif row.state == AttemptState.RUNNING.value:
-            folder = region_folder(run, row.region, row.subtask, row.id)
-            work.append(SparkWork(row.id, row.session_url, row.session_id, folder))
+            work.append(_work(run, row))
             killed = origin is Origin.RETRY and row is older[-1]
             if killed:
                 lost = f"the process of try {row.try_number} ended without a result (killed, or its machine was lost)"
@@ -327,6 +437,11 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
             else:
                 end(row, AttemptState.FENCED, services.now())
     return tuple(work)
+
+
+def _work(run: Run, row: AttemptRow) -> SparkWork:
+    folder = region_folder(run, row.region, row.subtask, row.id)
+    return SparkWork(row.id, row.session_url, row.session_id, folder)
 
 
 def _was_killed(older: list[AttemptRow]) -> bool:

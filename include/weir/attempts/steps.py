@@ -18,7 +18,7 @@ from weir.attempts.notes import SAYS, annotate, try_to_annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import ClearItem
 from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
-from weir.errors import Conflict, Fenced, Internal, WeirError
+from weir.errors import Conflict, Fenced, Internal, LedgerBehind, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 HEARTBEAT_SECONDS: Final = 30.0
 """How often an attempt asks whether it may commit still; a heartbeat is one short transaction of the ledger."""
+
+CATCHES_UP: Final = 3
+"""How often a begin has the ledger catch up: the store may show more when it looks again."""
 
 CLOSED_ANEW: Final = "weir: a region of this run runs again, and the run is closed after it"
 
@@ -87,13 +90,27 @@ def try_to_release(task: TaskPorts, dataflow: str, runs: Iterable[str] | None = 
         task.log(f"Released {len(deleted)} result partition(s) that no run needs any more: {size} bytes")
 
 
-def ready_outcome(task: TaskPorts, begin: Callable[[], T | Awaiting]) -> T:
-    """Begin until the outcome is not `Awaiting`, and wait in between."""
+def ready_outcome(task: TaskPorts, dataflow: str, begin: Callable[[], T | Awaiting]) -> T:
+    """Begin until the outcome is not `Awaiting`, and wait in between.
+
+    A ledger that has lost commits catches up with the store first.
+    """
     while True:
-        outcome = begin()
+        outcome = _begun(task, dataflow, begin)
         if not isinstance(outcome, Awaiting):
             return outcome
         task.wait(outcome)
+
+
+def _begun(task: TaskPorts, dataflow: str, begin: Callable[[], T]) -> T:
+    for _ in range(CATCHES_UP):
+        try:
+            return begin()
+        except LedgerBehind as behind:
+            task.log(str(behind))
+            done = task.coordinator.catch_up(dataflow)
+            task.log("Another process had the ledger catch up meanwhile" if done is None else str(done))
+    return begin()
 
 
 def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ twice, late, or by several consumers at once takes effect once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 MISSING = "missing"
@@ -31,12 +31,16 @@ class ClearItem:
 
 @dataclass(frozen=True, slots=True)
 class ClearAnswer:
-    """The task instance as found, and whether it was cleared. `state` is Airflow's, None if it has no state yet."""
+    """The task instance as found, and whether it was cleared. `state` is Airflow's, None if it has no state yet.
+
+    `ti_id` is Airflow's id of its present try (empty: Airflow has none, or does not tell).
+    """
 
     item: ClearItem
     state: str | None
     try_number: int
     cleared: bool
+    ti_id: str = field(default="", compare=False)
 
 
 class Clearer(Protocol):

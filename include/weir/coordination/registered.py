@@ -34,6 +34,8 @@ class Registered:
     interrupt: tuple[SparkWork, ...]
     code_note: str = ""
     """What a person should know of the code that it runs."""
+    is_committed: bool = False
+    """Whether it has committed before, which Airflow has lost: it is to be adopted, or registered anew."""
 
 
 @dataclass(frozen=True, slots=True)

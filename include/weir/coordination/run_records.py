@@ -7,7 +7,6 @@ in between leaves the record due; the next begin or upkeep writes it. No transac
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Conflict, Misconfigured
+from weir.errors import Conflict
 from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
@@ -64,7 +63,8 @@ def _write(services: Services, record: RunRecord) -> bool:
     """Write a record; return whether the ledger still says the same."""
     before = stored_record(services, record.dataflow, record.epoch)
     abandoned = tuple(sorted({*record.abandoned, *(before.abandoned if before else ())}))
-    data = run_record_to_json(replace(record, abandoned=abandoned))
+    revision = services.ledger.seen(record.dataflow)
+    data = run_record_to_json(replace(record, abandoned=abandoned, revision=revision))
     services.store.replace(record_path(record.dataflow, record.epoch), data)
     services.store_id()  # or it was written below a mount point whose disk is gone
     with services.ledger.transaction(record.dataflow) as session:
@@ -100,21 +100,6 @@ def stored_record(services: Services, dataflow: str, epoch: str) -> RunRecord | 
         return run_record_from_json(services.store.read(record_path(dataflow, epoch)))
     except NotFound:
         return None
-
-
-def require_own(before: RunRecord | None, row: RunRow) -> None:
-    """Refuse to mix the results of two topologies. Raises Misconfigured.
-
-    `before` is the record in the store of a run that is about to be pinned, and of which the ledger knows no attempt.
-    """
-    if before is None or before.pinned is None or row.pinned is None:
-        return
-    if json.dumps(before.pinned, sort_keys=True) != json.dumps(row.pinned, sort_keys=True):
-        raise Misconfigured(
-            f"the store has results of run {row.id}, computed by another version of its dataflow, that this ledger "
-            f"does not know: was the ledger lost? Type `weir ledger rebuild {row.dataflow}`, and `weir run adopt "
-            f"{row.id}` to move the run to the current dataflow"
-        )
 
 
 def _iso(at: datetime) -> str:

@@ -107,6 +107,8 @@ class Checkpoint:
     incremental_bytes: int
     new_files: int
     shared_files: int
+    revision: int = 0
+    """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
 
     @property
     def files(self) -> dict[str, StateFile]:

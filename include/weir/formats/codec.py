@@ -25,13 +25,13 @@ from weir.formats.run_record import RunRecord
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 5,
+        "manifest": 6,
         "stage copy": 1,
-        "region job": 5,
+        "region job": 6,
         "region report": 4,
         "region failure": 1,
-        "run record": 2,
-        "checkpoint": 3,
+        "run record": 3,
+        "checkpoint": 4,
     }
 )
 """The version of each kind of document that is written; it and all earlier versions are read."""
@@ -50,6 +50,7 @@ _FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
         "to_check": [],
         "why": CheckReason.FRESH.value,
         "code": None,
+        "revision": 0,
     }
 )
 """The fields of a job's document that only one kind of job has, as the other kinds write them."""

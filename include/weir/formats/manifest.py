@@ -176,7 +176,8 @@ class Manifest:
     `source` holds the splits of the region's sources, by stage; `session` holds the Spark settings. `code` is the
     version of the code that computed it, `generation` that of its task, and `archive` the fingerprint of the archive
     that the code was imported from. `versions` are all that are known to make this content of these inputs (empty:
-    written by a Weir that did not record them).
+    written by a Weir that did not record them). `revision` is that of the dataflow in the ledger which its writer had
+    last seen committed (0: not recorded).
     """
 
     dataflow: str
@@ -206,6 +207,7 @@ class Manifest:
     archive: str = ""
     generation: int = 0
     versions: tuple[str, ...] = ()
+    revision: int = 0
 
     @property
     def rows(self) -> int:

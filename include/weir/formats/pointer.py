@@ -14,7 +14,8 @@ from typing import Any
 from weir.errors import Misconfigured
 from weir.topology.ids import AttemptId, Digest, Epoch
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written; it and the earlier one are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ class PublishedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601."""
+    """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601.
+
+    `revision` is that of the dataflow in the ledger which its writer had last seen committed (0: not recorded).
+    """
 
     dataflow: str
     sink: str
@@ -40,6 +44,7 @@ class Pointer:
     spark_schema: str
     partitions: tuple[PublishedPartition, ...]
     published_at: str
+    revision: int = 0
 
     def to_json(self) -> bytes:
         """Encode the pointer as it is stored."""
@@ -50,9 +55,9 @@ def pointer_from_json(data: bytes) -> Pointer:
     """Read a stored pointer. Raises Misconfigured for a format of a newer Weir."""
     found: dict[str, Any] = json.loads(data)
     form = found.pop("format", None)
-    if form != FORMAT:
+    if form not in range(1, FORMAT + 1):
         raise Misconfigured(
-            f"a published pointer has format {form!r}, this Weir reads {FORMAT}: install the Weir that wrote it"
+            f"a published pointer has format {form!r}, this Weir reads 1 to {FORMAT}: install the Weir that wrote it"
         )
     partitions = tuple(
         PublishedPartition(**{**each, "files": tuple(each["files"])}) for each in found.pop("partitions")

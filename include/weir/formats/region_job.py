@@ -247,6 +247,8 @@ class RegionJob(SparkJob):
     notes: tuple[str, ...] = ()
     code: CodeToRun | None = None
     """None only in jobs of earlier versions."""
+    revision: int = 0
+    """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,3 +33,5 @@ class RunRecord:
     abandoned: tuple[str, ...] = field(default=())
     archive: str = ""
     """The fingerprint of the archive of code that the run is pinned to; empty where none is known."""
+    revision: int = 0
+    """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.execution.failure_class import FailureCause, FailureClass
@@ -57,6 +57,15 @@ def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow
 def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """Return all attempts of `region`, also those of deleted DagRuns; oldest first."""
     return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))
+
+
+def free_number(session: Session, run: str, region: RegionId) -> int:
+    """Return the number below 1 for another attempt of `region` that is no try of the run's DagRun."""
+    query = select(func.min(AttemptRow.try_number)).where(
+        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
+    )
+    least = session.scalar(query)
+    return min(1 if least is None else least, 1) - 1
 
 
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:

@@ -3,13 +3,16 @@
 Invariant: a dataflow has one writing transaction at a time, and a transaction sees one instant. SQLite has one writing
 transaction at a time; on PostgreSQL the dataflow's row is locked first. A transaction that only reads has a snapshot,
 and waits for no other. So a decision and its consequences are atomic.
+
+Invariant 11: no transaction writes in a ledger that has lost commits of its dataflow. Each raises the dataflow's
+revision; a process knows the highest one that it has seen committed, by itself or in a file of the store.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -19,21 +22,29 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
-from weir.errors import Misconfigured, Retryable
+from weir.errors import LedgerBehind, Misconfigured, Retryable
 from weir.ledger.database.postgres import (
     DRIVER,
     is_busy,
     is_coming,
-    lock_dataflow,
+    is_refused_timeline,
+    lock_name,
     patiently,
     postgres_engine,
     postgres_error,
 )
 from weir.ledger.database.reading import begin_as, reading_options, refuse_writing
+from weir.ledger.database.revision import (
+    Revision,
+    end_behind,
+    mark_behind,
+    raise_revision,
+    read_revision,
+)
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "0011"
+HEAD = "0012"
 """The newest migration; a ledger at any other revision is migrated or refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
@@ -42,6 +53,9 @@ ATTEMPTS = 3
 """How often work is tried whose connection breaks."""
 
 T = TypeVar("T")
+
+_REVISION = "weir_revision"
+"""In a session's `info`: the revision that its commit makes."""
 
 _STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
 
@@ -57,6 +71,10 @@ class Ledger:
         self._engine = engine
         self._is_server = engine.dialect.name != "sqlite"
         self._store_id: str | None = None
+        self._seen: dict[str, int] = {}
+        self._seeing = threading.Lock()
+        self._reads_timeline = self._is_server
+        self._mode = threading.local()
 
     @classmethod
     def open(cls, url: str) -> Ledger:
@@ -95,10 +113,13 @@ class Ledger:
         that writes: all others wait for it. Waits for a server that is starting. Raises Retryable if the ledger does
         not answer: if that was to the commit, the changes may be there, or may still come. A later transaction of
         `dataflow` begins when that is decided; until it has looked, nothing that was written for them may be deleted.
+        Raises LedgerBehind if the ledger has lost commits of `dataflow`.
         """
         with _database_errors(self._engine.url), self._begun(dataflow) as session:
             yield session
             session.commit()
+            if dataflow is not None:
+                self.saw(dataflow, session.info.get(_REVISION, 0))
 
     def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
         """Do `work` in a transaction, and again where its connection breaks.
@@ -107,8 +128,13 @@ class Ledger:
         if the connection breaks each time.
         """
         for _ in range(ATTEMPTS - 1):
-            with suppress(Retryable), self.transaction(dataflow) as session:
-                return work(session)
+            try:
+                with self.transaction(dataflow) as session:
+                    return work(session)
+            except LedgerBehind:
+                raise
+            except Retryable:
+                continue
         with self.transaction(dataflow) as session:
             return work(session)
 
@@ -119,9 +145,64 @@ class Ledger:
                 self._store_id = session.scalar(_STORE_ID)
         return self._store_id
 
+    # Revisions
+
+    def saw(self, dataflow: str, revision: int) -> None:
+        """Remember that a revision of a dataflow was committed: by this process, or by the writer of a file."""
+        with self._seeing:
+            self._seen[dataflow] = max(revision, self._seen.get(dataflow, 0))
+
+    def seen(self, dataflow: str) -> int:
+        """Return the highest revision of a dataflow that is known to be committed; what is written now carries it."""
+        return self._seen.get(dataflow, 0)
+
+    def require_not_behind(self, session: Session, dataflow: str) -> None:
+        """Raise LedgerBehind if the ledger, as this transaction sees it, has lost commits of a dataflow."""
+        self._require(read_revision(session, dataflow, reads_timeline=self._reads_timeline), dataflow)
+
+    def behind(self, dataflow: str, why: str) -> LedgerBehind:
+        """Mark that commits of a dataflow are lost, and return the error that says so.
+
+        No transaction of the dataflow begins until the ledger has caught up.
+        """
+        self._mark_behind(dataflow)
+        return _behind(dataflow, why)
+
+    @contextmanager
+    def catching_up(self) -> Iterator[None]:
+        """Let this thread's transactions write although commits are lost: it has the ledger catch up."""
+        before, self._mode.is_catching_up = self._is_catching_up(), True
+        try:
+            yield
+        finally:
+            self._mode.is_catching_up = before
+
+    def end_behind(self, session: Session, dataflow: str) -> None:
+        """Record in a transaction that the ledger has caught up with all that was seen of a dataflow."""
+        found = end_behind(session, dataflow, self.seen(dataflow), reads_timeline=self._reads_timeline)
+        session.info[_REVISION] = found
+
+    def _is_catching_up(self) -> bool:
+        return getattr(self._mode, "is_catching_up", False)
+
+    def _require(self, found: Revision | None, dataflow: str) -> None:
+        seen = self.seen(dataflow)
+        why = found.why_behind(seen) if found is not None else f"revision {seen} was committed, and it has none"
+        if not why or (found is None and not seen) or self._is_catching_up():
+            return
+        raise _behind(dataflow, why)
+
+    def _mark_behind(self, dataflow: str) -> None:
+        with _database_errors(self._engine.url), self._session() as session:
+            begin_as(session, reads=False)
+            mark_behind(session, dataflow, self.seen(dataflow))
+            session.commit()
+
+    # Transactions
+
     def _begun(self, dataflow: str | None) -> Session:
         def begin() -> Session:
-            session = Session(self._engine, expire_on_commit=False)
+            session = self._session()
             try:
                 self._enter(session, dataflow)
             except BaseException:
@@ -129,16 +210,42 @@ class Ledger:
                 raise
             return session
 
-        return patiently(begin, is_coming) if self._is_server else begin()
+        try:
+            return patiently(begin, is_coming) if self._is_server else begin()
+        except LedgerBehind:
+            self._mark_behind(str(dataflow))
+            raise
+        except DBAPIError as error:
+            if not (self._reads_timeline and is_refused_timeline(error)):
+                raise
+        self._reads_timeline = False
+        return self._begun(dataflow)
+
+    def _session(self) -> Session:
+        return Session(self._engine, expire_on_commit=False)
 
     def _enter(self, session: Session, dataflow: str | None) -> None:
         begin_as(session, reads=dataflow is None)  # SQLite's waits here for the lock of the whole database
-        if dataflow is not None and self._is_server:
-            lock_dataflow(session, dataflow)
+        if dataflow is None:
+            return
+        found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)
+        if found is None and self._is_server:
+            lock_name(session, dataflow)
+            found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)
+        self._require(found, dataflow)
+        session.info[_REVISION] = 0 if found is None else found.number
 
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+
+
+def _behind(dataflow: str, why: str) -> LedgerBehind:
+    return LedgerBehind(
+        f"the ledger has lost commits of dataflow {dataflow} (a replica without the last commits was promoted, or a "
+        f"backup was restored?): {why}. Nothing of {dataflow} is committed or deleted until the ledger has caught up "
+        f"with the store: the next task that begins, upkeep, or `weir ledger rebuild {dataflow}` has it do so"
+    )
 
 
 def _parsed(url: str) -> URL:

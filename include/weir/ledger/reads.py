@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from weir.execution.run_state import ReadResult, ReadSet
@@ -62,6 +62,11 @@ def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> 
         for (argument, run, stage, layout), name in names.items()
     ]
     session.connection().execute(_NEW_READ, rows)
+
+
+def forget_reads(session: Session, attempt: str) -> None:
+    """Delete the record of the inputs of `attempt`, which reads anew."""
+    session.execute(delete(ConsumptionRow).where(ConsumptionRow.attempt == attempt))
 
 
 def _name_of(members: list[list[object]]) -> str:

@@ -31,6 +31,8 @@ _CURRENT = select(ResultRow).where(
     ResultRow.is_current,
 )
 
+_PLACE = ("stage", "subtask", "layout")
+
 _DAMAGED = select(ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout).where(
     ResultRow.attempt.in_(bindparam("attempts", expanding=True)), ResultRow.fault == Fault.DAMAGED.value
 )
@@ -62,9 +64,7 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
     """Make the results of `attempt` current."""
     new = [_columns(run, attempt, each, now) for each in results]
     for columns in new:
-        old = session.scalar(_CURRENT, {name: columns[name] for name in ("run", "stage", "subtask", "layout")})
-        if old is not None:
-            _supersede(session, old, f"recomputed by {attempt}", now)
+        supersede(session, run, PartitionId(*(columns[name] for name in _PLACE)), f"recomputed by {attempt}", now)
     if new:
         session.execute(_TOUCHED, {"of": run})
     session.flush()
@@ -106,6 +106,15 @@ def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str,
         "differs_from": new.differs_from,
         "versions": list(new.versions) or None,
     }
+
+
+def supersede(session: Session, run: str, partition: PartitionId, reason: str, now: datetime) -> None:
+    """Take the current result of a partition out of use, if there is one."""
+    old = session.scalar(
+        _CURRENT, {"run": run, "stage": partition.stage, "subtask": partition.subtask, "layout": partition.layout}
+    )
+    if old is not None:
+        _supersede(session, old, reason, now)
 
 
 def _supersede(session: Session, old: ResultRow, reason: str, now: datetime) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from weir.dataflow.quality import Policy
@@ -24,7 +24,7 @@ from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
-from weir.ledger.attempts import LIVE, Origin, end, synthetic_attempt
+from weir.ledger.attempts import LIVE, Origin, end, free_number, synthetic_attempt
 from weir.ledger.code import archive_row, archives_of, enter_archive, forget_archive
 from weir.ledger.database.tables import (
     UNKNOWN_SNAPSHOT,
@@ -42,7 +42,7 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
-from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede_all, transition
+from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
 from weir.ledger.runs import fix_slices, slices_of
 from weir.rebuild.rules import Candidate
 from weir.store.catalogue import StoredArchive
@@ -51,8 +51,32 @@ from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 REASON = "the ledger was rebuilt"
+"""Why attempts, leases and clears end, and results are taken out of use."""
 _TRY_NUMBER = re.compile(r"t(\d+)-")
 _PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
+
+
+def stop_running(session: Session, dataflow: str, now: datetime) -> None:
+    """Start a new lineage, and end the attempts of `dataflow` that are running: none of them can commit any more."""
+    session.get_one(DataflowRow, dataflow).lineage += 1
+    _end(session, dataflow, (AttemptState.RUNNING.value,), now)
+
+
+def _end(session: Session, dataflow: str, states: Collection[str], now: datetime) -> None:
+    runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
+    for attempt in session.scalars(select(AttemptRow).where(AttemptRow.run.in_(runs), AttemptRow.state.in_(states))):
+        end(attempt, AttemptState.FENCED, now, error=REASON)
+
+
+def settled_attempts(session: Session, run: str) -> frozenset[str]:
+    """Return the attempts of which the ledger knows that their results are not current, and need not be.
+
+    Those that were running when they were stopped may have committed, which the ledger has lost.
+    """
+    current = select(ResultRow.attempt).where(ResultRow.run == run, ResultRow.is_current)
+    was_stopped = (AttemptRow.state == AttemptState.FENCED.value) & (AttemptRow.error == REASON)
+    query = select(AttemptRow.id).where(AttemptRow.run == run, AttemptRow.id.not_in(current))
+    return frozenset(session.scalars(query.where(~func.coalesce(was_stopped, False))))
 
 
 def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
@@ -60,11 +84,7 @@ def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
     row = session.get_one(DataflowRow, dataflow)
     row.lineage += 1
     runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
-    unfinished = (*LIVE, AttemptState.RETRYING.value)
-    for attempt in session.scalars(
-        select(AttemptRow).where(AttemptRow.run.in_(runs), AttemptRow.state.in_(unfinished))
-    ):
-        end(attempt, AttemptState.FENCED, now, error=REASON)
+    _end(session, dataflow, (*LIVE, AttemptState.RETRYING.value), now)
     results = select(ResultRow.id).where(ResultRow.run.in_(runs))
     session.execute(delete(LeaseRow).where(LeaseRow.result.in_(results)))
     for owed in session.scalars(select(PendingClearRow).where(PendingClearRow.dataflow == dataflow)):
@@ -90,7 +110,8 @@ def restore_run(session: Session, record: RunRecord) -> RunRow:
     row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
     row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
     row.archive = record.archive or None
-    row.created_at, row.abandoned = datetime.fromisoformat(record.created_at), list(record.abandoned)
+    row.created_at = datetime.fromisoformat(record.created_at)
+    row.abandoned = sorted({*record.abandoned, *(row.abandoned or ())})
     dataflow = session.get_one(DataflowRow, record.dataflow)
     dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
     session.flush()
@@ -122,27 +143,38 @@ def quarantined_attempts(session: Session, run: str) -> frozenset[str]:
 
 
 def restore_attempts(
-    session: Session, run: RunRow, topology: Topology, found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate]
-) -> tuple[str, ...]:
-    """Enter all candidates, chosen ones as committed, others as fenced; return notes on those left out."""
-    notes = []
+    session: Session,
+    run: RunRow,
+    topology: Topology,
+    found: Collection[Candidate],
+    chosen: Mapping[RegionId, Candidate],
+) -> None:
+    """Enter all candidates, chosen ones as committed, others as fenced.
+
+    Of two attempts with the same try number the chosen one keeps it, else the one that is known; the other gets a
+    number below 1, as those of a deleted DagRun.
+    """
+    chosen_ids = {each.attempt for each in chosen.values()}
     for candidate in found:
+        if session.get(AttemptRow, candidate.attempt) is not None:
+            continue
+        row = _attempt_row(run, topology, candidate)
         taken = session.scalar(_attempt(run.id, candidate.region, candidate.try_number))
-        if taken is None:
-            session.add(_attempt_row(run, topology, candidate))
-        elif taken.id != candidate.attempt:
-            notes.append(f"{candidate.attempt} of {candidate.region} is left out: {taken.id} has the same try number")
-    session.flush()
+        if taken is not None:
+            aside = taken if candidate.attempt in chosen_ids else row
+            aside.try_number = free_number(session, run.id, candidate.region)
+            session.flush()
+        session.add(row)
+        session.flush()
     for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, ~AttemptRow.is_of_dag_run)):
         if row.id in {candidate.attempt for candidate in found if candidate.is_restored}:
             row.state, row.origin = AttemptState.COMMITTED.value, Origin.RESTORED.value
     for region, candidate in chosen.items():
         for row in session.scalars(_attempt(run.id, region)):
             if row.id == candidate.attempt:
-                row.state = AttemptState.COMMITTED.value
+                row.state, row.error = AttemptState.COMMITTED.value, None
             elif row.state == AttemptState.COMMITTED.value and row.try_number > candidate.try_number:
                 row.state = AttemptState.FENCED.value
-    return tuple(notes)
 
 
 def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
@@ -173,16 +205,18 @@ def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> Attem
 
 
 def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
-    """Make exactly the results of the chosen attempts current; released ones are released again."""
-    supersede_all(session, run, REASON, now)
-    session.flush()
+    """Make the results of the chosen attempts current; released ones are released again."""
     for candidate in chosen:
         known = {
             PartitionId(row.stage, row.subtask, row.layout): row
             for row in session.scalars(select(ResultRow).where(ResultRow.attempt == candidate.attempt))
             if PartitionId(row.stage, row.subtask, row.layout) in candidate.results
         }
-        for row in known.values():
+        for partition, row in known.items():
+            if row.is_current:
+                continue
+            supersede(session, run, partition, REASON, now)
+            session.flush()
             if row.state != PartitionState.FINISHED.value:
                 event = ResultEventRow(result=row.id, state=PartitionState.FINISHED.value, at=now, reason=REASON)
                 session.add(event)
@@ -223,7 +257,7 @@ def _release_again(session: Session, candidate: Candidate, now: datetime) -> Non
     """Release results again whose data files were deleted on purpose, so that they do not count as lost."""
     reasons = {stored.folder: stored.released for stored in candidate.results.values() if stored.released is not None}
     query = select(ResultRow).where(ResultRow.attempt == candidate.attempt, ResultRow.folder.in_(list(reasons)))
-    for row in session.scalars(query):
+    for row in session.scalars(query.where(ResultRow.state == PartitionState.FINISHED.value)):
         transition(session, row, PartitionState.RELEASED, reasons[row.folder], now)
 
 
@@ -263,11 +297,14 @@ def restore_publications(session: Session, run: RunRow, pointers: Iterable[Point
         return
     # Not the attempt of the highest try: a deleted DagRun may have had more tries than the run that replaced it.
     at, closing = max((datetime.fromisoformat(pointer.published_at), pointer.attempt) for pointer in every)
-    is_new = session.get(AttemptRow, closing) is None
-    if is_new and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
+    row = session.get(AttemptRow, closing)
+    if row is None and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
         number, state = _try_number(closing), AttemptState.COMMITTED
-        session.add(synthetic_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT))
+        row = synthetic_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT)
+        session.add(row)
         session.flush()
+    if row is not None:
+        row.state = AttemptState.COMMITTED.value
         visible = {pointer.sink: pointer for pointer in every}
         _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
     run.closed_at = run.closed_at or at

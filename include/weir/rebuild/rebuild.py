@@ -1,12 +1,15 @@
-"""Rebuild the ledger from the store: `weir ledger rebuild`.
+"""Rebuild the ledger from the store: `weir ledger rebuild`; or have one that has lost commits catch up with the store.
 
-Invariant: no attempt that began before can commit afterwards, and what is current afterwards is valid. What only the
-lost ledger recorded is named in the report, never guessed.
+Invariant: no attempt that began before can commit afterwards, and what is current after a rebuild is valid. What only
+the lost ledger recorded is named in the report, never guessed.
+
+Invariant 7: to catch up may be interrupted anywhere, and several processes may do so at once: until one has entered
+all, in one transaction, no other transaction of the dataflow begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,11 +20,14 @@ from weir.coordination.run_records import record_of, write_records
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
+from weir.formats.checkpoint import Checkpoint
 from weir.formats.run_record import RunRecord
-from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.results import supersede_all
 from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import run_state
 from weir.rebuild.checkpoints import (
+    Found,
     enter_pins_of_all,
     kept_numbers,
     restore_checkpoints,
@@ -31,6 +37,7 @@ from weir.rebuild.checkpoints import (
     stored_savepoints,
 )
 from weir.rebuild.ledger import (
+    REASON,
     quarantined_attempts,
     raise_lineage,
     restore_archives,
@@ -42,10 +49,12 @@ from weir.rebuild.ledger import (
     restore_results,
     restore_run,
     restore_slices,
+    settled_attempts,
     stop_everything,
 )
 from weir.rebuild.rules import Candidate, candidates, choose, restored_over, without
-from weir.store.catalogue import EpochCatalogue, catalogue, stored_archives, stored_dataflows
+from weir.snapshots.source import Source
+from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
 from weir.topology.ids import RunRef
@@ -60,7 +69,11 @@ UNKNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltRun:
-    """A rebuilt run: the number of regions with valid results, the others, and the number of published versions."""
+    """A rebuilt run: the number of regions with valid results, the others, and the number of published versions.
+
+    `is_changed` says that the store had results or versions of it that the ledger had not, `is_outdated` that they are
+    not what is to be published.
+    """
 
     run: str
     dag_id: str
@@ -69,6 +82,36 @@ class RebuiltRun:
     missing: tuple[RegionId, ...]
     published: int
     notes: tuple[str, ...]
+    is_changed: bool = False
+    is_outdated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InStore:
+    """All that a store holds of a dataflow of which a ledger has rows."""
+
+    epochs: tuple[EpochCatalogue, ...]
+    checkpoints: Found
+    savepoints: tuple[Source | str, ...]
+    numbers: Mapping[int, str]
+    archives: tuple[StoredArchive | str, ...]
+
+    @property
+    def revision(self) -> int:
+        """The highest revision of the ledger that a writer of these files had seen."""
+        pointers = (each.revision for epoch in self.epochs for each in epoch.pointers)
+        manifests = (each.manifest.revision for epoch in self.epochs for each in epoch.stored)
+        records = (epoch.record.revision for epoch in self.epochs if epoch.record is not None)
+        return max((0, *pointers, *manifests, *records, *(each.revision for each in self._checkpoints())))
+
+    @property
+    def lineage(self) -> int:
+        """The highest lineage in these files."""
+        manifests = (each.manifest.lineage for epoch in self.epochs for each in epoch.stored)
+        return max((0, *manifests, *(each.lineage for each in self._checkpoints())))
+
+    def _checkpoints(self) -> Iterator[Checkpoint]:
+        return (each for each in self.checkpoints.values() if not isinstance(each, str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +130,7 @@ def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, .
     Raises Misconfigured where there is no store or no such dataflow, Retryable where the store does not answer, and
     Conflict if tasks committed meanwhile.
     """
-    store_id = _present_store(services)
+    store_id = present_store(services)
     with services.ledger.transaction() as session:
         known = {row.name for row in session.scalars(select(DataflowRow))}
     names = sorted(known | set(stored_dataflows(services.store)))
@@ -96,10 +139,11 @@ def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, .
             f"neither the ledger nor the store {services.store.url} knows a dataflow {dataflow}; they know "
             f"{', '.join(names) or 'none'}"
         )
-    forks = enter_pins_of_all(services, store_id)
     wanted = [dataflow] if dataflow else names
-    unknown = {origin: found - {*wanted} for origin, found in forks.items()}
-    return tuple(_with_forks(_dataflow(services, store_id, name), unknown.get(name, ())) for name in wanted)
+    with services.ledger.catching_up():
+        forks = enter_pins_of_all(services, store_id)
+        unknown = {origin: found - {*wanted} for origin, found in forks.items()}
+        return tuple(_with_forks(_dataflow(services, store_id, name), unknown.get(name, ())) for name in wanted)
 
 
 def _with_forks(built: Rebuilt, forks: Iterable[str]) -> Rebuilt:
@@ -111,7 +155,7 @@ def _with_forks(built: Rebuilt, forks: Iterable[str]) -> Rebuilt:
     return replace(built, notes=(*built.notes, *notes))
 
 
-def _present_store(services: Services) -> str:
+def present_store(services: Services) -> str:
     """Return the id of the store, which must exist: an empty folder may be a disk that is not mounted."""
     try:
         services.store.size(MARKER)
@@ -128,24 +172,44 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
         ensure_dataflow(session, name, store_id)
         lineage = stop_everything(session, name, services.now())
     write_records(services, name)  # or an older pin in the store would replace that of the ledger
-    found = catalogue(services.store, name)
-    checkpoints, savepoints = stored_checkpoints(services, name), stored_savepoints(services, name)
-    numbers, archives = kept_numbers(services, name), stored_archives(services.store, name)
+    stored = in_store(services, name)
     with services.ledger.transaction(name) as session:
         _require_quiet(session, name, lineage)
-        seen = max((each.manifest.lineage for epoch in found for each in epoch.stored), default=0)
-        seen = max([seen, *(each.lineage for each in checkpoints.values() if not isinstance(each, str))])
-        raise_lineage(session, name, seen)
-        records, notes = _records(session, name, found)
-        taken: dict[PartitionId, str | None] = {}
-        in_order = sorted(records, key=lambda pair: pair[0].epoch)
-        runs = tuple(_run(session, services, record, epoch, taken) for record, epoch in in_order)
-        notes += tuple(each for each in archives if isinstance(each, str))
-        restore_archives(session, name, [each for each in archives if not isinstance(each, str)], services.now())
-        notes += restore_checkpoints(session, name, checkpoints, services.now())
-        notes += restore_savepoints(session, name, savepoints)
-        restore_numbers(session, name, numbers, services.now())
-        return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
+        return enter_stored(session, services, name, stored)
+
+
+def in_store(services: Services, dataflow: str) -> InStore:
+    """Read what the store holds of a dataflow. Raises Retryable, and Misconfigured for files of a newer Weir."""
+    found = InStore(
+        epochs=catalogue(services.store, dataflow),
+        checkpoints=stored_checkpoints(services, dataflow),
+        savepoints=stored_savepoints(services, dataflow),
+        numbers=kept_numbers(services, dataflow),
+        archives=stored_archives(services.store, dataflow),
+    )
+    services.ledger.saw(dataflow, found.revision)
+    return found
+
+
+def enter_stored(
+    session: Session, services: Services, name: str, stored: InStore, *, is_catching_up: bool = False
+) -> Rebuilt:
+    """Enter what the store holds; a ledger that catches up keeps all that it knows. It is not behind afterwards."""
+    raise_lineage(session, name, stored.lineage)
+    records, notes = _records(session, name, stored.epochs)
+    taken: dict[PartitionId, str | None] = {}
+    in_order = sorted(records, key=lambda pair: pair[0].epoch)
+    runs = tuple(
+        _run(session, services, record, epoch, taken, is_catching_up=is_catching_up) for record, epoch in in_order
+    )
+    notes += tuple(each for each in stored.archives if isinstance(each, str))
+    restore_archives(session, name, [each for each in stored.archives if not isinstance(each, str)], services.now())
+    notes += restore_checkpoints(session, name, stored.checkpoints, services.now())
+    notes += restore_savepoints(session, name, stored.savepoints)
+    restore_numbers(session, name, stored.numbers, services.now())
+    session.flush()
+    services.ledger.end_behind(session, name)
+    return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
 
 
 def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
@@ -174,7 +238,7 @@ def _records(
     known = {row.epoch: row for row in runs_of(session, dataflow)}
     pairs, notes = [], []
     for epoch in found:
-        record = epoch.record or (record_of(known[epoch.epoch]) if epoch.epoch in known else None)
+        record = _record(known.get(epoch.epoch), epoch.record)
         if record is not None:
             pairs.append((record, epoch))
             continue
@@ -191,13 +255,27 @@ def _records(
     return pairs, tuple(notes)
 
 
+def _record(row: RunRow | None, stored: RunRecord | None) -> RunRecord | None:
+    """Return the record of a run: that in the store, unless it is known to be older than the ledger's."""
+    is_older = stored is not None and stored.pinned is None and row is not None and row.is_record_due and row.is_pinned
+    return record_of(row) if row is not None and (stored is None or is_older) else stored
+
+
 def _run(
-    session: Session, services: Services, record: RunRecord, epoch: EpochCatalogue, taken: dict[PartitionId, str | None]
+    session: Session,
+    services: Services,
+    record: RunRecord,
+    epoch: EpochCatalogue,
+    taken: dict[PartitionId, str | None],
+    *,
+    is_catching_up: bool,
 ) -> RebuiltRun:
     """Enter a run; `taken` are the chosen digests of earlier runs, to which those of this run are added."""
     row, now = restore_run(session, record), services.now()
+    if record.pinned is None or not is_catching_up:
+        supersede_all(session, row.id, REASON, now)
+        session.flush()
     if record.pinned is None:
-        restore_results(session, row.id, (), now)
         restore_publications(session, row, epoch.pointers)
         note = f"it is to be pinned anew: clear the whole run {row.run_id} in Airflow"
         return RebuiltRun(
@@ -213,6 +291,8 @@ def _run(
     found = candidates(topology, epoch.stored)
     quarantined = [each for each in found if each.is_quarantined]
     refused = {*record.abandoned, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
+    refused |= settled_attempts(session, row.id) if is_catching_up else set()
+    before = _known(session, row.id)
     chosen = choose(topology, row.id, found, refused, taken)
     over = restored_over(found, chosen, refused)
     current = [*(without(each, over.get(region)) for region, each in chosen.items()), *over.values()]
@@ -224,7 +304,8 @@ def _run(
     }
     # Attempts of a deleted DagRun have the try numbers of the run that replaced it: they are left out.
     own = [each for each in found if each.attempt not in record.abandoned]
-    notes = [*epoch.notes, *restore_attempts(session, row, topology, own, chosen)]
+    restore_attempts(session, row, topology, own, chosen)
+    notes = list(epoch.notes)
     restore_results(session, row.id, current, now)
     restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
     restore_checks(session, row, own)
@@ -233,7 +314,20 @@ def _run(
     notes += _restore_slices(session, row.id, topology, readers, now)
     restore_publications(session, row, epoch.pointers)
     session.flush()
-    return _summary(session, row, topology, epoch, notes)
+    summary = _summary(session, row, topology, epoch, notes)
+    return replace(summary, is_changed=_known(session, row.id) != before)
+
+
+def _known(session: Session, run: str) -> set[tuple[str, ...]]:
+    """Return the current results and the published versions of a run."""
+    session.flush()
+    results = session.execute(
+        select(ResultRow.folder, ResultRow.state).where(ResultRow.run == run, ResultRow.is_current)
+    )
+    query = select(PublicationRow.pointer, PublicationRow.attempt).where(
+        PublicationRow.run == run, PublicationRow.published_at.is_not(None)
+    )
+    return {tuple(each) for found in (results, session.execute(query)) for each in found}
 
 
 def _restore_slices(session: Session, run: str, topology: Topology, found: list[Candidate], now: datetime) -> list[str]:
@@ -261,7 +355,8 @@ def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCata
         if sink in topology.sinks
         and _digests(state, sink) != {part.subtask: part.digest for part in pointer.partitions}
     ]
-    if missing or outdated or len(visible) < len(topology.sinks):
+    is_outdated = bool(missing or outdated) or len(visible) < len(topology.sinks)
+    if is_outdated:
         outdated.append(
             f"clear weir_close of run {row.run_id} in Airflow, unless the run is running: it has what is missing "
             "computed, and publishes"
@@ -275,6 +370,7 @@ def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCata
         missing=missing,
         published=len(epoch.pointers),
         notes=(*notes, *outdated),
+        is_outdated=is_outdated,
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
+from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
@@ -55,7 +56,8 @@ class _Asked:
 def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> AwaitedStatus:
     """Ask Airflow for the status of awaited regions, and start earlier runs that are queued after this run.
 
-    Raises Misconfigured for a region that was skipped, has failed finally or does not exist. A failed region of an
+    Raises Misconfigured for a region that was skipped, has failed finally or does not exist, and LedgerBehind if the
+    store has the result of one that is a success in Airflow. A failed region of an
     earlier run is awaited, so that its repair needs no clear of later runs.
     """
     with services.ledger.transaction() as session:
@@ -70,6 +72,9 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
     finished = [(each, answer) for each, answer in zip(asked, answers, strict=True) if answer.state == "success"]
     if not finished:
         return AwaitedStatus(has_changed=False, void=frozenset())
+    for each, _ in finished:
+        local = each.region.in_run(OWN_RUN)
+        look_for_results(services, each.run.id, each.run.topology.outputs(local))
     with services.ledger.transaction(run.dataflow.name) as session:
         # A list: all are voided, not only the first.
         changed = [_void(session, services, each, answer) for each, answer in finished]

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from weir.coordination.airflow import Clearer
+from weir.coordination.evidence import require_not_behind
 from weir.coordination.services import Services
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.names import require_dataflow
@@ -42,8 +43,8 @@ def sweep(
 
     A full sweep covers every folder, else only runs of the last days. With `is_reclaiming`, space is needed: retention
     policies keep nothing. `older_than` is the age limit for files without a row in the ledger. With a `clearer`, runs
-    that were deleted in Airflow are recorded. A dry sweep changes nothing. Raises Retryable, and Misconfigured for an
-    unknown dataflow.
+    that were deleted in Airflow are recorded. A dry sweep changes nothing. Raises Retryable, LedgerBehind before
+    anything is deleted that the store shows to be newer than the ledger, and Misconfigured for an unknown dataflow.
     """
     services.store_id()  # on an unmounted disk everything seems missing
     report = SweepReport(is_dry=is_dry, is_full=is_full)
@@ -72,6 +73,7 @@ def _sweep_dataflow(
     *,
     is_reclaiming: bool,
 ) -> None:
+    require_not_behind(services, dataflow)
     with services.ledger.transaction() as session:
         settings = settings_of(session, dataflow, services.retention)
     age_limit = settings.orphan_age if older_than is None else older_than

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from weir.coordination.evidence import require_known_results, require_known_versions
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
@@ -104,6 +105,7 @@ class RunSweep:
             self._fence_silent(run)
         listed = self._list(run)
         known = self._knowledge(listed)
+        self._require_known(listed, known)
         self._sweep_pointers(listed, known)
         self._compare(listed, known)
         decisions = without_state_in_use(self._services, dataflow_of(run), folder_decisions(listed.folder, known))
@@ -177,6 +179,7 @@ class RunSweep:
     def _knowledge(self, listed: _Listed) -> RunKnowledge:
         copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
         with self._services.ledger.transaction() as session:
+            self._services.ledger.require_not_behind(session, dataflow_of(listed.run))
             return knowledge_of(
                 session,
                 listed.run,
@@ -186,6 +189,19 @@ class RunSweep:
                 {each.path: each.folders or () for each in listed.pointers},
                 is_reclaiming=self._is_reclaiming,
             )
+
+    def _require_known(self, listed: _Listed, known: RunKnowledge) -> None:
+        """Raise LedgerBehind if the folder has whole results or versions of which the ledger does not know."""
+        if known.is_expired:
+            return
+        folders = [
+            each.path
+            for each in listed.folder.folders
+            if each.place is Place.RESULT and MANIFEST in each.names and each.attempt not in known.attempts
+        ]
+        require_known_results(self._services, listed.run, folders)
+        unknown = [each.path for each in listed.pointers if each.path not in known.pointers]
+        require_known_versions(self._services, dataflow_of(listed.run), unknown)
 
     def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:
         for each in listed.pointers:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import UNRECORDED
@@ -21,7 +21,7 @@ from weir.formats.codec import manifest_from_json, manifest_to_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
 from weir.formats.paths import manifest_path, result_folder
 from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
-from weir.ledger.attempts import Origin, synthetic_attempt
+from weir.ledger.attempts import Origin, free_number, synthetic_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
@@ -251,19 +251,12 @@ def _indexes(
 
 def next_numbers(session: Session, run: str, regions: Iterable[RegionId]) -> dict[RegionId, int]:
     """Return the try numbers of the next synthetic attempts of regions of a run."""
-    return {region: _next_number(session, run, region) for region in regions}
-
-
-def _next_number(session: Session, run: str, region: RegionId) -> int:
-    query = select(func.min(AttemptRow.try_number)).where(
-        AttemptRow.run == run, AttemptRow.region == region.name, AttemptRow.subtask == region.subtask
-    )
-    least = session.scalar(query)
-    return min(1 if least is None else least, 1) - 1
+    return {region: free_number(session, run, region) for region in regions}
 
 
 def _write(services: Services, restored: RestoredPartition) -> NewResult:
-    data = manifest_to_json(restored.manifest)
+    revision = services.ledger.seen(restored.manifest.dataflow)
+    data = manifest_to_json(replace(restored.manifest, revision=revision))
     services.store.create(manifest_path(restored.folder), data)
     return NewResult(
         partition=restored.partition,

@@ -99,7 +99,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     number = _take_number(services, draft, checkpoint, guard)
     if number is None:
         return None
-    checkpoint = replace(checkpoint, number=number)
+    checkpoint = replace(checkpoint, number=number, revision=services.ledger.seen(draft.run.dataflow.name))
     _create(services, checkpoint)
     services.store_id()  # else it was written below a mount point whose disk is gone
     pins = ending_pins(services, checkpoint)
@@ -166,6 +166,11 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     found = read_checkpoint(services.store, checkpoint.dataflow, checkpoint.number)
     if found is not None and fingerprint(found) == fingerprint(checkpoint):
         return
+    if found is not None and found.attempt != checkpoint.attempt:
+        services.ledger.saw(found.dataflow, found.revision)
+        raise services.ledger.behind(
+            checkpoint.dataflow, f"it does not know checkpoint {found.number}, of {found.attempt}"
+        )
     with services.ledger.transaction(checkpoint.dataflow) as session:
         row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
         if row is not None:

@@ -5,6 +5,7 @@ Invariant: none of them clears a task instance that is running or has another tr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -171,7 +172,8 @@ class RestClearer:
         state, try_number = found["state"], int(found["try_number"])
         has_expected_try = item.expected_try in {None, try_number}
         is_clearable = state in _CLEARABLE or (item.is_skipped and state == "skipped")
-        return ClearAnswer(item, state, try_number, cleared=is_active and has_expected_try and is_clearable)
+        is_cleared = is_active and has_expected_try and is_clearable
+        return ClearAnswer(item, state, try_number, cleared=is_cleared, ti_id=str(found.get("id", "")))
 
     def _clear(self, seen: ClearAnswer, note: str) -> ClearAnswer:
         if not seen.cleared:
@@ -188,10 +190,10 @@ class RestClearer:
         }
         response = self._api.call("POST", path_of("api", "v2", "dags", item.dag_id, "clearTaskInstances"), body)
         if response.status_code == HTTPStatus.CONFLICT:
-            return ClearAnswer(item, "running", seen.try_number, cleared=False)
+            return replace(seen, state="running", cleared=False)
         # A task instance that Airflow does not know is cleared with 200 and an empty list.
         was_cleared = response.status_code == HTTPStatus.OK and bool(response.json()["task_instances"])
-        return ClearAnswer(item, seen.state, seen.try_number, cleared=was_cleared)
+        return replace(seen, cleared=was_cleared)
 
 
 class DbClearer:
@@ -296,7 +298,7 @@ def _to_json(item: ClearItem) -> dict[str, Any]:
 
 
 def _from_json(item: ClearItem, row: dict[str, Any]) -> ClearAnswer:
-    return ClearAnswer(item, row["state"], row["try_number"], row["cleared"])
+    return ClearAnswer(item, row["state"], row["try_number"], row["cleared"], row.get("ti_id", ""))
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

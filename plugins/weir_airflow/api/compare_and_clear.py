@@ -184,7 +184,8 @@ def _answer(item: ClearItem, found: TaskInstance | None) -> ClearAnswer:
     has_expected_try = item.expected_try is None or item.expected_try == found.try_number
     state = None if found.state is None else str(found.state)
     is_clearable = found.state in CLEARABLE or (item.is_skipped and found.state == TaskInstanceState.SKIPPED)
-    return ClearAnswer(item, state, found.try_number, cleared=is_clearable and has_expected_try)
+    is_cleared = is_clearable and has_expected_try
+    return ClearAnswer(item, state, found.try_number, cleared=is_cleared, ti_id=str(found.id))
 
 
 def _clear(session: Session, chosen: Sequence[TaskInstance]) -> None:

@@ -52,7 +52,10 @@ class ClearBody(_Body):
 
 
 class Answer(BaseModel):
-    """A task instance as it was found; `state` is null for one without a state, "missing" for an unknown one."""
+    """A task instance as it was found; `state` is null for one without a state, "missing" for an unknown one.
+
+    `ti_id` is the id of its present try.
+    """
 
     run_id: str
     task_id: str
@@ -60,6 +63,7 @@ class Answer(BaseModel):
     state: str | None
     try_number: int
     cleared: bool
+    ti_id: str
 
 
 class ClearAnswers(BaseModel):
@@ -122,4 +126,5 @@ def _answer(answer: ClearAnswer) -> Answer:
         state=answer.state,
         try_number=answer.try_number,
         cleared=answer.cleared,
+        ti_id=answer.ti_id,
     )

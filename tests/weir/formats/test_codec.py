@@ -369,6 +369,9 @@ VERSIONED_CHECKPOINT = replace(
     ),
     results=(replace(GATED_CHECKPOINT.results[0], versions=("code:11",)),),
 )
+REVISED_MANIFEST = replace(VERSIONED_MANIFEST, revision=41)
+REVISED_JOB = replace(VERSIONED_JOB, revision=40)
+REVISED_CHECKPOINT = replace(VERSIONED_CHECKPOINT, revision=42)
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -395,14 +398,19 @@ OLDER = {
     ("region-job", 4): (GATED_JOB, codec.region_job_from_json),
     ("region-job-compaction", 4): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-job-check", 4): (CHECK_JOB, codec.region_job_from_json),
+    ("manifest", 5): (VERSIONED_MANIFEST, codec.manifest_from_json),
+    ("region-job", 5): (VERSIONED_JOB, codec.region_job_from_json),
+    ("region-job-compaction", 5): (COMPACTION_JOB, codec.region_job_from_json),
+    ("region-job-check", 5): (CHECK_JOB, codec.region_job_from_json),
+    ("checkpoint", 3): (VERSIONED_CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
-    "manifest": (VERSIONED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (VERSIONED_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "manifest": (REVISED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "region-job": (REVISED_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
-    "checkpoint": (VERSIONED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
+    "checkpoint": (REVISED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }
@@ -470,7 +478,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 6, "1", True, None])
+@pytest.mark.parametrize("version", [0, 7, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):

@@ -24,28 +24,31 @@ RECORD = RunRecord(
     created_at="2013-01-02T00:00:05+00:00",
     abandoned=("t0001-0123456789ab",),
     archive="0e" * 32,
+    revision=41,
 )
 
 
 def test_the_format_on_disk_is_that_of_the_golden_file():
-    assert run_record_to_json(RECORD) == (GOLDEN / "run-record-v2.json").read_bytes()
+    assert run_record_to_json(RECORD) == (GOLDEN / "run-record-v3.json").read_bytes()
 
 
-def test_the_record_of_an_older_weir_names_no_archive():
-    assert run_record_from_json((GOLDEN / "run-record-v1.json").read_bytes()) == replace(RECORD, archive="")
+@pytest.mark.parametrize(("version", "not_recorded"), [(1, {"archive": "", "revision": 0}), (2, {"revision": 0})])
+def test_the_record_of_an_older_weir_is_read(version, not_recorded):
+    found = run_record_from_json((GOLDEN / f"run-record-v{version}.json").read_bytes())
+    assert found == replace(RECORD, **not_recorded)
 
 
 @pytest.mark.parametrize(
     "record",
-    [RECORD, replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=(), archive="")],
+    [RECORD, replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=(), archive="", revision=0)],
 )
 def test_a_record_comes_back_as_it_was(record):
     assert run_record_from_json(run_record_to_json(record)) == record
 
 
 def test_an_unknown_version_is_refused():
-    document = json.loads(run_record_to_json(RECORD)) | {"version": 3}
-    with pytest.raises(Misconfigured, match="version 3, this Weir reads 1 to 2"):
+    document = json.loads(run_record_to_json(RECORD)) | {"version": 4}
+    with pytest.raises(Misconfigured, match="version 4, this Weir reads 1 to 3"):
         run_record_from_json(json.dumps(document).encode())
 
 

@@ -65,16 +65,22 @@ def upgrade() -> None:
 
 
 def runs(dataflow: OptionalDataflow = None) -> None:
-    """List runs with their valid, stale and missing regions, and published versions."""
+    """List runs with their valid, stale and missing regions, and published versions.
+
+    Below them is said of which dataflows the ledger had lost commits.
+    """
     from weir.ledger.names import NO_RUN  # noqa: PLC0415
+    from weir.rebuild.catching_up import lines_about  # noqa: PLC0415
     from weir.recovery.history import run_overviews  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
-        found = run_overviews(session, dataflow)
+        found, lines = run_overviews(session, dataflow), lines_about(session, dataflow)
     if not found:
         _print(f"The ledger is empty: {NO_RUN}.")
         return
     print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
+    for line in lines:
+        _print(line)
 
 
 def _cells(run: RunOverview) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from weir.errors import DiskFull, Misconfigured, Retryable, WeirError
-from weir.ledger.database.tables import DataflowRow
 
 T = TypeVar("T")
 DRIVER = "postgresql+psycopg2"
@@ -46,6 +45,8 @@ _BUSY_CODES = frozenset({"57P03", "53300"})
 
 _BUSY_WORDS = "the database system is|too many clients|remaining connection slots|too many connections"
 """The messages of a server that is starting or stopping, or has no free connection."""
+
+_NO_TIMELINE = frozenset({"42501", "42883", "0A000"})
 
 _GONE_CODES = frozenset({"57P01", "57P02", "08000", "08003", "08006"})
 _GONE_WORDS = "Connection refused|closed the connection|terminating connection|Connection reset|timeout expired"
@@ -104,14 +105,15 @@ def _limit_waits(connection: Connection) -> None:
     )
 
 
-def lock_dataflow(session: Session, dataflow: str) -> None:
-    """Shut out all other transactions of `dataflow`, also where it has no row yet."""
-    query = select(DataflowRow).where(DataflowRow.name == dataflow).with_for_update()
-    if session.scalar(query) is None:
-        # The first transaction inserts the row; the others wait here, and then find it.
-        name = func.hashtext(literal(dataflow))
-        session.execute(select(func.pg_advisory_xact_lock(cast(literal(_ADVISORY), Integer), name)))
-        session.execute(query)
+def lock_name(session: Session, dataflow: str) -> None:
+    """Shut out all other transactions of a dataflow that has no row yet: the first one inserts it."""
+    name = func.hashtext(literal(dataflow))
+    session.execute(select(func.pg_advisory_xact_lock(cast(literal(_ADVISORY), Integer), name)))
+
+
+def is_refused_timeline(error: DBAPIError) -> bool:
+    """Report whether a server does not let this login, or anybody, ask for its timeline."""
+    return _code(error) in _NO_TIMELINE
 
 
 def is_busy(error: DBAPIError) -> bool:

@@ -85,13 +85,20 @@ class Table(DeclarativeBase):
 
 
 class DataflowRow(Table):
-    """A dataflow; its row is what writing transactions lock. A new lineage shuts out all older attempts."""
+    """A dataflow; its row is what writing transactions lock. A new lineage shuts out all older attempts.
+
+    Each writing transaction raises `revision`. `is_behind` says that the ledger has lost commits of the dataflow and
+    has not caught up yet; `timeline` is that of the server when it last had (None: not known).
+    """
 
     __tablename__ = "dataflow"
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
     lineage: Mapped[int] = mapped_column(Integer, default=1)
     store_id: Mapped[str] = mapped_column(String(64))
     first_epoch: Mapped[Epoch | None] = mapped_column(String(32))
+    revision: Mapped[int] = mapped_column(LARGE, default=1)
+    is_behind: Mapped[bool] = mapped_column(Boolean, default=False)
+    timeline: Mapped[str | None] = mapped_column(String(8))
 
 
 class RunRow(Table):

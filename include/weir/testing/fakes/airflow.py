@@ -237,7 +237,7 @@ class FakeAirflow:
             key=task.key,
             try_number=task.try_number,
             max_tries=task.max_tries,
-            ti_id=f"ti-{task.key.run_id}-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}",
+            ti_id=self.ti_id(task),
             dataflow=self.flow,
             task_prefix="",
             interval=interval_of(task.key.run_id),
@@ -249,6 +249,10 @@ class FakeAirflow:
             is_backfill=task.key.run_id.startswith("backfill__"),
             deployed=None if task.key.task_id == CLOSE.name else self.deployed,
         )
+
+    def ti_id(self, task: FakeTask) -> str:
+        """Return the id of the present try of a task instance."""
+        return f"ti-{task.key.run_id}-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}"
 
     def _previous(self, run_id: str) -> PreviousRun | None:
         earlier = max((key.run_id for key in self.tasks if key.run_id < run_id), default=None)
@@ -341,5 +345,6 @@ class FakeAirflow:
         for item in wanted:
             task = self.tasks.get(TaskKey(item.dag_id, item.run_id, item.task_id, item.map_index))
             state, number = (MISSING, 0) if task is None else (task.state, task.try_number)
-            found.append(ClearAnswer(item, state, number, cleared=False))
+            ti_id = "" if task is None else self.ti_id(task)
+            found.append(ClearAnswer(item, state, number, cleared=False, ti_id=ti_id))
         return found

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from weir.errors import Retryable
-from weir.ledger.database.reading import begin_as, refuse_writing
+from weir.ledger.database.reading import refuse_writing
 from weir.ledger.ledger import Ledger
 
 
@@ -35,11 +35,9 @@ class SimulatedLedger(Ledger):
         self.connection.execute("PRAGMA foreign_keys=ON")
         self._enter_depth, self._step, self._observe = enter, step, observe
 
-    def _begun(self, dataflow: str | None) -> Session:
+    def _session(self) -> Session:
         """Return a session on the only connection of the simulation, which stays open between transactions."""
-        session = Session(self._bound, expire_on_commit=False)
-        begin_as(session, reads=dataflow is None)
-        return session
+        return Session(self._bound, expire_on_commit=False)
 
     @contextmanager
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:

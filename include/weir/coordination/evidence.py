@@ -1,0 +1,185 @@
+"""Finds out from the store that the ledger has lost commits: files that only a registered attempt can have written.
+
+Invariant 11: an attempt, a run, a checkpoint and a version are in the ledger before their files are written. So a whole
+file of one that the ledger does not know is evidence. Only files that the ledger can catch up with count: what is
+damaged, or was given up, never does, so that it is not found again and again. Nor do restored results, which are
+written before they are entered.
+
+Cost: before a pass of upkeep deletes anything of a dataflow, two listings of it, two for each of its sinks, and one
+small file. A begin lists the store only where its suspicion is aroused, and then one folder for each partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import select
+
+from weir.coordination.run_records import stored_record
+from weir.coordination.services import Services
+from weir.errors import Misconfigured
+from weir.execution.run_state import AttemptState
+from weir.formats.codec import manifest_from_json, region_job_from_json
+from weir.formats.manifest import Manifest
+from weir.formats.paths import (
+    attempt_of_folder,
+    checkpoint_number,
+    checkpoints_folder,
+    epoch_folder,
+    folder_of,
+    manifest_path,
+    parse_attempt_path,
+    pointer_folder,
+    sinks_folder,
+)
+from weir.formats.pointer import pointer_from_json
+from weir.formats.region_job import JOB_NAME
+from weir.formats.run_record import RunRecord
+from weir.ledger.checkpoints import checkpoints_of
+from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
+from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
+from weir.store.errors import NotFound
+from weir.store.walk import folders_in
+from weir.topology.ids import is_synthetic
+from weir.topology.regions import PartitionId, RegionId
+
+
+def require_not_behind(services: Services, dataflow: str) -> None:
+    """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
+    store = services.store
+    epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
+    numbers = {checkpoint_number(name): name for name in _names(services, checkpoints_folder(dataflow))}
+    newest = max(epochs, default=None)
+    sinks = folders_in(store, sinks_folder(dataflow))
+    published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}
+    pointers = {
+        f"{pointer_folder(dataflow, sink, epoch)}/{name}"
+        for sink, epoch in published.items()
+        if epoch is not None
+        for name in _names(services, pointer_folder(dataflow, sink, epoch))
+        if re.fullmatch(r"\d+\.json", name)
+    }
+    if newest is not None:
+        _see_record(services, dataflow, newest)
+    with services.ledger.transaction() as session:
+        services.ledger.require_not_behind(session, dataflow)
+        known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
+        taken = {row.number for row in checkpoints_of(session, dataflow)}
+        versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.pointer.in_(pointers))))
+    for epoch in sorted(set(epochs) - known):
+        if _see_record(services, dataflow, epoch) is not None:
+            raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
+    for number in sorted(each for each in numbers if each is not None and each not in taken):
+        raise services.ledger.behind(dataflow, f"it does not know checkpoint {number}")
+    require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
+
+
+def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
+    """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read."""
+    for path in sorted(unknown):
+        try:
+            pointer = pointer_from_json(services.store.read(path))
+        except (NotFound, ValueError, KeyError, TypeError, Misconfigured):
+            continue
+        services.ledger.saw(dataflow, pointer.revision)
+        raise services.ledger.behind(dataflow, f"it does not know the published version {path}")
+
+
+def require_known_results(services: Services, run: str, folders: Iterable[str], running: bool = False) -> None:  # noqa: FBT001, FBT002
+    """Raise LedgerBehind for a whole result, in one of these folders, of an attempt that the ledger does not know.
+
+    With `running`, also of one that it calls running: Airflow says that it has ended.
+    """
+    suspects = {each: attempt_of_folder(each) for each in folders if not is_synthetic(attempt_of_folder(each))}
+    if not suspects:
+        return
+    with services.ledger.transaction() as session:
+        row = session.get(RunRow, run)
+        query = select(AttemptRow.id, AttemptRow.state).where(AttemptRow.run == run)
+        found = session.execute(query.where(AttemptRow.id.in_(suspects.values()))).tuples()
+        known: dict[str, str] = dict(found.all())
+    if row is None or row.expired_at is not None:
+        return
+    given_up, pinned = set(row.abandoned or ()), row.pinned
+    if pinned is None and not row.is_record_due:
+        record = _see_record(services, row.dataflow, row.epoch)
+        pinned = None if record is None else record.pinned
+    for folder, attempt in suspects.items():
+        is_settled = attempt in known and not (running and known[attempt] == AttemptState.RUNNING.value)
+        if is_settled or attempt in given_up:
+            continue
+        manifest = _manifest(services, folder)
+        if manifest is not None and _is_of(manifest, pinned):
+            services.ledger.saw(manifest.dataflow, manifest.revision)
+            raise services.ledger.behind(manifest.dataflow, f"it does not know that {attempt} has written {folder}")
+
+
+def look_for_results(services: Services, run: str, partitions: Iterable[PartitionId]) -> None:
+    """Look for results of partitions that the ledger calls missing though Airflow calls their tasks a success.
+
+    Raises LedgerBehind, or Retryable.
+    """
+    root = epoch_folder(dataflow_of(run), epoch_of_run(run))
+    found = [
+        f"{place}/{attempt}"
+        for place in {f"{root}/{each.stage}/{each.layout}/{each.subtask}" for each in partitions}
+        for attempt in folders_in(services.store, place)
+    ]
+    require_known_results(services, run, sorted(found), running=True)
+
+
+def look_for_attempts(services: Services, run: str, region: RegionId, partitions: Iterable[PartitionId]) -> None:
+    """Look for attempts of a region of which Airflow has counted more tries than the ledger. Raises as above.
+
+    The job of one that has written no result carries a revision: the ledger is behind only if it has not reached that.
+    """
+    dataflow = dataflow_of(run)
+    look_for_results(services, run, partitions)
+    records = f"{epoch_folder(dataflow, epoch_of_run(run))}/_regions/{region.name}/{region.subtask}"
+    for attempt in folders_in(services.store, records):
+        try:
+            job: Any = region_job_from_json(services.store.read(f"{records}/{attempt}/{JOB_NAME}"))
+        except (NotFound, Misconfigured):
+            continue
+        services.ledger.saw(dataflow, getattr(job, "revision", 0))
+
+
+def _see_record(services: Services, dataflow: str, epoch: str) -> RunRecord | None:
+    """Return the record of a run if there is one that can be read, and tell the ledger its revision."""
+    try:
+        record = stored_record(services, dataflow, epoch)
+    except Misconfigured:
+        return None
+    if record is not None:
+        services.ledger.saw(dataflow, record.revision)
+    return record
+
+
+def _names(services: Services, folder: str) -> list[str]:
+    try:
+        return [name for name, _ in services.store.list(folder)]
+    except NotFound:
+        return []
+
+
+def _epoch_of(pointer: str) -> str:
+    return folder_of(pointer).rpartition("/")[2]
+
+
+def _manifest(services: Services, folder: str) -> Manifest | None:
+    try:
+        found = manifest_from_json(services.store.read(manifest_path(folder)))
+    except (NotFound, Misconfigured):
+        return None
+    return found if str(parse_attempt_path(manifest_path(folder))) == folder else None
+
+
+def _is_of(manifest: Manifest, pinned: Mapping[str, Any] | None) -> bool:
+    """Report whether a run that is pinned to this dataflow has such a partition."""
+    if pinned is None:
+        return False
+    topology = topology_of(pinned)
+    partition = PartitionId(manifest.stage, manifest.subtask, manifest.layout)
+    return any(partition in topology.outputs(region) for region in topology.region_ids())

@@ -1,0 +1,37 @@
+"""The pointer to a published version."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weir.errors import Misconfigured
+from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+POINTER = Pointer(
+    dataflow="ladder",
+    sink="delays",
+    epoch="20130101T000000Z",
+    version=3,
+    attempt="t0001-0123456789ab",
+    spark_schema="{}",
+    partitions=(PublishedPartition(0, "ladder/20130101T000000Z/report/plain/0/t", ("part-0.parquet",), 7, "d"),),
+    published_at="2013-01-02T00:00:09+00:00",
+    revision=41,
+)
+
+
+def test_the_format_on_disk_is_that_of_the_golden_file():
+    assert POINTER.to_json() == (GOLDEN / "pointer-v2.json").read_bytes()
+
+
+def test_the_pointer_of_an_older_weir_has_no_revision():
+    assert pointer_from_json((GOLDEN / "pointer-v1.json").read_bytes()) == replace(POINTER, revision=0)
+
+
+def test_an_unknown_format_is_refused():
+    document = json.loads(POINTER.to_json()) | {"format": 3}
+    with pytest.raises(Misconfigured, match="format 3, this Weir reads 1 to 2"):
+        pointer_from_json(json.dumps(document).encode())
