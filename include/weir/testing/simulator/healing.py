@@ -7,6 +7,7 @@ published file may be damaged) is expressed by clears.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Final
 
 from weir.execution.run_state import CLOSE
@@ -16,8 +17,9 @@ from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
-from weir.testing.simulator.actions import FORK, Chore, collect, complete_savepoints, run_fork, upkeep_process
+from weir.testing.simulator.actions import run_fork
 from weir.testing.simulator.airflow import Api
+from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoints, upkeep_process
 from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Partition
@@ -28,7 +30,7 @@ from weir.testing.simulator.invariants.snapshots import unfinished
 from weir.testing.simulator.observer import Broken, require
 from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.store import Condition
-from weir.testing.simulator.world import World
+from weir.testing.simulator.world import MACHINES, World
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, region_compacted
 
@@ -48,6 +50,9 @@ NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
 
 NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times backtrack since", NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
+
+GONE: Final = "but Airflow has no such task instance"
+"""The error where a DagRun that was read is deleted: a person creates it again."""
 
 AT_FIRST: Final = ("cannot be used: expected a folder",)
 """The error where the store cannot be used at the very first begin: its URL may be wrong."""
@@ -129,7 +134,7 @@ def _foreign(world: World, begun: str) -> Iterator[str]:
 
 def _collect_all(world: World) -> None:
     """Check that policies keep what they say, and that only published results are kept where space is needed."""
-    world.airflow.wait(QUIET_MINUTES)
+    world.airflow.wait(QUIET_MINUTES + world.history.slack // timedelta(minutes=1))
     collect(world, Event(Verb.COLLECT, how="release"))
     require("no_unneeded_result_is_left", left_over(world.history, is_reclaiming=False))
     collect(world, Event(Verb.COLLECT, 1, "sweep"))
@@ -139,6 +144,9 @@ def _collect_all(world: World) -> None:
 
 def _end_faults(world: World) -> None:
     world.airflow.api, world.files.condition = Api.UP, Condition.UP
+    world.ledger.decide()
+    for machine in range(MACHINES):
+        world.set_clock(machine, timedelta())
     for stage, content in world.content.items():
         if content < 0:
             world.content[stage] = abs(content) + 1
@@ -179,6 +187,8 @@ def _run_until_well(world: World) -> None:
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
+        for task in [each for each in stuck if GONE in _last_note(each)]:
+            _create_again(world, task)
         if any(NOT_CLOSED in _last_note(task) for task in stuck):
             stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
         for task in {task.key: task for task in stuck}.values():
@@ -188,10 +198,20 @@ def _run_until_well(world: World) -> None:
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
 
 
+def _create_again(world: World, task: FakeTask) -> None:
+    """Create the DagRun that a task misses, as its error says."""
+    name = _last_note(task).partition(GONE)[2].partition("in run ")[2].partition(")")[0]
+    if name not in world.runs:
+        world.runs.append(world.airflow.dag_run(int(name[-2:]), kind=name.partition("__")[0]))
+        world.history.deleted.discard(name)
+        world.history.recreated.add(name)
+
+
 def _ill(world: World) -> list[FakeTask]:
     """Return the tasks that have not succeeded, without compactions: no run depends on these."""
     tasks = world.airflow.tasks.items()
-    return [task for key, task in tasks if task.state != "success" and region_compacted(key.task_id) is None]
+    begun = [(key, task) for key, task in tasks if key.run_id not in world.airflow.queued]
+    return [task for key, task in begun if task.state != "success" and region_compacted(key.task_id) is None]
 
 
 def _last_note(task: FakeTask) -> str:
@@ -212,7 +232,7 @@ def _apply_plans(world: World) -> None:
 
 def _run_until_quiet(world: World) -> None:
     waits = 0
-    for _ in range(MOST_TRIES * len(world.runs)):
+    for _ in range(MOST_TRIES * max(len(world.runs), 1)):
         ready = world.airflow.ready()
         if not ready or waits > MOST_WAITS:
             world.airflow.upkeep()
@@ -234,6 +254,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
         by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
+        by_marks = (*by_marks, *((GONE,) if world.history.recreated or world.history.deleted else ()))
         by_gates = (REFUSED,) if world.scene.is_gated else ()
         needs = (HELD_BACK, *AT_FIRST, *by_marks, *by_gates, *(() if world.scene.is_patient else OUT_OF_TRIES))
         if not was_marked and not any(text in said for text in needs):
@@ -241,7 +262,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
 
 
 def _tell_what_a_person_knows(world: World) -> None:
-    for run in world.runs:
+    for run in [each for each in world.runs if each not in world.airflow.queued]:
         for task in [each for key, each in world.airflow.tasks.items() if key.run_id == run]:
             names = set(task.key.task_id.split("-"))
             if names & world.changed_sources or task.key.task_id == CLOSE.name:
@@ -249,15 +270,17 @@ def _tell_what_a_person_knows(world: World) -> None:
 
 
 def _not_good(world: World) -> Iterator[str]:
-    for partition in world.history.ledger.current:
-        if not world.history.ledger.is_done(partition):
+    ledger = world.history.ledger
+    for partition in ledger.current:
+        if ledger.runs()[partition.run].run_id not in world.history.deleted and not ledger.is_done(partition):
             yield f"{partition.id} of {partition.run} is not valid, or lost"
 
 
 def _wrong(world: World) -> Iterator[str]:
     """Compare the published results with what the stages give."""
     expected = expected_contents(world)
-    for task in [each for key, each in world.airflow.tasks.items() if key.task_id == CLOSE.name]:
+    begun = [(key, each) for key, each in world.airflow.tasks.items() if key.run_id not in world.airflow.queued]
+    for task in [each for key, each in begun if key.task_id == CLOSE.name]:
         epoch = epoch_of(world.airflow.request(task).interval[0])
         run = run_key(world.airflow.flow.name, epoch)
         for sink in world.history.topology_of(run).sinks:

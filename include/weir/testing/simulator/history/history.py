@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import TaskKey
@@ -57,6 +57,10 @@ class History:
         """What persons have cleared: task instances, and their newest tries then."""
         self.archives: Mapping[str, Mapping[str, int]] = {}
         """By fingerprint of an archive, the edits of functions by stage."""
+        self.slack = timedelta()
+        """How far two clocks were apart at most."""
+        self.deleted: set[str] = set()
+        """The DagRuns that are deleted, and were not created again."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
@@ -65,6 +69,10 @@ class History:
     def strategy(self) -> FailoverStrategy:
         """Return the dataflow's failover strategy."""
         return self.flow.failover
+
+    def latest(self) -> datetime:
+        """Return the latest time that a process may have; those that are read from rows may be earlier by `slack`."""
+        return self.now() + self.slack
 
     def topology_of(self, run: str) -> Topology:
         """Return the topology that a run is pinned to."""

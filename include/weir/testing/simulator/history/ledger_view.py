@@ -206,6 +206,10 @@ class LedgerView:
         self._read_others()
         return True
 
+    def replace(self) -> None:
+        """Note that the tables are others, though this connection has not changed them."""
+        self._changes = -1
+
     def _read_attempts(self) -> None:
         self.attempts = {row.id: row for row in map(Attempt._make, self._rows(Attempt, "attempt"))}
         for row in self.attempts.values():

@@ -79,7 +79,7 @@ def is_in_use(history: History, path: str) -> str | None:
     attempt = history.ledger.attempts.get(name_of(folder))
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
         return f"{attempt.id} is running"
-    if history.published.holds(folder) or history.published.may_be_read(path, history.now()):
+    if history.published.holds(folder) or history.published.may_be_read(path, history.latest()):
         return "it is published"
     why = history.snapshots.why_kept(path) or _whose_state(history, path)
     if why is not None:
@@ -150,7 +150,7 @@ def why_kept(history: History, result: Result) -> str | None:
     later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch and runs[run].closed_at]
     if len(later) < keep.runs:
         return f"{keep} of later epochs are not closed"
-    if keep.time and closed_at > as_text(history.now() - keep.time):
+    if keep.time and closed_at > as_text(history.latest() - keep.time):
         return f"{keep} have not gone by"
     return None
 
@@ -182,7 +182,7 @@ def _is_over(history: History, run: str) -> bool:
     if all(ledger.committed_in[each] <= ledger.committed_in[closing.id] for each in made):
         return True
     is_whole = all(ledger.is_done(partition) for partition in ledger.current if partition.run == run)
-    return is_whole and ledger.last_event(run) <= as_text(history.now() - HOUR)
+    return is_whole and ledger.last_event(run) <= as_text(history.latest() - HOUR)
 
 
 def _has_failed(attempt: Attempt | None) -> bool:
@@ -191,7 +191,7 @@ def _has_failed(attempt: Attempt | None) -> bool:
 
 def _is_given_up(history: History, run: str) -> bool:
     limit = _keep_failed(history)
-    is_long_ago = limit is not None and history.ledger.last_event(run) <= as_text(history.now() - limit)
+    is_long_ago = limit is not None and history.ledger.last_event(run) <= as_text(history.latest() - limit)
     return is_long_ago and not _is_over(history, run)
 
 
@@ -200,7 +200,7 @@ def _is_silent(history: History, attempt: Attempt) -> bool:
     limit = _keep_failed(history)
     now = as_text(history.now())
     is_reading = any(row.holder == attempt.id and row.expires_at > now for row in history.ledger.leases.values())
-    return limit is not None and attempt.began_at <= as_text(history.now() - limit) and not is_reading
+    return limit is not None and attempt.began_at <= as_text(history.latest() - limit) and not is_reading
 
 
 def _keep_failed(history: History) -> timedelta | None:
