@@ -6,6 +6,7 @@ published file may be damaged) is expressed by clears.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
@@ -187,7 +188,7 @@ def _run_until_well(world: World) -> None:
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
-        for task in [each for each in stuck if GONE in _last_note(each)]:
+        for task in [each for each in stuck if GONE in _last_note(each) or NOT_CLOSED in _last_note(each)]:
             _create_again(world, task)
         if any(NOT_CLOSED in _last_note(task) for task in stuck):
             stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
@@ -200,11 +201,11 @@ def _run_until_well(world: World) -> None:
 
 def _create_again(world: World, task: FakeTask) -> None:
     """Create the DagRun that a task misses, as its error says."""
-    name = _last_note(task).partition(GONE)[2].partition("in run ")[2].partition(")")[0]
-    if name not in world.runs:
-        world.runs.append(world.airflow.dag_run(int(name[-2:]), kind=name.partition("__")[0]))
-        world.history.deleted.discard(name)
-        world.history.recreated.add(name)
+    for name in set(re.findall(r"\w+__\d{4}-\d\d-\d\d", _last_note(task))) & world.history.deleted:
+        if not any(each[-10:] == name[-10:] for each in world.runs):
+            world.runs.append(world.airflow.dag_run(int(name[-2:]), kind=name.partition("__")[0]))
+            world.history.deleted.discard(name)
+            world.history.recreated.add(name)
 
 
 def _ill(world: World) -> list[FakeTask]:
@@ -254,7 +255,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
         by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
-        by_marks = (*by_marks, *((GONE,) if world.history.recreated or world.history.deleted else ()))
+        by_marks += (GONE, NOT_CLOSED) if world.history.recreated or world.history.deleted else ()
         by_gates = (REFUSED,) if world.scene.is_gated else ()
         needs = (HELD_BACK, *AT_FIRST, *by_marks, *by_gates, *(() if world.scene.is_patient else OUT_OF_TRIES))
         if not was_marked and not any(text in said for text in needs):

@@ -103,8 +103,8 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
     return scene, with_beats(random, events)
 
 
-def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
-    """Apply the events, then let everything recover; return the first broken invariant.
+def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
+    """Apply the events, then let everything recover if it `heals`; return the first broken invariant.
 
     It ends early where a person would have to restore a checkpoint.
     """
@@ -113,7 +113,8 @@ def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
         for number, event in enumerate(events):  # noqa: B007 - the finding names it
             apply(world, event)
         number = None
-        heal(world)
+        if heals:
+            heal(world)
     except NeedsARestore:
         return None
     except Broken as broken:
@@ -231,7 +232,9 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Share
     """Return the seed, the broken invariant, the dataflow, and the events that lead there."""
     scene, events = scene_and_events(seed, shares)
     if shrink:
-        events = shrunk(events, lambda fewer: _breaks(scene, fewer, finding.invariant))
+        at, invariant = finding.event, finding.invariant
+        events = events if at is None else events[: at + 1]
+        events = shrunk(events, lambda fewer: _breaks(scene, fewer, invariant, heals=at is None))
         finding = simulate(scene, events) or finding
     when = "during recovery" if finding.event is None else f"at event {finding.event + 1}"
     again = f"python -m weir.testing.simulator --seed {seed}{_as(shares)}"
@@ -253,6 +256,6 @@ def _as(shares: Shares) -> str:
     return "".join(f" --{each.name} {getattr(shares, each.name):g}" for each in fields(Shares))
 
 
-def _breaks(scene: Scene, events: Sequence[Event], invariant: str) -> bool:
-    finding = simulate(scene, events)
+def _breaks(scene: Scene, events: Sequence[Event], invariant: str, *, heals: bool) -> bool:
+    finding = simulate(scene, events, heals=heals)
     return finding is not None and finding.invariant == invariant

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
@@ -16,8 +16,15 @@ from weir.formats.paths import MANIFEST, folder_of, name_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Attempt, Partition, Result
-from weir.topology.regions import RegionId
+from weir.topology.regions import RegionId, Topology
 from weir.units import time_from_text
+
+
+class Compaction(NamedTuple):
+    """The attempt that wrote the files of a compaction."""
+
+    attempt: str
+
 
 HOUR: Final = timedelta(hours=1)
 USUAL_KEEP: Final = "2 runs"
@@ -28,12 +35,15 @@ COMMITTED: Final = ("committed", "adopted")
 def no_needed_result_is_released(history: History) -> Iterator[str]:
     """Invariant 4, at the instant of a release; and retention policies are followed."""
     for result in history.ledger.newly_released:
-        if history.is_state(result):
-            why = _why_state_needed(history, result)
-        else:
-            why = why_needed(history, result) or (None if history.is_reclaiming else why_kept(history, result))
+        why = _why_it_stays(history, result, is_reclaiming=history.is_reclaiming)
         if why is not None:
             yield f"{result.partition.id} of {result.attempt} in {result.run} is released: {why}"
+
+
+def _why_it_stays(history: History, result: Result, *, is_reclaiming: bool) -> str | None:
+    if history.is_state(result):
+        return _why_state_needed(history, result)
+    return why_needed(history, result) or (None if is_reclaiming else why_kept(history, result))
 
 
 def _why_state_needed(history: History, result: Result) -> str | None:
@@ -54,22 +64,39 @@ def _why_state_needed(history: History, result: Result) -> str | None:
 def left_over(history: History, *, is_reclaiming: bool) -> Iterator[str]:
     """Yield the results that are not released though no consumer needs them and no policy keeps them."""
     for result in history.ledger.results.values():
+        if history.ledger.runs()[result.run].run_id in history.deleted:
+            continue  # that is noted later, and then forgotten after a day
         of = f"{result.partition.id} of {result.attempt} in {result.run}"
-        why = why_needed(history, result) or (None if is_reclaiming else why_kept(history, result))
+        why = _why_it_stays(history, result, is_reclaiming=is_reclaiming) or _why_state_stays(history, result)
         if result.state == "finished" and why is None:
             yield f"{of} is not released"
         # Damage may have been undone.
-        is_there = f"{result.folder}/part-0.bin" in history.files and result.folder not in history.damaged
-        if result.state == "released" and is_there:
+        path = f"{result.folder}/part-0.bin"
+        is_there = path in history.files and result.folder not in history.damaged
+        if result.state == "released" and is_there and not history.is_state(result):  # later epochs may name its files
             yield f"{of} is released, and its bytes are there"
 
 
+def _why_state_stays(history: History, result: Result) -> str | None:
+    """Return why a state is not released yet, though no run or snapshot needs it."""
+    if not history.is_state(result) or not result.is_current:
+        return None
+    if any(each.run == result.run for each in history.snapshots.retained()):
+        return "its run has a retained checkpoint"
+    if history.restores.is_pinned(result.run):
+        return "its run was restored"
+    return None if history.ledger.runs()[result.run].closed_at else "its run is not closed"
+
+
 def unknown_files(history: History) -> Iterator[str]:
-    """Yield data files of no result that is there or may come back."""
-    there = {result.folder for result in history.ledger.results.values() if result.state in ("finished", "lost")}
+    """Yield data files of no result that is there or may come back, and of no compaction."""
+    results = history.ledger.results.values()
+    there = {each.folder for each in results if each.state in ("finished", "lost") or history.is_state(each)}
+    compactions = {row.attempt for row in history.ledger.rows(Compaction, "compaction")}
     for path in history.files:
         folder, _, name = path.rpartition("/")
-        if name.startswith("part-") and folder not in there:
+        is_known = folder in there or name_of(folder) in compactions
+        if name.startswith("part-") and not is_known and is_in_use(history, path) is None:
             yield f"{path} is left"
 
 
@@ -117,16 +144,41 @@ def why_needed(history: History, result: Result) -> str | None:
         return f"{reader} reads it"
     if history.published.holds(result.folder):
         return "it is published"
+    if not result.is_current:
+        return None
     kept = history.restores.why_kept(result) or history.snapshots.why_needed(result)
-    if kept is not None and result.is_current:
-        return kept
-    if not result.is_current or _is_over(history, result.run) or _is_given_up(history, result.run):
+    return kept or _who_reads_it_later(history, result) or _who_reads_it(history, result)
+
+
+def _who_reads_it(history: History, result: Result) -> str | None:
+    """Return which consumer of the same run may still read a result."""
+    if _is_over(history, result.run) or _is_given_up(history, result.run):
         return None
     consumers = history.topology_of(result.run).consumers(result.partition.id)
     waiting = next((each for each in consumers if _may_need(history, result, each)), None)
     if waiting is not None:
         return f"{waiting} may still read it"
     return None if consumers else "its run is not over"
+
+
+def _who_reads_it_later(history: History, result: Result) -> str | None:
+    """Return which later epoch reads a result over `previous`, or will."""
+    topology, runs = history.epochs.newest, history.ledger.runs()
+    if not topology.reads_previous or result.stage not in _read_over_previous(topology):
+        return None
+    of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
+    later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch]
+    readers = [run for run in later if history.epochs.previous_of(run) == result.run]
+    waiting = [run for run in readers if not _is_over(history, run) and not _is_given_up(history, run)]
+    if waiting:
+        return f"{waiting[0]} reads it"
+    current = history.ledger.current.items()
+    made = {at.run for at, each in current if each.stage == result.stage and each.state in ("finished", "released")}
+    return None if made.intersection(later) else "the next epoch reads it"
+
+
+def _read_over_previous(topology: Topology) -> set[str]:
+    return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
 
 
 def reader_of(history: History, result: Result) -> str | None:

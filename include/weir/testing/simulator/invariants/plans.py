@@ -21,6 +21,8 @@ JOINED: Final = "joined"
 HELD_BACK: Final = "held back"
 BY_HAND: Final = "by hand"
 
+SCRUB: Final = "scrub"
+
 LOSS: Final = ("loss", HELD_BACK, BY_HAND)
 """The failovers that were requested because a result is missing."""
 
@@ -38,10 +40,11 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
         for where, kind in kinds.items():
             if kind == JOINED and not ledger.is_running(*where) and not _is_yet_to_come(history, failover, where):
                 yield f"failover {failover.id} joins {_named(where)}, which is not running"
-        failed = failover.run, RegionId(failover.region, failover.subtask)
+        failed = failover.run, RegionId(failover.region, failover.subtask) if failover.region else CLOSE
         allowed = missed.keys() | _following(history, failover, {failed, *rerun}) | _given_up(history, failover)
         # A failed attempt is believed, though the input that it missed may be back.
         allowed |= _lost_to(history, {failed, *rerun} if failover.region else rerun)
+        allowed |= _away_from(history, rerun) | (_damaged(history, failover) if failover.kind == SCRUB else set())
         for where in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {_named(where)}, which need not"
         yield from _left_out(history, failover, kinds, {failed, *rerun})
@@ -127,6 +130,24 @@ def _lost_to(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
         for partition in history.epochs.inputs_of(where)
         if (found := current.get(partition)) is not None and found.state == "lost"
     }
+
+
+def _away_from(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
+    """Return the producers of inputs that are not there, or not valid, of the regions that run again."""
+    return {
+        history.epochs.producer(partition)
+        for where in rerun
+        for partition in history.epochs.inputs_of(where)
+        if where[1] != CLOSE and not history.ledger.is_good(partition)
+    }
+
+
+def _damaged(history: History, failover: Failover) -> set[RunRegion]:
+    """Return the producers of the results of a run that were found damaged or lost, or are not valid."""
+    ledger = history.ledger
+    there = [each for each in ledger.current if each.run == failover.run]
+    bad = [each for each in there if ledger.current[each].state == "lost" or not ledger.is_valid(each)]
+    return {history.epochs.producer(each) for each in bad}
 
 
 def _is_to_begin(history: History, failover: Failover, partition: Partition) -> bool:
