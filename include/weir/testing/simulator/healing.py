@@ -18,7 +18,7 @@ from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
-from weir.testing.simulator.actions import run_fork
+from weir.testing.simulator.actions import apply, run_fork
 from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoints, upkeep_process
 from weir.testing.simulator.engine import Nature, is_broken
@@ -28,7 +28,7 @@ from weir.testing.simulator.invariants.code import edits_of
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
 from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.invariants.snapshots import unfinished
-from weir.testing.simulator.observer import Broken, require
+from weir.testing.simulator.observer import Broken, NeedsARestore, require
 from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import MACHINES, World
@@ -63,6 +63,9 @@ REFUSED: Final = "QualityFailed: "
 
 HELD_BACK: Final = "nothing was restarted: "
 """The error where a person has to apply the plan."""
+
+IMPOSSIBLE: Final = "nothing was restarted, since it would not help: "
+"""The error where a state that has to be recomputed has expired: a person restores a checkpoint."""
 
 OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
 
@@ -184,7 +187,9 @@ def _run_until_well(world: World) -> None:
             return
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
-        if any(HELD_BACK in _last_note(task) for task in stuck):
+        if any(IMPOSSIBLE in _last_note(task) for task in stuck):
+            _restore_newest(world)
+        elif any(HELD_BACK in _last_note(task) for task in stuck):
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
@@ -197,6 +202,19 @@ def _run_until_well(world: World) -> None:
             if task.state == "skipped" or HELD_BACK not in _last_note(task):
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
+
+
+def _restore_newest(world: World) -> None:
+    """Restore the newest checkpoint or savepoint, once; where that does not help, nobody can continue from here."""
+    history = world.history
+    name = world.airflow.flow.name
+    kept = [row for row in history.snapshots.known.values() if row.is_usable and row.dataflow == name]
+    if not kept or world.has_restored:
+        raise NeedsARestore
+    world.has_restored = True
+    numbers = sorted(row.number for row in history.snapshots.known.values() if row.is_usable)
+    newest = max(kept, key=lambda row: (row.epoch, row.number))
+    apply(world, Event(Verb.GO_BACK, numbers.index(newest.number)))
 
 
 def _create_again(world: World, task: FakeTask) -> None:
@@ -254,10 +272,17 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
     for task in stuck:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
-        by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
+        by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.marked else ()
         by_marks += (GONE, NOT_CLOSED) if world.history.recreated or world.history.deleted else ()
         by_gates = (REFUSED,) if world.scene.is_gated else ()
-        needs = (HELD_BACK, *AT_FIRST, *by_marks, *by_gates, *(() if world.scene.is_patient else OUT_OF_TRIES))
+        needs = (
+            HELD_BACK,
+            IMPOSSIBLE,
+            *AT_FIRST,
+            *by_marks,
+            *by_gates,
+            *(() if world.scene.is_patient else OUT_OF_TRIES),
+        )
         if not was_marked and not any(text in said for text in needs):
             yield f"{task.key.task_id}[{task.key.map_index}] of {task.key.run_id} is {task.state}: {said}"
 

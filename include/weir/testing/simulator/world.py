@@ -80,6 +80,8 @@ class World:
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
         """The processes that need free space."""
+        self.has_restored = False
+        """True if a person has restored a checkpoint because nothing else helped."""
         self.notebooks: list[str] = []
         """The holders of the read leases of notebooks."""
         self.runs, self.days = [self.airflow.dag_run(1)], 1
