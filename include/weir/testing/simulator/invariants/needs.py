@@ -95,7 +95,7 @@ def unknown_files(history: History) -> Iterator[str]:
     compactions = {row.attempt for row in history.ledger.rows(Compaction, "compaction")}
     for path in history.files:
         folder, _, name = path.rpartition("/")
-        is_known = folder in there or name_of(folder) in compactions
+        is_known = folder in there or not compactions.isdisjoint(folder.split("/"))
         if name.startswith("part-") and not is_known and is_in_use(history, path) is None:
             yield f"{path} is left"
 
