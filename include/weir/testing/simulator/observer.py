@@ -52,6 +52,7 @@ class Observer:
         history = self._history
         if not history.ledger.refresh():
             return
+        history.note_leases()
         self._note_valid_sinks()
         if history.flow.keeps_state:
             history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))

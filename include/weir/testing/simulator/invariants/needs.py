@@ -183,9 +183,7 @@ def _read_over_previous(topology: Topology) -> set[str]:
 
 def reader_of(history: History, result: Result) -> str | None:
     """Return the holder of a read lease on a result."""
-    now = as_text(history.now())
-    claims = (row for row in history.ledger.leases.values() if row.result == result.id and row.expires_at > now)
-    return next((row.holder for row in claims), None)
+    return next(history.readers_of((result.id,)), None)
 
 
 def why_kept(history: History, result: Result) -> str | None:
@@ -250,8 +248,7 @@ def _is_given_up(history: History, run: str) -> bool:
 def _is_silent(history: History, attempt: Attempt) -> bool:
     """Report whether an attempt began longer ago than failed runs are kept, and reads nothing."""
     limit = _keep_failed(history)
-    now = as_text(history.now())
-    is_reading = any(row.holder == attempt.id and row.expires_at > now for row in history.ledger.leases.values())
+    is_reading = attempt.id in history.readers_of(history.ledger.results)
     return limit is not None and attempt.began_at <= as_text(history.latest() - limit) and not is_reading
 
 
