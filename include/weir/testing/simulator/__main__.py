@@ -23,6 +23,7 @@ _SHARES: Final = {
     "crowded": "of schedules that suspend several processes at once",
     "skewed": "of schedules with wrong clocks",
     "deleted": "of schedules that queue and delete DagRuns",
+    "rebuilt": "of schedules that rebuild the ledger",
 }
 
 

@@ -18,6 +18,7 @@ from weir.errors import Misconfigured, WeirError
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.leases import drop_leases
 from weir.ledger.runs import runs_of
+from weir.rebuild.rebuild import rebuild
 from weir.recovery.versions import declare_equal
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
@@ -185,6 +186,16 @@ def complete_savepoints(world: World) -> None:
     if any(row.is_savepoint and row.status == "pending" for row in world.history.snapshots.known.values()):
         world.airflow.wait((world.services.retention.orphan_age + world.history.slack) // timedelta(minutes=1))
         run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FAULT)
+
+
+# The ledger
+
+
+def rebuild_ledger(world: World, event: Event) -> None:
+    """Rebuild the ledger of the dataflow from the store."""
+    process = _process(world.airflow, lambda: rebuild(world.services, world.airflow.flow.name))
+    world.rebuilders.add(process)
+    world.run(process, event.fault)
 
 
 # Code

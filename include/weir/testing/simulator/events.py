@@ -54,6 +54,8 @@ class Verb(Enum):
     """Upkeep delivers pending clears, or does another of its chores."""
     TIDY = "tidy"
     """A person lists savepoints; those of killed processes are completed or abandoned."""
+    REBUILD = "rebuild"
+    """A person rebuilds the ledger of the dataflow from the store, though it is not lost."""
     SAME = "code-same"
     """A person declares two versions of code equal."""
     CLOCK = "clock"
@@ -150,7 +152,7 @@ _MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE, Verb.COLLE
 
 _MET: Final = (
     *(Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.UPKEEP, Verb.SAVEPOINT, Verb.GO_BACK, Verb.FORK),
-    *(Verb.TIDY, Verb.SAME),
+    *(Verb.TIDY, Verb.SAME, Verb.REBUILD),
 )
 """The events that run a process, into which a fault may be injected."""
 
@@ -339,6 +341,14 @@ def with_dag_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
         if random.random() < _COMES:
             later = random.randrange(at, len(found)) + 1
             found.insert(later, _event(random, random.choice([Verb.AGAIN, Verb.AGAIN, Verb.START])))
+    return tuple(found)
+
+
+def with_rebuilds(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with one or two rebuilds of the ledger."""
+    found = list(events)
+    for _ in range(random.choice([1, 1, 2])):
+        found.insert(random.randrange(len(found) // 3, len(found) + 1), _event(random, Verb.REBUILD))
     return tuple(found)
 
 

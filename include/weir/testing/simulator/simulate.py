@@ -39,6 +39,7 @@ from weir.testing.simulator.events import (
     with_dag_runs,
     with_edits,
     with_meetings,
+    with_rebuilds,
     with_runs,
 )
 from weir.testing.simulator.healing import heal
@@ -74,6 +75,8 @@ class Shares:
     """Machines have clocks that are wrong."""
     deleted: float = 0.25
     """DagRuns are queued, deleted, and created again."""
+    rebuilt: float = 0.08
+    """The ledger is rebuilt, though it is not lost."""
 
 
 USUAL: Final = Shares()
@@ -95,6 +98,7 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
         (shares.edited, with_edits),
         (shares.deleted, with_dag_runs),
         (shares.skewed, with_clocks),
+        (shares.rebuilt, with_rebuilds),
         (shares.crowded, with_meetings),
     )
     for share, added in more:

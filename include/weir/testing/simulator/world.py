@@ -82,6 +82,8 @@ class World:
         """The processes that need free space."""
         self.has_restored = False
         """True if a person has restored a checkpoint because nothing else helped."""
+        self.rebuilders: set[Process] = set()
+        """The processes that rebuild the ledger."""
         self.notebooks: list[str] = []
         """The holders of the read leases of notebooks."""
         self.runs, self.days = [self.airflow.dag_run(1)], 1
@@ -146,12 +148,13 @@ class World:
         return self.clocks[process.number % MACHINES] + process.clock
 
     def _transaction_committed(self, late: Process | None) -> None:
+        is_rebuilt = (late or self._process) in self.rebuilders
         if late is None:
-            self.observer.transaction_committed()
+            self.observer.transaction_committed(is_rebuilt=is_rebuilt)
             return
         was, self.history.is_reclaiming = self.history.is_reclaiming, late in self.pressed
         self.history.ledger.replace()
-        self.observer.transaction_committed()
+        self.observer.transaction_committed(is_rebuilt=is_rebuilt)
         self.history.is_reclaiming = was
 
     def _file_changed(self, how: str, path: str, data: bytes) -> None:
