@@ -48,7 +48,9 @@ def _why_it_stays(history: History, result: Result, *, is_reclaiming: bool) -> s
 
 def _why_state_needed(history: History, result: Result) -> str | None:
     """Return which run or snapshot still needs a result of keyed state; no policy applies to it."""
-    kept = reader_of(history, result) or history.snapshots.why_needed(result) or history.restores.why_kept(result)
+    is_unpinned = history.ledger.attempts[result.attempt].is_restored and not history.restores.is_pinned(result.run)
+    reader = None if is_unpinned else reader_of(history, result)  # files stay for readers of what was restored
+    kept = reader or history.snapshots.why_needed(result) or history.restores.why_kept(result)
     if kept is not None or not result.is_current or history.restores.began_with(result.run):
         return kept
     runs = history.ledger.runs()

@@ -99,7 +99,7 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
                 or is_good
                 or _has_served(history, where, partition)
                 or _is_to_begin(history, failover, partition)
-                or _is_suspended(history, partition)
+                or _is_suspended(history, failover, partition)
             ):
                 continue
             found[producer] = None
@@ -158,23 +158,25 @@ def _is_to_begin(history: History, failover: Failover, partition: Partition) -> 
     return is_asked and not any((run, each) in known for each in begun)
 
 
-def _is_suspended(history: History, partition: Partition) -> bool:
+def _is_suspended(history: History, failover: Failover, partition: Partition) -> bool:
     """Report whether a result is there, and is valid again if running regions give the same as before."""
     ledger = history.ledger
     result = ledger.current.get(partition)
     if result is None or result.state != "finished" or ledger.is_running(*history.epochs.producer(partition)):
         return False
-    return _waits(history, ledger, partition)
+    return _waits(history, failover, ledger, partition)
 
 
-def _waits(history: History, ledger: LedgerView, partition: Partition) -> bool:
+def _waits(history: History, failover: Failover, ledger: LedgerView, partition: Partition) -> bool:
     result = ledger.current.get(partition)
     if any(ledger.is_running(*history.epochs.producer(each)) for each in ledger.behind(partition)):
         return True
     for read in () if result is None else ledger.reads.get(result.attempt, ()):
         if not ledger.holds(read):
             producer = history.epochs.producer(read.partition)
-            if ledger.is_running(*producer) or _waits(history, ledger, read.partition):
+            if ledger.is_running(*producer) or _is_yet_to_come(history, failover, producer):
+                return True
+            if _waits(history, failover, ledger, read.partition):
                 return True
     return False
 
