@@ -4,15 +4,23 @@ A failure prints a seed and the shortest schedule that was found: `python -m wei
 """
 
 import time
+from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
+from sqlalchemy import insert, select
 
+from weir.errors import Retryable
+from weir.ledger.database.tables import DataflowRow
+from weir.ledger.leases import clock
 from weir.testing.simulator.actions import apply
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import Event, events_from_text, events_to_text, random_events
 from weir.testing.simulator.healing import heal
+from weir.testing.simulator.ledger import SimulatedLedger
+from weir.testing.simulator.process import NO_FAULT, FaultKind, Process, ProcessFault
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 from weir.testing.simulator.world import World
 
@@ -34,10 +42,13 @@ def test_the_invariants_hold_under_seeds_that_no_run_had_before(capsys):
     first = int(time.time()) * SEEDS_OF_A_SOAK
     for seed in range(first, first + SEEDS_OF_A_SOAK, SEEDS):
         seeds = range(seed, min(seed + SEEDS, first + SEEDS_OF_A_SOAK))
+        random = Random(seed)
+        shares = Shares(*(round(random.random(), 2) for _ in fields(Shares)))
         with capsys.disabled():
-            print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
-        swept = sweep(seeds, most=1)
-        assert swept.findings == (), "\n".join(report_of(found.seed, found.finding) for found in swept.findings)
+            print(f"seeds {seeds.start} to {seeds.stop - 1} of {shares}", flush=True)
+        swept = sweep(seeds, most=1, shares=shares)
+        reports = [report_of(found.seed, found.finding, shares=shares) for found in swept.findings]
+        assert swept.findings == (), "\n".join(reports)
 
 
 @pytest.mark.parametrize("file", sorted(Path(__file__).with_name("seeds").glob("*.txt")), ids=lambda file: file.stem)
@@ -52,6 +63,12 @@ dataflow failover=region consumers=if_changed tries=any largest_plan=1 modules=a
 stage s0 x1 fine: source
 stage s1 x3 fine: blocking s0 by k
 stage s2 x1 fine: blocking s1
+"""
+
+COLLECTING = """\
+dataflow failover=region consumers=if_changed tries=any largest_plan=1 keep=on_consumed
+stage s0 x1 fine: source
+stage s1 x1 fine: blocking s0
 """
 
 TWO_STAGES = """\
@@ -91,19 +108,99 @@ def test_a_stage_is_of_its_first_code_until_a_person_clears_a_subtask(then, edit
     assert {world.engine.made[each.attempt].edits["s1"] for each in current if each.stage == "s1"} == edits
 
 
+def test_several_processes_are_suspended_at_once_and_resumed_in_any_order():
+    """Two housekeepers and a closing task, between steps and between reads of the store."""
+    world = World(scene_from_text(COLLECTING.splitlines()))
+    for event in events_from_text(
+        "step 0\nstep 0\nstep 0 close suspend@9\nupkeep 0 hourly pause@2\nupkeep 0 minutes suspend@2"
+    ):
+        apply(world, event)
+    assert [process.number for process in world.suspended] == [3, 4, 5]
+    for event in events_from_text("resume 1\nresume 1 suspend@1\nresume 0"):
+        apply(world, event)
+    assert [process.number for process in world.suspended] == [5]
+    heal(world)
+    world.close()
+
+
+def test_each_machine_has_a_clock_of_its_own_and_the_ledger_has_another():
+    seen = []
+    world = World(scene_from_text(TWO_STAGES.splitlines()))
+
+    def look(process):
+        process.step()
+        process.step()
+        with world.ledger.transaction() as session:
+            seen.append(
+                (world.services.now() - world.airflow.time, clock(session, world.services.now()) - world.airflow.time)
+            )
+
+    for number, fault in [(1, NO_FAULT), (2, NO_FAULT), (4, ProcessFault(FaultKind.BACK, 2))]:
+        apply(world, Event.from_text("clock 1 hours-fast"))
+        world.run(Process(number, look), fault)
+    world.close()
+    none = timedelta()
+    assert seen == [(timedelta(hours=3), none), (none, none), (timedelta(hours=1), none)]
+    assert world.history.slack == timedelta(hours=3)
+
+
+def test_a_commit_whose_answer_is_lost_comes_true_before_the_next_writing_transaction():
+    world = World(scene_from_text(TWO_STAGES.splitlines()))
+
+    def write(name):
+        with world.ledger.transaction(name) as session:
+            session.execute(insert(DataflowRow).values(name=name, lineage=1, store_id="here"))
+            return names_of(session)
+
+    def names_of(session):
+        return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
+
+    def names():
+        with world.ledger.transaction() as session:
+            return names_of(session)
+
+    def write_in_doubt(_process):
+        with pytest.raises(Retryable):
+            write("d" if names()[1:] else "b")
+
+    assert write("a") == ["a"]
+    world.run(Process(7, write_in_doubt), ProcessFault(FaultKind.LATE, 1))
+    assert names() == ["a"]
+    assert write("c") == ["a", "b", "c"]
+    world.run(Process(8, write_in_doubt), ProcessFault(FaultKind.LATE, 1))
+    apply(world, Event.from_text("decide"))
+    assert names() == ["a", "b", "c", "d"]
+    world.close()
+
+
+def test_a_ledger_may_lose_its_last_commits():
+    ledger = SimulatedLedger(lambda: Process(0, lambda _: None), lambda _: None, lambda: None, copies=2)
+    for name in ("a", "b", "c"):
+        with ledger.transaction(name) as session:
+            session.execute(insert(DataflowRow).values(name=name, lineage=1, store_id="here"))
+    with ledger.transaction() as session:
+        assert list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name))) == ["a", "b", "c"]
+    assert ledger.go_back(5) == 2
+    with ledger.transaction() as session:
+        assert list(session.scalars(select(DataflowRow.name))) == ["a"]
+
+
 def test_a_seed_is_the_same_each_time():
     first, second = (scene_and_events(11) for _ in range(2))
     assert first == second
     assert str(first[0]) == str(second[0])
 
 
-@pytest.mark.parametrize("shares", [Shares(0, 0), Shares(1, 0), Shares(0, 1), Shares(1, 1)], ids=str)
-@pytest.mark.parametrize("seed", range(40))
-def test_a_scene_is_read_as_it_is_printed(seed, shares):
-    scene, _ = scene_and_events(seed, shares)
+@pytest.mark.parametrize("stateful", [0, 1])
+@pytest.mark.parametrize("gated", [0, 1])
+@pytest.mark.parametrize("collecting", [0, 1])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_scene_is_read_as_it_is_printed(seed, stateful, gated, collecting):
+    """State, gates and collection mix."""
+    scene, events = scene_and_events(seed, Shares(stateful=stateful, gated=gated, collecting=collecting))
     assert scene_from_text(str(scene).splitlines()) == scene
-    assert scene.keeps_state == (shares.stateful == 1)
-    assert scene.is_gated == (shares.gated == 1 and not scene.collects)
+    assert (scene.keeps_state, scene.is_gated, scene.collects) == (stateful, gated, collecting)
+    assert events_from_text(events_to_text(events)) == events
 
 
 def test_events_are_read_as_they_are_printed():

@@ -255,7 +255,8 @@ class FakeAirflow:
         return f"ti-{task.key.run_id}-{self.incarnations.get(task.key.run_id, 0)}-{task.try_number}"
 
     def _previous(self, run_id: str) -> PreviousRun | None:
-        earlier = max((key.run_id for key in self.tasks if key.run_id < run_id), default=None)
+        days = {key.run_id[-10:]: key.run_id for key in self.tasks if key.run_id[-10:] < run_id[-10:]}
+        earlier = days[max(days)] if days else None
         if earlier is None:
             return None
         are_backfill = all(each.startswith("backfill__") for each in (run_id, earlier))

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Final
 
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import events_from_text
 from weir.testing.simulator.simulate import USUAL, Shares, report_of, simulate, sweep
+
+_SHARES: Final = {
+    "stateful": "of scenes that keep state",
+    "gated": "of scenes whose rows are checked",
+    "edited": "of schedules that edit functions",
+    "collecting": "of scenes that release and sweep",
+    "crowded": "of schedules that suspend several processes at once",
+    "skewed": "of schedules with wrong clocks",
+    "deleted": "of schedules that queue and delete DagRuns",
+    "rebuilt": "of schedules that rebuild the ledger",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -19,7 +32,7 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     if asked.replay is not None:
         return _replay(asked.replay)
-    shares = Shares(asked.stateful, asked.gated, asked.edited)
+    shares = Shares(*(getattr(asked, each.name) for each in fields(Shares)))
     first, seeds = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
     swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most, shares=shares)
     for found in swept.findings:
@@ -43,9 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay", type=Path, help="a file with what was printed of a finding")
     parser.add_argument("--processes", type=int, help="at most so many at once (default: one a core)")
     parser.add_argument("--most", type=int, default=5, help="stop after so many findings")
-    parser.add_argument("--stateful", type=float, default=USUAL.stateful, help="the share of scenes that keep state")
-    parser.add_argument("--gated", type=float, default=USUAL.gated, help="the share of scenes whose rows are checked")
-    parser.add_argument("--edited", type=float, default=USUAL.edited, help="the share of schedules that edit functions")
+    for each in fields(Shares):
+        share, said = getattr(USUAL, each.name), _SHARES[each.name]
+        parser.add_argument(f"--{each.name}", type=float, default=share, help=f"the share {said} (default: {share:g})")
     parser.add_argument("--raw", action="store_true", help="do not shrink what is found")
     return parser
 

@@ -6,37 +6,43 @@ Invariant: an action that finds nothing to act on does nothing; each raises Brok
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from enum import Enum
 from typing import Final
 
-from weir.coordination.read_leases import claimed
-from weir.errors import Misconfigured, WeirError
+from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of
-from weir.ledger.leases import drop_leases
-from weir.ledger.runs import runs_of
-from weir.retention.checkpoints import maintain_checkpoints
-from weir.retention.sweep import sweep
-from weir.snapshots.restore import RestoreRequest, restore
-from weir.snapshots.savepoint import SavepointRequest, create, tidy
-from weir.store.store import Store
-from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.airflow import Api, SimulatedAirflow
+from weir.testing.simulator.chores import (
+    FORK,
+    collect,
+    declare_same,
+    go_back,
+    make_savepoint,
+    read,
+    rebuild_ledger,
+    stop_reading,
+    tidy_savepoints,
+    upkeep,
+)
 from weir.testing.simulator.dataflows import rescaled
-from weir.testing.simulator.events import OLD, Event, Verb
-from weir.testing.simulator.observer import require
-from weir.testing.simulator.process import NO_FAULT, Process, ProcessFault
+from weir.testing.simulator.events import CLOSE_FIRST, OLD, OTHER, Event, Verb
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.regions import Topology
 
 MOST_RUNS: Final = 3
 
-FORK: Final = "forked"
-"""The dataflow that a fork begins."""
+CLOCKS: Final = {
+    "right": timedelta(),
+    "fast": timedelta(seconds=40),
+    "slow": timedelta(seconds=-40),
+    "minutes-fast": timedelta(minutes=10),
+    "minutes-slow": timedelta(minutes=-10),
+    "hours-fast": timedelta(hours=3),
+    "hours-slow": timedelta(hours=-3),
+}
 
 
 def apply(world: World, event: Event) -> None:
@@ -50,6 +56,8 @@ def apply(world: World, event: Event) -> None:
 def _step(world: World, event: Event) -> None:
     """Run a task instance in a new process."""
     ready = world.airflow.ready()
+    closing = [task for task in ready if event.how == CLOSE_FIRST and task.key.task_id == CLOSE.name]
+    ready = closing or ready
     if ready:
         launched = world.airflow.launch(ready[event.number % len(ready)], is_old=event.how == OLD)
         world.run(launched, event.fault)
@@ -81,10 +89,39 @@ def _wait(world: World, event: Event) -> None:
 
 
 def _start_run(world: World, event: Event) -> None:
-    """Start the DagRun of the next day."""
-    del event
-    if len(world.runs) < MOST_RUNS:
-        world.runs.append(world.airflow.dag_run(len(world.runs) + 1))
+    """Start or queue the DagRun of the next day."""
+    if world.days < MOST_RUNS:
+        world.days += 1
+        world.runs.append(world.airflow.dag_run(world.days, is_queued=event.verb is Verb.QUEUE))
+
+
+def _start_queued(world: World, event: Event) -> None:
+    """Start a queued DagRun."""
+    queued = sorted(world.airflow.queued)
+    if queued:
+        world.airflow.start("dag", queued[event.number % len(queued)])
+
+
+def _delete_run(world: World, event: Event) -> None:
+    """Delete a DagRun."""
+    if world.runs:
+        run = world.runs.pop(event.number % len(world.runs))
+        world.history.deleted.add(run)
+        world.airflow.remove(run)
+
+
+def _come_again(world: World, event: Event) -> None:
+    """Create a deleted DagRun again, under its name or another one."""
+    gone = sorted(world.history.deleted)
+    if not gone:
+        return
+    run = gone[event.number % len(gone)]
+    if any(each[-10:] == run[-10:] for each in world.runs):
+        return  # its day has another one
+    kind = "manual" if event.how == OTHER else run.partition("__")[0]
+    world.runs.append(world.airflow.dag_run(int(run[-2:]), kind=kind))
+    world.history.deleted.discard(world.runs[-1])
+    world.history.recreated.add(world.runs[-1])
 
 
 def _deploy(world: World, event: Event) -> None:
@@ -97,43 +134,43 @@ def _deploy(world: World, event: Event) -> None:
 
 def _recreate(world: World, event: Event) -> None:
     """Delete a DagRun, and make it again under its name."""
-    run = world.runs[event.number % len(world.runs)]
-    world.history.recreated.add(run)
-    world.airflow.recreate(run)
+    if world.runs:
+        run = world.runs[event.number % len(world.runs)]
+        world.history.recreated.add(run)
+        world.airflow.recreate(run)
 
 
-def _task(world: World, event: Event) -> FakeTask:
+def _task(world: World, event: Event) -> FakeTask | None:
     tasks = sorted(
         world.airflow.tasks.values(), key=lambda task: (task.key.run_id, task.key.task_id, task.key.map_index)
     )
-    return tasks[event.number % len(tasks)]
+    return tasks[event.number % len(tasks)] if tasks else None
 
 
 def _clear(world: World, event: Event) -> None:
     """Clear a task instance that has run."""
     task = _task(world, event)
-    if task.try_number:
+    if task is not None and task.try_number:
         world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
 
 def _clear_downstream(world: World, event: Event) -> None:
-    world.airflow.clear_with_downstream(_task(world, event))
+    task = _task(world, event)
+    if task is not None:
+        world.airflow.clear_with_downstream(task)
 
 
 def _clear_run(world: World, event: Event) -> None:
-    world.airflow.clear_run_by_hand(world.runs[event.number % len(world.runs)])
+    if world.runs:
+        world.airflow.clear_run_by_hand(world.runs[event.number % len(world.runs)])
 
 
 def _mark(world: World, event: Event) -> None:
     """Mark a task instance as a person does."""
     state = {Verb.SUCCEED: "success", Verb.FAIL: "failed", Verb.SKIP: "skipped"}[event.verb]
-    world.airflow.mark(_task(world, event), state)
-
-
-def _upkeep(world: World, event: Event) -> None:
-    """Deliver pending clears."""
-    del event
-    world.airflow.upkeep()
+    task = _task(world, event)
+    if task is not None:
+        world.airflow.mark(task, state)
 
 
 def _change_airflow(world: World, event: Event) -> None:
@@ -144,6 +181,20 @@ def _deliver(world: World, event: Event) -> None:
     """Carry out the requests that a slow API has taken."""
     del event
     world.airflow.deliver()
+
+
+# Clocks, and the server of the ledger
+
+
+def _set_clock(world: World, event: Event) -> None:
+    """Set the clock of a machine."""
+    world.set_clock(event.number, CLOCKS[event.how or "right"])
+
+
+def _decide(world: World, event: Event) -> None:
+    """Let the commit come true whose answer was lost."""
+    del event
+    world.ledger.decide()
 
 
 # The store and the files of current results
@@ -212,114 +263,6 @@ def _edit(world: World, event: Event) -> None:
     world.airflow.edit(stages[event.number % len(stages)], breaks=event.verb is Verb.BREAK)
 
 
-# Upkeep
-
-
-class Chore(Enum):
-    """A chore of upkeep."""
-
-    RELEASE = "release"
-    SWEEP = "sweep"
-    DRY_SWEEP = "dry sweep"
-    CHECKPOINTS = "checkpoints"
-
-
-def upkeep_process(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool = False) -> Process:
-    """Return a process that does a chore; it has not begun."""
-    return _process(airflow, lambda: _do(airflow, chore, is_reclaiming=is_reclaiming))
-
-
-def collect(world: World, event: Event) -> None:
-    """Release results that are no longer needed, or sweep the store."""
-    if not world.scene.collects:
-        if world.scene.keeps_state:
-            world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), event.fault)
-        return
-    if event.how == "dry":
-        before = world.ledger.connection.total_changes, set(world.files.data)
-        world.run(upkeep_process(world.airflow, Chore.DRY_SWEEP, is_reclaiming=bool(event.number % 2)), NO_FAULT)
-        is_same = before == (world.ledger.connection.total_changes, set(world.files.data))
-        require("a_dry_sweep_changes_nothing", [] if is_same else ["the ledger or the store has changed"])
-        return
-    is_reclaiming = event.how == "pressed" or (event.how == "sweep" and event.number % 2 == 1)
-    chore = Chore.SWEEP if event.how == "sweep" else Chore.RELEASE
-    process = upkeep_process(world.airflow, chore, is_reclaiming=is_reclaiming)
-    if is_reclaiming:
-        world.pressed.add(process)
-    world.run(process, event.fault)
-
-
-def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None:
-    if chore is Chore.RELEASE:
-        airflow.collect(None, is_reclaiming=is_reclaiming)
-    elif chore is Chore.CHECKPOINTS:
-        maintain_checkpoints(airflow.services, airflow.flow.name)
-    elif _has_begun(airflow):
-        # Unknown folders of any age: a running attempt's folder is known.
-        is_dry, none = chore is Chore.DRY_SWEEP, timedelta()
-        sweep(
-            airflow.services,
-            airflow.flow.name,
-            older_than=none,
-            is_full=True,
-            is_dry=is_dry,
-            is_reclaiming=is_reclaiming,
-        )
-
-
-def _has_begun(airflow: SimulatedAirflow) -> bool:
-    with airflow.services.ledger.transaction() as session:
-        return airflow.flow.name in {row.dataflow for row in runs_of(session)}
-
-
-# Readers
-
-
-def _read(world: World, event: Event) -> None:
-    """Take a read lease on a result, as a notebook does."""
-    there = sorted(result.id for result in world.history.ledger.current.values() if result.state == "finished")
-    if there:
-        wanted = [there[event.number % len(there)]]
-        with world.ledger.transaction(world.scene.flow.name) as session:
-            claim = claimed(session, world.services, world.scene.flow.name, wanted, "notebook")
-        world.notebooks.append(claim.holder)
-
-
-def _stop_reading(world: World, event: Event) -> None:
-    """Drop a notebook's read lease."""
-    if world.notebooks:
-        holder = world.notebooks.pop(event.number % len(world.notebooks))
-        with world.ledger.transaction(world.scene.flow.name) as session:
-            drop_leases(session, holder)
-
-
-# Savepoints, restores and forks, by processes that may be killed
-
-
-def _make_savepoint(world: World, event: Event) -> None:
-    """Make a savepoint of a retained checkpoint."""
-    kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_retained)
-    if kept:
-        asked = SavepointRequest(world.airflow.flow.name, kept[event.number % len(kept)])
-        _run_by_hand(world, lambda: create(world.services, asked, _elsewhere), event.fault)
-
-
-def _restore(world: World, event: Event) -> None:
-    """Restore the dataflow, or begin a fork of it, from a checkpoint or savepoint."""
-    kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_usable)
-    if kept:
-        fork = FORK if event.verb is Verb.FORK else None
-        wish = RestoreRequest(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
-        _run_by_hand(world, lambda: restore(world.services, wish, _elsewhere), event.fault)
-
-
-def complete_savepoints(world: World) -> None:
-    """Complete or abandon the savepoints of processes that were killed, when these are old enough."""
-    if any(row.is_savepoint and row.status == "pending" for row in world.history.snapshots.known.values()):
-        world.airflow.wait(world.services.retention.orphan_age // timedelta(minutes=1))
-        _run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FAULT)
-
-
 def run_fork(world: World) -> None:
     """From now on schedule the DAG of the fork."""
     before = world.airflow
@@ -330,26 +273,6 @@ def run_fork(world: World) -> None:
     world.airflow = airflow
 
 
-def _run_by_hand(world: World, do: Callable[[], object], fault: ProcessFault) -> None:
-    world.run(_process(world.airflow, do), fault)
-
-
-def _process(airflow: SimulatedAirflow, do: Callable[[], object]) -> Process:
-    def work(_mine: Process) -> None:
-        with suppress(Killed):
-            try:
-                do()
-            except WeirError as error:
-                airflow.require_expected(error)
-
-    airflow.started += 1
-    return Process(airflow.started, work)
-
-
-def _elsewhere(url: str) -> Store:
-    raise Misconfigured(f"a simulation has one store, and {url} is not in it")
-
-
 _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.STEP: _step,
     Verb.RESUME: _resume,
@@ -357,6 +280,10 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.LOSE: _lose,
     Verb.WAIT: _wait,
     Verb.RUN: _start_run,
+    Verb.QUEUE: _start_run,
+    Verb.START: _start_queued,
+    Verb.DELETE: _delete_run,
+    Verb.AGAIN: _come_again,
     Verb.DEPLOY: _deploy,
     Verb.RECREATE: _recreate,
     Verb.CLEAR: _clear,
@@ -365,7 +292,7 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.SUCCEED: _mark,
     Verb.FAIL: _mark,
     Verb.SKIP: _mark,
-    Verb.UPKEEP: _upkeep,
+    Verb.UPKEEP: upkeep,
     Verb.AIRFLOW: _change_airflow,
     Verb.DELIVER: _deliver,
     Verb.STORE: _change_store,
@@ -376,9 +303,14 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.EDIT: _edit,
     Verb.BREAK: _edit,
     Verb.COLLECT: collect,
-    Verb.READ: _read,
-    Verb.LEAVE: _stop_reading,
-    Verb.SAVEPOINT: _make_savepoint,
-    Verb.GO_BACK: _restore,
-    Verb.FORK: _restore,
+    Verb.TIDY: tidy_savepoints,
+    Verb.SAME: declare_same,
+    Verb.REBUILD: rebuild_ledger,
+    Verb.CLOCK: _set_clock,
+    Verb.DECIDE: _decide,
+    Verb.READ: read,
+    Verb.LEAVE: stop_reading,
+    Verb.SAVEPOINT: make_savepoint,
+    Verb.GO_BACK: go_back,
+    Verb.FORK: go_back,
 }

@@ -338,7 +338,13 @@ class SimulatedAirflow(FakeAirflow):
 
     def recreate(self, run_id: str) -> None:
         """Delete a DagRun, and create it again."""
+        self.remove(run_id)
+        self._verify_integrity(run_id)
+
+    def remove(self, run_id: str) -> None:
+        """Delete a DagRun; processes of its tasks run on, and Airflow ignores them."""
         for key in [key for key in self.tasks if key.run_id == run_id]:
             self.owners.pop(key, None)
+            self.marked.discard(key)
+        self.queued.discard(run_id)
         self.delete(run_id)
-        self._verify_integrity(run_id)

@@ -50,10 +50,6 @@ KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "
 TTLS: Final = (None, None, "1 day", "2 days")
 SCHEMA: Final = "k bigint"
 
-COLLECTING: Final = 0.1
-"""The share of scenes in which something is collected: these cost twice as much."""
-
-
 AS_IT_WAS: Final = 0.2
 """The share of scenes in which a person's clears run the code that computed what is there."""
 
@@ -125,17 +121,15 @@ def random_scene(random: Random) -> Scene:
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
         failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]
         consumers = random.choices(list(Consumers), [4, 1])[0]
-        keep = random.choice(KEEPS) if random.random() < COLLECTING else None
-        keep_failed = random.choice([None, None, "2 hours"])
         try:
-            flow = _flow(stages, failover, consumers, keep, keep_failed)
+            flow = _flow(stages, failover, consumers, None, None)
         except Misconfigured:
             continue  # two tasks that would wait for each other
         return Scene(flow, natures, random.random() < 0.8, random.choice([1.0, 1.0, 0.5]))
 
 
 def stateful_scene(random: Random) -> Scene:
-    """Two or three stages, of which one or two keep state or read the epoch before; nothing is collected."""
+    """Two or three stages, of which one or two keep state or read the epoch before."""
     while True:
         stages: list[Stage] = []
         for number in range(random.choice([2, 2, 3])):
@@ -146,7 +140,7 @@ def stateful_scene(random: Random) -> Scene:
         keepers = random.sample(range(len(stages)), k=random.choice([1, 1, 2]))
         for at in keepers:
             stages[at] = _keeping(random, stages[at], stages)
-        failover = random.choices([FailoverStrategy.REGION, FailoverStrategy.FULL], [6, 1])[0]
+        failover = random.choices(list(FailoverStrategy), [6, 1, 1])[0]
         consumers = random.choices(list(Consumers), [5, 1])[0]
         try:
             flow = _flow(stages, failover, consumers, None, None)
@@ -159,7 +153,14 @@ def stateful_scene(random: Random) -> Scene:
 
 def with_retained(random: Random, scene: Scene) -> Scene:
     """Return the same scene with a number of retained checkpoints; None is the default of 3."""
-    return replace(scene, flow=replace(scene.flow, retained_checkpoints=random.choice([None, 1, 2])))
+    retained = random.choice([None, 1, 1, 2, 3, 4, 5])
+    return replace(scene, flow=replace(scene.flow, retained_checkpoints=retained))
+
+
+def collecting_scene(random: Random, scene: Scene) -> Scene:
+    """Return the same scene with policies by which results are released and swept."""
+    keep, keep_failed = random.choice(KEEPS), random.choice([None, None, "2 hours"])
+    return replace(scene, flow=replace(scene.flow, keep=keep, keep_failed=keep_failed))
 
 
 def with_code(random: Random, scene: Scene) -> Scene:

@@ -19,7 +19,7 @@ class Verb(Enum):
 
     STEP = "step"
     """A task instance that may run is run by a new process; its worker may still have the `old` code of before the last
-    edit."""
+    edit. One that is to `close` runs a closing task, if one may run."""
     RESUME = "resume"
     """A suspended process is resumed."""
     BEAT = "beat"
@@ -42,8 +42,26 @@ class Verb(Enum):
     """A person marks a task instance a success."""
     FAIL = "mark-failed"
     SKIP = "mark-skipped"
+    QUEUE = "queue"
+    """The DagRun of the next day is queued."""
+    START = "start"
+    """A queued DagRun starts."""
+    DELETE = "delete-run"
+    """A DagRun is deleted."""
+    AGAIN = "come-again"
+    """A deleted DagRun is created again, under the `same` name or an`other` one."""
     UPKEEP = "upkeep"
-    """Upkeep delivers pending clears."""
+    """Upkeep delivers pending clears, or does another of its chores."""
+    TIDY = "tidy"
+    """A person lists savepoints; those of killed processes are completed or abandoned."""
+    REBUILD = "rebuild"
+    """A person rebuilds the ledger of the dataflow from the store, though it is not lost."""
+    SAME = "code-same"
+    """A person declares two versions of code equal."""
+    CLOCK = "clock"
+    """The clock of a machine is set, `right` or wrong; processes run on there."""
+    DECIDE = "decide"
+    """A commit whose answer was lost comes true; else it does before the next writing transaction."""
     AIRFLOW = "airflow"
     """Airflow's API is `up`, is `away`, loses its `answers`, or is `slow`."""
     DELIVER = "deliver"
@@ -77,11 +95,18 @@ class Verb(Enum):
     """A person begins a fork from one; it runs when all has recovered."""
 
 
+OTHER: Final = "other"
+CLOSE_FIRST: Final = "close"
+"""A step of a closing task, if one may run."""
+
 HOWS: Final = {
     Verb.AIRFLOW: ("up", "away", "answers", "slow"),
     Verb.STORE: ("up", "away", "full", "unmounted"),
     Verb.DAMAGE: ("folder", "manifest", "bit", "cut"),
     Verb.COLLECT: ("release", "release", "pressed", "sweep", "sweep", "dry"),
+    Verb.UPKEEP: ("deliver", "deliver", "records", "versions", "checkpoints", "scrub", "minutes", "hourly", "daily"),
+    Verb.AGAIN: ("same", OTHER),
+    Verb.CLOCK: ("right", "fast", "slow", "minutes-fast", "minutes-slow", "hours-fast", "hours-slow"),
 }
 
 _WEIGHTS: Final = {
@@ -109,15 +134,45 @@ _WEIGHTS: Final = {
     Verb.LEAVE: 1,
 }
 
-_FAULTS: Final = {FaultKind.NONE: 60, FaultKind.KILL: 14, FaultKind.SUSPEND: 14, FaultKind.REFUSE: 9, FaultKind.FAIL: 5}
+_FAULTS: Final = {
+    FaultKind.NONE: 54,
+    FaultKind.KILL: 13,
+    FaultKind.SUSPEND: 10,
+    FaultKind.PAUSE: 5,
+    FaultKind.REFUSE: 9,
+    FaultKind.FAIL: 4,
+    FaultKind.LATE: 5,
+    FaultKind.BACK: 1,
+}
 
 _MOST_STEPS: Final = 32
 """About as many steps as an attempt has at which a fault can be injected."""
 
 _MISHAPS: Final = (Verb.DAMAGE, Verb.DAMAGE, Verb.CLEAR, Verb.CHANGE, Verb.COLLECT, Verb.WAIT)
 
-_MET: Final = (Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.SAVEPOINT, Verb.GO_BACK, Verb.FORK)
+_MET: Final = (
+    *(Verb.STEP, Verb.RESUME, Verb.COLLECT, Verb.UPKEEP, Verb.SAVEPOINT, Verb.GO_BACK, Verb.FORK),
+    *(Verb.TIDY, Verb.SAME, Verb.REBUILD),
+)
 """The events that run a process, into which a fault may be injected."""
+
+_ACTORS: Final = {Verb.UPKEEP: 6, Verb.COLLECT: 4, Verb.STEP: 10, Verb.RESUME: 2, Verb.SAVEPOINT: 2, Verb.GO_BACK: 2}
+"""The processes that are suspended at once on purpose."""
+
+_CLOSES: Final = 0.5
+"""The share of steps among them that are to be those of closing tasks."""
+
+_AGAIN: Final = 0.3
+"""The share of resumed processes that are suspended again."""
+
+_PAUSES: Final = 0.35
+"""The share of suspensions at a read of the store."""
+
+_WAITS: Final = 0.4
+"""The share of wrong clocks after which some time goes by."""
+
+_COMES: Final = 0.7
+"""The share of deleted or queued DagRuns after which one comes again or starts."""
 
 _RESCALES: Final = 0.3
 """The share of further runs that begin after a change of the DAG file."""
@@ -144,6 +199,9 @@ _BROKEN: Final = 0.15
 
 _EDITED: Final = 0.5
 """The share of edits after which a person clears something."""
+
+_DECLARED: Final = 0.2
+"""The share of edits after which a person declares versions equal."""
 
 _BEATS: Final = 0.5
 """The share of suspended processes that take a heartbeat before they are resumed."""
@@ -220,8 +278,77 @@ def with_edits(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
         if random.random() < _EDITED:
             edit += [Event(Verb.EDIT, edit[0].number)] if random.random() < _EDITED else []
             edit += [Event(Verb.CLEAR, random.randrange(100)), *(_event(random, Verb.STEP) for _ in range(2))]
+        edit += [_event(random, Verb.SAME)] if random.random() < _DECLARED else []
         at = random.randrange(len(found) + 1)
         found[at:at] = edit
+    return tuple(found)
+
+
+def with_meetings(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with processes that are suspended at once, and resumed in any order."""
+    found = list(events)
+    for _ in range(random.choice([1, 1, 2])):
+        at = random.randrange(len(found) // 3, len(found) + 1)
+        found[at:at] = _meeting(random)
+    return tuple(found)
+
+
+def _meeting(random: Random) -> list[Event]:
+    """Return steps, two to four actors that are suspended, mishaps and steps, and the resumption of all."""
+    steps = [Event(Verb.STEP, random.randrange(100)) for _ in range(random.randrange(8))]
+    actors = [_actor(random) for _ in range(random.choice([2, 2, 3, 4]))]
+    between = [_event(random, random.choice([*_MISHAPS, Verb.STEP])) for _ in range(random.randrange(4))]
+    resumed = []
+    for _ in range(len(actors) + random.choice([0, 0, 1, 2])):
+        fault = _suspension(random) if random.random() < _AGAIN else NO_FAULT
+        resumed.append(Event(Verb.RESUME, random.randrange(100), fault=fault))
+    mixed = [*actors[1:], *between]
+    random.shuffle(mixed)
+    return [*steps, actors[0], *mixed, *resumed]
+
+
+def _actor(random: Random) -> Event:
+    (verb,) = random.choices(list(_ACTORS), list(_ACTORS.values()))
+    how = CLOSE_FIRST if verb is Verb.STEP and random.random() < _CLOSES else ""
+    event = _event(random, verb)
+    return replace(event, how=how or event.how, fault=_suspension(random))
+
+
+def _suspension(random: Random) -> ProcessFault:
+    """Return a suspension, at any step or any read of the store; the first ones are more frequent."""
+    kind = FaultKind.PAUSE if random.random() < _PAUSES else FaultKind.SUSPEND
+    return ProcessFault(kind, random.randint(1, random.choice([8, _MOST_STEPS, 2 * _MOST_STEPS])))
+
+
+def with_clocks(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with clocks that are wrong, from the beginning or from some event on."""
+    found = list(events)
+    for _ in range(random.randint(1, 4)):
+        at = random.choice([0, random.randrange(len(found) + 1)])
+        found.insert(at, _event(random, Verb.CLOCK))
+        if random.random() < _WAITS:
+            found.insert(random.randrange(at, len(found)) + 1, Event(Verb.WAIT, random.choice([1, 15, 61, 150, 200])))
+    return tuple(found)
+
+
+def with_dag_runs(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with DagRuns that are queued, deleted, and created again."""
+    found = list(events)
+    for _ in range(random.choice([1, 2, 2, 3])):
+        at, number = random.randrange(len(found) + 1), random.randrange(100)
+        added = [Event(random.choice([Verb.QUEUE, Verb.RUN, Verb.DELETE, Verb.DELETE, Verb.RECREATE]), number)]
+        found[at:at] = added
+        if random.random() < _COMES:
+            later = random.randrange(at, len(found)) + 1
+            found.insert(later, _event(random, random.choice([Verb.AGAIN, Verb.AGAIN, Verb.START])))
+    return tuple(found)
+
+
+def with_rebuilds(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with one or two rebuilds of the ledger."""
+    found = list(events)
+    for _ in range(random.choice([1, 1, 2])):
+        found.insert(random.randrange(len(found) // 3, len(found) + 1), _event(random, Verb.REBUILD))
     return tuple(found)
 
 

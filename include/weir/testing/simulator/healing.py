@@ -6,7 +6,9 @@ published file may be damaged) is expressed by clears.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Final
 
 from weir.execution.run_state import CLOSE
@@ -16,8 +18,9 @@ from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
-from weir.testing.simulator.actions import FORK, Chore, collect, complete_savepoints, run_fork, upkeep_process
+from weir.testing.simulator.actions import apply, run_fork
 from weir.testing.simulator.airflow import Api
+from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoints, upkeep_process
 from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Partition
@@ -25,10 +28,10 @@ from weir.testing.simulator.invariants.code import edits_of
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
 from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from weir.testing.simulator.invariants.snapshots import unfinished
-from weir.testing.simulator.observer import Broken, require
+from weir.testing.simulator.observer import Broken, NeedsARestore, require
 from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.store import Condition
-from weir.testing.simulator.world import World
+from weir.testing.simulator.world import MACHINES, World
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, region_compacted
 
@@ -49,6 +52,9 @@ NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
 NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times backtrack since", NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
 
+GONE: Final = "but Airflow has no such task instance"
+"""The error where a DagRun that was read is deleted: a person creates it again."""
+
 AT_FIRST: Final = ("cannot be used: expected a folder",)
 """The error where the store cannot be used at the very first begin: its URL may be wrong."""
 
@@ -57,6 +63,9 @@ REFUSED: Final = "QualityFailed: "
 
 HELD_BACK: Final = "nothing was restarted: "
 """The error where a person has to apply the plan."""
+
+IMPOSSIBLE: Final = "nothing was restarted, since it would not help: "
+"""The error where a state that has to be recomputed has expired: a person restores a checkpoint."""
 
 OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
 
@@ -129,7 +138,7 @@ def _foreign(world: World, begun: str) -> Iterator[str]:
 
 def _collect_all(world: World) -> None:
     """Check that policies keep what they say, and that only published results are kept where space is needed."""
-    world.airflow.wait(QUIET_MINUTES)
+    world.airflow.wait(QUIET_MINUTES + world.history.slack // timedelta(minutes=1))
     collect(world, Event(Verb.COLLECT, how="release"))
     require("no_unneeded_result_is_left", left_over(world.history, is_reclaiming=False))
     collect(world, Event(Verb.COLLECT, 1, "sweep"))
@@ -139,6 +148,9 @@ def _collect_all(world: World) -> None:
 
 def _end_faults(world: World) -> None:
     world.airflow.api, world.files.condition = Api.UP, Condition.UP
+    world.ledger.decide()
+    for machine in range(MACHINES):
+        world.set_clock(machine, timedelta())
     for stage, content in world.content.items():
         if content < 0:
             world.content[stage] = abs(content) + 1
@@ -175,10 +187,14 @@ def _run_until_well(world: World) -> None:
             return
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
-        if any(HELD_BACK in _last_note(task) for task in stuck):
+        if any(IMPOSSIBLE in _last_note(task) for task in stuck):
+            _restore_newest(world)
+        elif any(HELD_BACK in _last_note(task) for task in stuck):
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
+        for task in [each for each in stuck if GONE in _last_note(each) or NOT_CLOSED in _last_note(each)]:
+            _create_again(world, task)
         if any(NOT_CLOSED in _last_note(task) for task in stuck):
             stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
         for task in {task.key: task for task in stuck}.values():
@@ -188,10 +204,33 @@ def _run_until_well(world: World) -> None:
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
 
 
+def _restore_newest(world: World) -> None:
+    """Restore the newest checkpoint or savepoint, once; where that does not help, nobody can continue from here."""
+    history = world.history
+    name = world.airflow.flow.name
+    kept = [row for row in history.snapshots.known.values() if row.is_usable and row.dataflow == name]
+    if not kept or world.has_restored:
+        raise NeedsARestore
+    world.has_restored = True
+    numbers = sorted(row.number for row in history.snapshots.known.values() if row.is_usable)
+    newest = max(kept, key=lambda row: (row.epoch, row.number))
+    apply(world, Event(Verb.GO_BACK, numbers.index(newest.number)))
+
+
+def _create_again(world: World, task: FakeTask) -> None:
+    """Create the DagRun that a task misses, as its error says."""
+    for name in set(re.findall(r"\w+__\d{4}-\d\d-\d\d", _last_note(task))) & world.history.deleted:
+        if not any(each[-10:] == name[-10:] for each in world.runs):
+            world.runs.append(world.airflow.dag_run(int(name[-2:]), kind=name.partition("__")[0]))
+            world.history.deleted.discard(name)
+            world.history.recreated.add(name)
+
+
 def _ill(world: World) -> list[FakeTask]:
     """Return the tasks that have not succeeded, without compactions: no run depends on these."""
     tasks = world.airflow.tasks.items()
-    return [task for key, task in tasks if task.state != "success" and region_compacted(key.task_id) is None]
+    begun = [(key, task) for key, task in tasks if key.run_id not in world.airflow.queued]
+    return [task for key, task in begun if task.state != "success" and region_compacted(key.task_id) is None]
 
 
 def _last_note(task: FakeTask) -> str:
@@ -212,7 +251,7 @@ def _apply_plans(world: World) -> None:
 
 def _run_until_quiet(world: World) -> None:
     waits = 0
-    for _ in range(MOST_TRIES * len(world.runs)):
+    for _ in range(MOST_TRIES * max(len(world.runs), 1)):
         ready = world.airflow.ready()
         if not ready or waits > MOST_WAITS:
             world.airflow.upkeep()
@@ -233,15 +272,23 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
     for task in stuck:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
-        by_marks = NEEDS_A_PERSON if world.airflow.marked else ()
+        by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.marked else ()
+        by_marks += (GONE, NOT_CLOSED) if world.history.recreated or world.history.deleted else ()
         by_gates = (REFUSED,) if world.scene.is_gated else ()
-        needs = (HELD_BACK, *AT_FIRST, *by_marks, *by_gates, *(() if world.scene.is_patient else OUT_OF_TRIES))
+        needs = (
+            HELD_BACK,
+            IMPOSSIBLE,
+            *AT_FIRST,
+            *by_marks,
+            *by_gates,
+            *(() if world.scene.is_patient else OUT_OF_TRIES),
+        )
         if not was_marked and not any(text in said for text in needs):
             yield f"{task.key.task_id}[{task.key.map_index}] of {task.key.run_id} is {task.state}: {said}"
 
 
 def _tell_what_a_person_knows(world: World) -> None:
-    for run in world.runs:
+    for run in [each for each in world.runs if each not in world.airflow.queued]:
         for task in [each for key, each in world.airflow.tasks.items() if key.run_id == run]:
             names = set(task.key.task_id.split("-"))
             if names & world.changed_sources or task.key.task_id == CLOSE.name:
@@ -249,15 +296,17 @@ def _tell_what_a_person_knows(world: World) -> None:
 
 
 def _not_good(world: World) -> Iterator[str]:
-    for partition in world.history.ledger.current:
-        if not world.history.ledger.is_done(partition):
+    ledger = world.history.ledger
+    for partition in ledger.current:
+        if ledger.runs()[partition.run].run_id not in world.history.deleted and not ledger.is_done(partition):
             yield f"{partition.id} of {partition.run} is not valid, or lost"
 
 
 def _wrong(world: World) -> Iterator[str]:
     """Compare the published results with what the stages give."""
     expected = expected_contents(world)
-    for task in [each for key, each in world.airflow.tasks.items() if key.task_id == CLOSE.name]:
+    begun = [(key, each) for key, each in world.airflow.tasks.items() if key.run_id not in world.airflow.queued]
+    for task in [each for key, each in begun if key.task_id == CLOSE.name]:
         epoch = epoch_of(world.airflow.request(task).interval[0])
         run = run_key(world.airflow.flow.name, epoch)
         for sink in world.history.topology_of(run).sinks:

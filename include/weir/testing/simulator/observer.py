@@ -15,7 +15,7 @@ from weir.formats.paths import MANIFEST, folder_of
 from weir.formats.pointer import pointer_from_json
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.snapshots import Snapshot
-from weir.testing.simulator.invariants.invariants import AFTER_EACH_TRANSACTION, why_not_stopped
+from weir.testing.simulator.invariants.invariants import AFTER_A_REBUILD, AFTER_EACH_TRANSACTION, why_not_stopped
 from weir.testing.simulator.invariants.needs import is_in_use
 
 
@@ -28,7 +28,7 @@ class Broken(BaseException):
 
 
 class NeedsARestore(BaseException):
-    """A state that has to be recomputed has expired: only a person who restores a checkpoint can continue from here."""
+    """A state that has to be recomputed has expired, and there is no checkpoint that a person could restore."""
 
 
 def require(invariant: str, found: Iterable[str]) -> None:
@@ -47,18 +47,19 @@ class Observer:
         self._valid_until: dict[tuple[str, str, frozenset[str]], int] = {}
         """By run, sink and folders that were valid together once, the last refresh at which they were."""
 
-    def transaction_committed(self) -> None:
-        """Read the ledger, and check all invariants if it has changed."""
+    def transaction_committed(self, *, is_rebuilt: bool = False) -> None:
+        """Read the ledger, and check all invariants if it has changed; if it was rebuilt, those of what it holds."""
         history = self._history
-        if not history.ledger.refresh():
+        if not history.ledger.refresh(is_rebuilt=is_rebuilt):
             return
+        history.note_leases()
         self._note_valid_sinks()
         if history.flow.keeps_state:
             history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
             history.restores.update(history.ledger, history.snapshots, history.engine.made)
-        if any(failover.is_impossible for failover in history.ledger.new_failovers):
-            raise NeedsARestore
-        for invariant in AFTER_EACH_TRANSACTION:
+        # One that is impossible restarts nothing, and says that a person has to restore a checkpoint.
+        history.ledger.new_failovers = [each for each in history.ledger.new_failovers if not each.is_impossible]
+        for invariant in AFTER_A_REBUILD if is_rebuilt else AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(history))
 
     def attempt_stopped(self, begun: Begun) -> None:

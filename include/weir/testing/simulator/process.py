@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import Final
 
@@ -25,6 +26,12 @@ class FaultKind(Enum):
     """A request is refused; or it is executed, and the answer is lost."""
     FAIL = "fail"
     """The stage's function raises."""
+    PAUSE = "pause"
+    """It is suspended as SUSPEND does, before it reads the store; `at` counts only such reads."""
+    LATE = "late"
+    """The answer to a commit is lost, and its changes come true later."""
+    BACK = "back"
+    """Its clock is set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,11 @@ class ProcessFault:
 
 
 NO_FAULT: Final = ProcessFault()
+
+SUSPENDS: Final = (FaultKind.SUSPEND, FaultKind.PAUSE)
+
+BACK: Final = timedelta(hours=2)
+"""How far a clock is set back while its process runs."""
 
 
 class StageFailed(Exception):
@@ -52,9 +64,11 @@ class Process:
         """Of transactions: within one it cannot be suspended."""
         self.beat: Callable[[], None] = lambda: None
         """Takes a heartbeat of the attempt that it runs; its second thread runs while it is suspended."""
+        self.clock = timedelta()
+        """How far its clock was set since it began."""
         self._work = work
         self._fault = NO_FAULT
-        self._passed = 0
+        self._passed = self._reads = 0
         self._is_doomed = False
         self._thread: threading.Thread | None = None
         self._mine, self._yours = threading.Semaphore(0), threading.Semaphore(0)
@@ -62,8 +76,8 @@ class Process:
 
     def run(self, fault: ProcessFault) -> None:
         """Run until the process ends or is suspended."""
-        self._fault, self._passed = fault, 0
-        if self._thread is None and fault.kind is not FaultKind.SUSPEND:
+        self._fault, self._passed, self._reads = fault, 0, 0
+        if self._thread is None and fault.kind not in SUSPENDS:
             self._run()
             return
         if self._thread is None:
@@ -89,6 +103,9 @@ class Process:
             return
         if self._fault.kind is FaultKind.SUSPEND and self.depth == 0:
             self._suspend()
+        elif self._fault.kind is FaultKind.BACK:
+            self._fault = NO_FAULT
+            self.clock -= BACK
         elif self._fault.kind is FaultKind.KILL:
             self._is_doomed = True  # it does nothing from now on, not even its cleanup
             raise Killed
@@ -98,6 +115,23 @@ class Process:
         elif self._fault.kind is FaultKind.FAIL and computes:
             self._fault = NO_FAULT
             raise StageFailed("the stage's function raises")
+
+    def read(self) -> None:
+        """Read the store, and be suspended before if that is due."""
+        self._reads += 1
+        if self._fault.kind is FaultKind.PAUSE and self._reads >= self._fault.at and self.depth == 0:
+            self._suspend()
+
+    @property
+    def may_commit_late(self) -> bool:
+        """Report whether the answer to its next commit, or to a later one, is to be lost."""
+        return self._fault.kind is FaultKind.LATE and not self._is_doomed
+
+    def commits_late(self) -> bool:
+        """Report whether the answer to this commit is lost, and the changes come true later."""
+        is_late = self.may_commit_late and self._passed >= self._fault.at
+        self._fault = NO_FAULT if is_late else self._fault
+        return is_late
 
     def _suspend(self) -> None:
         self._fault = NO_FAULT

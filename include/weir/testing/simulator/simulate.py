@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
@@ -21,6 +21,7 @@ from typing import Final
 from weir.testing.simulator.actions import apply
 from weir.testing.simulator.dataflows import (
     Scene,
+    collecting_scene,
     gated_scene,
     random_scene,
     stateful_scene,
@@ -34,7 +35,11 @@ from weir.testing.simulator.events import (
     random_events,
     with_bad_rows,
     with_beats,
+    with_clocks,
+    with_dag_runs,
     with_edits,
+    with_meetings,
+    with_rebuilds,
     with_runs,
 )
 from weir.testing.simulator.healing import heal
@@ -54,11 +59,24 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of scenes that keep state, which cost several times as much, of gated ones, and of edited code."""
+    """The shares of scenes and schedules that have something more; each is drawn by itself, so that all mix.
 
-    stateful: float = 0.03
-    gated: float = 0.1
-    edited: float = 0.4
+    Scenes that keep state cost several times as much as others.
+    """
+
+    stateful: float = 0.1
+    gated: float = 0.15
+    edited: float = 0.3
+    collecting: float = 0.25
+    """Results are released and swept."""
+    crowded: float = 0.5
+    """Several processes are suspended at once, and resumed in any order."""
+    skewed: float = 0.25
+    """Machines have clocks that are wrong."""
+    deleted: float = 0.25
+    """DagRuns are queued, deleted, and created again."""
+    rebuilt: float = 0.08
+    """The ledger is rebuilt, though it is not lost."""
 
 
 USUAL: Final = Shares()
@@ -67,29 +85,40 @@ USUAL: Final = Shares()
 def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Event, ...]]:
     """Return the scene and the events of a seed."""
     random = Random(seed)  # noqa: S311 - nothing is secret
-    scene, events = random_scene(random), random_events(random)
     if random.random() < shares.stateful:
-        scene, events = stateful_scene(random), with_runs(random, events)
-    if random.random() < shares.gated and not scene.collects:
+        scene, events = with_retained(random, stateful_scene(random)), with_runs(random, random_events(random))
+    else:
+        scene, events = random_scene(random), random_events(random)
+    if random.random() < shares.collecting:
+        scene = collecting_scene(random, scene)
+    if random.random() < shares.gated:
         scene, events = gated_scene(random, scene), with_bad_rows(random, events)
-    scene = with_retained(random, scene) if scene.keeps_state else scene
     scene = with_code(random, scene)
-    if random.random() < shares.edited:
-        events = with_edits(random, events)
+    more = (
+        (shares.edited, with_edits),
+        (shares.deleted, with_dag_runs),
+        (shares.skewed, with_clocks),
+        (shares.rebuilt, with_rebuilds),
+        (shares.crowded, with_meetings),
+    )
+    for share, added in more:
+        if random.random() < share:
+            events = added(random, events)
     return scene, with_beats(random, events)
 
 
-def simulate(scene: Scene, events: Sequence[Event]) -> Finding | None:
-    """Apply the events, then let everything recover; return the first broken invariant.
+def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
+    """Apply the events, then let everything recover if it `heals`; return the first broken invariant.
 
-    It ends early where a person would have to restore a checkpoint.
+    It ends early where a person would have to restore a checkpoint, and there is none.
     """
     world, number = World(scene), None
     try:
         for number, event in enumerate(events):  # noqa: B007 - the finding names it
             apply(world, event)
         number = None
-        heal(world)
+        if heals:
+            heal(world)
     except NeedsARestore:
         return None
     except Broken as broken:
@@ -207,7 +236,9 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Share
     """Return the seed, the broken invariant, the dataflow, and the events that lead there."""
     scene, events = scene_and_events(seed, shares)
     if shrink:
-        events = shrunk(events, lambda fewer: _breaks(scene, fewer, finding.invariant))
+        at, invariant = finding.event, finding.invariant
+        events = events if at is None else events[: at + 1]
+        events = shrunk(events, lambda fewer: _breaks(scene, fewer, invariant, heals=at is None))
         finding = simulate(scene, events) or finding
     when = "during recovery" if finding.event is None else f"at event {finding.event + 1}"
     again = f"python -m weir.testing.simulator --seed {seed}{_as(shares)}"
@@ -226,9 +257,9 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Share
 def _as(shares: Shares) -> str:
     if shares == USUAL:
         return ""
-    return f" --stateful {shares.stateful:g} --gated {shares.gated:g} --edited {shares.edited:g}"
+    return "".join(f" --{each.name} {getattr(shares, each.name):g}" for each in fields(Shares))
 
 
-def _breaks(scene: Scene, events: Sequence[Event], invariant: str) -> bool:
-    finding = simulate(scene, events)
+def _breaks(scene: Scene, events: Sequence[Event], invariant: str, *, heals: bool) -> bool:
+    finding = simulate(scene, events, heals=heals)
     return finding is not None and finding.invariant == invariant

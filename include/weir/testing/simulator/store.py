@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from weir.store.files import FreeSpace
+from weir.testing.simulator.process import Process
 
 URL: Final = "memory://simulated"
 
@@ -28,13 +29,13 @@ class Condition(Enum):
 
 
 class MemoryFiles:
-    """The files of one simulation. `step` is called before and after each change, with the error of a refusal."""
+    """The files of one simulation. `process` uses them just now: it passes a step before and after each change."""
 
     workers = 1
 
     def __init__(
         self,
-        step: Callable[[Exception], None],
+        process: Callable[[], Process],
         on_change: Callable[[str, str, bytes], None],
         now: Callable[[], datetime],
     ) -> None:
@@ -42,7 +43,7 @@ class MemoryFiles:
         self.data: dict[str, bytes] = {}
         self._times: dict[str, datetime] = {}
         self._now = now
-        self._step = step
+        self._process = process
         self._on_change = on_change
 
     @property
@@ -67,7 +68,7 @@ class MemoryFiles:
         self._write("replace", path, data)
 
     def _before_write(self, path: str) -> None:
-        self._step(OSError(errno.EIO, "refused", path))
+        self._process().step(OSError(errno.EIO, "refused", path))
         self._require(path)
         if self.condition is Condition.FULL:
             raise OSError(errno.ENOSPC, "No space left on device", path)
@@ -77,15 +78,17 @@ class MemoryFiles:
     def _write(self, how: str, path: str, data: bytes) -> None:
         self._on_change(how, path, data)
         self.data[path], self._times[path] = data, self._now()
-        self._step(OSError(errno.EIO, "written, and the answer is lost", path))
+        self._process().step(OSError(errno.EIO, "written, and the answer is lost", path))
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Read a part of a file."""
+        self._process().read()
         data = self._found(path)
         return data[offset:] if length is None else data[offset : offset + length]
 
     def size(self, path: str) -> int:
         """Return the size of a file."""
+        self._process().read()
         return len(self._found(path))
 
     def modified(self, path: str) -> datetime:
@@ -95,6 +98,7 @@ class MemoryFiles:
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         """List names and sizes directly below a folder."""
+        self._process().read()
         self._require(path)
         prefix = f"{path}/" if path else ""
         found: dict[str, int | None] = {}
@@ -108,7 +112,7 @@ class MemoryFiles:
 
     def delete(self, path: str) -> None:
         """Delete one file."""
-        self._step(OSError(errno.EIO, "refused", path))
+        self._process().step(OSError(errno.EIO, "refused", path))
         self._found(path)
         self._on_change("delete", path, b"")
         del self.data[path]

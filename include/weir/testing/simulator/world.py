@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Final
 
@@ -23,9 +24,12 @@ from weir.testing.simulator.engine import SimulatedEngine
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.observer import Broken, Observer
-from weir.testing.simulator.process import Process, ProcessFault
+from weir.testing.simulator.process import BACK, NO_FAULT, FaultKind, Process, ProcessFault
 from weir.testing.simulator.store import Condition, MemoryFiles
 from weir.topology.regions import Topology
+
+MACHINES: Final = 3
+"""The machines that processes run on in turn, each with its own clock."""
 
 PATIENT: Final = ExponentialDelay(attempts_before_reset=10_000)
 
@@ -45,15 +49,19 @@ class World:
     def __init__(self, scene: Scene) -> None:
         self.scene, self.sources = scene, scene.sources
         self.content: dict[str, int] = {}
-        self.files = MemoryFiles(self._step, self._file_changed, lambda: self.airflow.time)
+        self.files = MemoryFiles(
+            lambda: self._process,
+            self._file_changed,
+            lambda: self.airflow.time,
+        )
         self.store = Store(self.files)
-        self.ledger = SimulatedLedger(self._change_depth, self._step, self._transaction_committed)
+        self.ledger = SimulatedLedger(lambda: self._process, self._transaction_committed, lambda: self.airflow.time)
         numbers = count(1)
         self._suites = suite_folder(scene)
         self.services = Services(
             ledger=self.ledger,
             store=self.store,
-            now=lambda: self.airflow.time,
+            now=self._now,
             new_uuid=lambda: uuid.UUID(int=next(numbers) << 96),
             recovery=RecoverySettings(largest_plan=scene.largest_plan),
             expectations=EXPECTATIONS if self._suites is None else self._suites.name,
@@ -72,17 +80,26 @@ class World:
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
         """The processes that need free space."""
+        self.has_restored = False
+        """True if a person has restored a checkpoint because nothing else helped."""
+        self.rebuilders: set[Process] = set()
+        """The processes that rebuild the ledger."""
         self.notebooks: list[str] = []
         """The holders of the read leases of notebooks."""
-        self.runs = [self.airflow.dag_run(1)]
+        self.runs, self.days = [self.airflow.dag_run(1)], 1
+        """The DagRuns that there are, and the number of days that have had one."""
         self.changed_sources: set[str] = set()
         self.damaged_files: dict[str, bytes] = {}
         """By path, the content of a lost or damaged file before the damage."""
-        self._process: Process | None = None
+        self.clocks = [timedelta()] * MACHINES
+        """By machine, how fast its clock is."""
+        self._slowest = self._fastest = timedelta()
+        self._process = self._nobody = Process(0, lambda _mine: None)
 
     def run(self, process: Process, fault: ProcessFault) -> None:
         """Run a process until it ends or is suspended. Raises Broken."""
         self._process = self.airflow.process = process
+        self._note_clocks(process, fault)
         if self.files.condition is Condition.FULL:
             self.pressed.add(process)
         self.history.is_reclaiming = process in self.pressed
@@ -92,10 +109,22 @@ class World:
             with _known_errors():
                 process.run(fault)
         finally:
-            self._process = self.airflow.process = None
+            self._process, self.airflow.process = self._nobody, None
             self.history.is_reclaiming = False
         if not process.is_over:
             self.suspended.append(process)
+
+    def set_clock(self, machine: int, to: timedelta) -> None:
+        """Set the clock of a machine; processes run on there."""
+        self.clocks[machine % MACHINES] = to
+        self._note_clocks(self._nobody, NO_FAULT)
+
+    def _note_clocks(self, process: Process, fault: ProcessFault) -> None:
+        """Remember how far two clocks were apart at most."""
+        last = process.clock - (BACK if fault.kind is FaultKind.BACK else timedelta())
+        now = [timedelta(), *self.clocks, self._clock_of(process), self.clocks[process.number % MACHINES] + last]
+        self._slowest, self._fastest = min(self._slowest, *now), max(self._fastest, *now)
+        self.history.slack = self._fastest - self._slowest
 
     def beat(self, process: Process) -> None:
         """Take a heartbeat of a suspended process. Raises Broken."""
@@ -111,16 +140,22 @@ class World:
 
     # What the store, the ledger and Airflow report while a process runs
 
-    def _step(self, refusal: Exception) -> None:
-        if self._process is not None:
-            self._process.step(refusal)
+    def _now(self) -> datetime:
+        """Return the time of the clock of the machine that runs the process."""
+        return self.airflow.time + self._clock_of(self._process)
 
-    def _change_depth(self, by: int) -> None:
-        if self._process is not None:
-            self._process.depth += by
+    def _clock_of(self, process: Process) -> timedelta:
+        return self.clocks[process.number % MACHINES] + process.clock
 
-    def _transaction_committed(self) -> None:
-        self.observer.transaction_committed()
+    def _transaction_committed(self, late: Process | None) -> None:
+        is_rebuilt = (late or self._process) in self.rebuilders
+        if late is None:
+            self.observer.transaction_committed(is_rebuilt=is_rebuilt)
+            return
+        was, self.history.is_reclaiming = self.history.is_reclaiming, late in self.pressed
+        self.history.ledger.replace()
+        self.observer.transaction_committed(is_rebuilt=is_rebuilt)
+        self.history.is_reclaiming = was
 
     def _file_changed(self, how: str, path: str, data: bytes) -> None:
         self.observer.file_changed(how, path, data)

@@ -7,13 +7,14 @@ from the code that is tested.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.formats.paths import manifest_path
+from weir.ledger.leases import LEASE
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.history.epochs import Epochs, RunRegion
 from weir.testing.simulator.history.ledger_view import LedgerView, Read, Result
@@ -57,6 +58,12 @@ class History:
         """What persons have cleared: task instances, and their newest tries then."""
         self.archives: Mapping[str, Mapping[str, int]] = {}
         """By fingerprint of an archive, the edits of functions by stage."""
+        self.slack = timedelta()
+        """How far two clocks were apart at most."""
+        self.deleted: set[str] = set()
+        """The DagRuns that are deleted, and were not created again."""
+        self._leased: dict[int, tuple[str, datetime]] = {}
+        """By lease, until when the ledger says that it lasts, and when it was taken or renewed."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
@@ -65,6 +72,26 @@ class History:
     def strategy(self) -> FailoverStrategy:
         """Return the dataflow's failover strategy."""
         return self.flow.failover
+
+    def latest(self) -> datetime:
+        """Return the latest time that a process may have; those that are read from rows may be earlier by `slack`."""
+        return self.now() + self.slack
+
+    def note_leases(self) -> None:
+        """Remember when leases were taken or renewed, by the right clock."""
+        before, now = self._leased, self.now()
+        self._leased = {
+            row.id: before[row.id]
+            if row.id in before and before[row.id][0] == row.expires_at
+            else (row.expires_at, now)
+            for row in self.ledger.leases.values()
+        }
+
+    def readers_of(self, results: Collection[int]) -> Iterator[str]:
+        """Yield the holders of leases that were taken or renewed less than an hour ago."""
+        for row in self.ledger.leases.values():
+            if row.result in results and self._leased[row.id][1] + LEASE > self.now():
+                yield row.holder
 
     def topology_of(self, run: str) -> Topology:
         """Return the topology that a run is pinned to."""

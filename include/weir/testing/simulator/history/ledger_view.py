@@ -194,17 +194,24 @@ class LedgerView:
         self.new_leases: list[Lease] = []
         self.results_changed = False
 
-    def refresh(self) -> bool:
-        """Read the tables if they have changed; report whether they have."""
+    def refresh(self, *, is_rebuilt: bool = False) -> bool:
+        """Read the tables if they have changed; report whether they have. One that is rebuilt has other reads, too."""
         if self._connection.total_changes == self._changes:
             return False
         self._changes = self._connection.total_changes
         self.refreshes += 1
         self._forget_news()
         self._read_attempts()
+        if is_rebuilt:
+            self.reads |= {id_: found for id_ in self.attempts if (found := tuple(self._reads_of(id_)))}
+            self._valid = {}
         self._read_results()
         self._read_others()
         return True
+
+    def replace(self) -> None:
+        """Note that the tables are others, though this connection has not changed them."""
+        self._changes = -1
 
     def _read_attempts(self) -> None:
         self.attempts = {row.id: row for row in map(Attempt._make, self._rows(Attempt, "attempt"))}

@@ -63,6 +63,10 @@ class Restores:
                 return f"it was restored in lineage {self.known[id_].lineage}, and no later checkpoint is complete"
         return None
 
+    def is_pinned(self, run: str) -> bool:
+        """Report whether a restore at the end of a run still holds its results."""
+        return any(row.run == run and row.unpinned_at is None for row in self.known.values())
+
     def began_with(self, run: str) -> bool:
         """Report whether a fork began with the end of a run, which no attempt has computed."""
         return any(row.is_fork and row.run == run for row in self.known.values())

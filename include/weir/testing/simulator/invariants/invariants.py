@@ -210,6 +210,15 @@ def _shown(result: Result | None) -> str:
     return "nothing" if result is None else f"{result.partition.id} of {result.attempt} ({result.digest})"
 
 
+AFTER_A_REBUILD: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
+    results_of_a_region_are_of_one_attempt,
+    a_valid_result_is_what_its_inputs_give,
+    a_stage_has_one_code,
+    the_archives_of_all_attempts_are_there,
+    a_retained_checkpoint_can_be_read_whole,
+)
+"""The invariants of what a ledger holds, whatever has changed in it."""
+
 AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     nothing_bad_passes_a_gate,
     what_is_in_quarantine_is_bad,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
@@ -16,8 +16,15 @@ from weir.formats.paths import MANIFEST, folder_of, name_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Attempt, Partition, Result
-from weir.topology.regions import RegionId
+from weir.topology.regions import RegionId, Topology
 from weir.units import time_from_text
+
+
+class Compaction(NamedTuple):
+    """The attempt that wrote the files of a compaction."""
+
+    attempt: str
+
 
 HOUR: Final = timedelta(hours=1)
 USUAL_KEEP: Final = "2 runs"
@@ -28,17 +35,22 @@ COMMITTED: Final = ("committed", "adopted")
 def no_needed_result_is_released(history: History) -> Iterator[str]:
     """Invariant 4, at the instant of a release; and retention policies are followed."""
     for result in history.ledger.newly_released:
-        if history.is_state(result):
-            why = _why_state_needed(history, result)
-        else:
-            why = why_needed(history, result) or (None if history.is_reclaiming else why_kept(history, result))
+        why = _why_it_stays(history, result, is_reclaiming=history.is_reclaiming)
         if why is not None:
             yield f"{result.partition.id} of {result.attempt} in {result.run} is released: {why}"
 
 
+def _why_it_stays(history: History, result: Result, *, is_reclaiming: bool) -> str | None:
+    if history.is_state(result):
+        return _why_state_needed(history, result)
+    return why_needed(history, result) or (None if is_reclaiming else why_kept(history, result))
+
+
 def _why_state_needed(history: History, result: Result) -> str | None:
     """Return which run or snapshot still needs a result of keyed state; no policy applies to it."""
-    kept = reader_of(history, result) or history.snapshots.why_needed(result) or history.restores.why_kept(result)
+    is_unpinned = history.ledger.attempts[result.attempt].is_restored and not history.restores.is_pinned(result.run)
+    reader = None if is_unpinned else reader_of(history, result)  # files stay for readers of what was restored
+    kept = reader or history.snapshots.why_needed(result) or history.restores.why_kept(result)
     if kept is not None or not result.is_current or history.restores.began_with(result.run):
         return kept
     runs = history.ledger.runs()
@@ -54,22 +66,39 @@ def _why_state_needed(history: History, result: Result) -> str | None:
 def left_over(history: History, *, is_reclaiming: bool) -> Iterator[str]:
     """Yield the results that are not released though no consumer needs them and no policy keeps them."""
     for result in history.ledger.results.values():
+        if history.ledger.runs()[result.run].run_id in history.deleted:
+            continue  # that is noted later, and then forgotten after a day
         of = f"{result.partition.id} of {result.attempt} in {result.run}"
-        why = why_needed(history, result) or (None if is_reclaiming else why_kept(history, result))
+        why = _why_it_stays(history, result, is_reclaiming=is_reclaiming) or _why_state_stays(history, result)
         if result.state == "finished" and why is None:
             yield f"{of} is not released"
         # Damage may have been undone.
-        is_there = f"{result.folder}/part-0.bin" in history.files and result.folder not in history.damaged
-        if result.state == "released" and is_there:
+        path = f"{result.folder}/part-0.bin"
+        is_there = path in history.files and result.folder not in history.damaged
+        if result.state == "released" and is_there and not history.is_state(result):  # later epochs may name its files
             yield f"{of} is released, and its bytes are there"
 
 
+def _why_state_stays(history: History, result: Result) -> str | None:
+    """Return why a state is not released yet, though no run or snapshot needs it."""
+    if not history.is_state(result) or not result.is_current:
+        return None
+    if any(each.run == result.run for each in history.snapshots.retained()):
+        return "its run has a retained checkpoint"
+    if history.restores.is_pinned(result.run):
+        return "its run was restored"
+    return None if history.ledger.runs()[result.run].closed_at else "its run is not closed"
+
+
 def unknown_files(history: History) -> Iterator[str]:
-    """Yield data files of no result that is there or may come back."""
-    there = {result.folder for result in history.ledger.results.values() if result.state in ("finished", "lost")}
+    """Yield data files of no result that is there or may come back, and of no compaction."""
+    results = history.ledger.results.values()
+    there = {each.folder for each in results if each.state in ("finished", "lost") or history.is_state(each)}
+    compactions = {row.attempt for row in history.ledger.rows(Compaction, "compaction")}
     for path in history.files:
         folder, _, name = path.rpartition("/")
-        if name.startswith("part-") and folder not in there:
+        is_known = folder in there or not compactions.isdisjoint(folder.split("/"))
+        if name.startswith("part-") and not is_known and is_in_use(history, path) is None:
             yield f"{path} is left"
 
 
@@ -79,7 +108,7 @@ def is_in_use(history: History, path: str) -> str | None:
     attempt = history.ledger.attempts.get(name_of(folder))
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
         return f"{attempt.id} is running"
-    if history.published.holds(folder) or history.published.may_be_read(path, history.now()):
+    if history.published.holds(folder) or history.published.may_be_read(path, history.latest()):
         return "it is published"
     why = history.snapshots.why_kept(path) or _whose_state(history, path)
     if why is not None:
@@ -117,10 +146,15 @@ def why_needed(history: History, result: Result) -> str | None:
         return f"{reader} reads it"
     if history.published.holds(result.folder):
         return "it is published"
+    if not result.is_current:
+        return None
     kept = history.restores.why_kept(result) or history.snapshots.why_needed(result)
-    if kept is not None and result.is_current:
-        return kept
-    if not result.is_current or _is_over(history, result.run) or _is_given_up(history, result.run):
+    return kept or _who_reads_it_later(history, result) or _who_reads_it(history, result)
+
+
+def _who_reads_it(history: History, result: Result) -> str | None:
+    """Return which consumer of the same run may still read a result."""
+    if _is_over(history, result.run) or _is_given_up(history, result.run):
         return None
     consumers = history.topology_of(result.run).consumers(result.partition.id)
     waiting = next((each for each in consumers if _may_need(history, result, each)), None)
@@ -129,11 +163,29 @@ def why_needed(history: History, result: Result) -> str | None:
     return None if consumers else "its run is not over"
 
 
+def _who_reads_it_later(history: History, result: Result) -> str | None:
+    """Return which later epoch reads a result over `previous`, or will."""
+    topology, runs = history.epochs.newest, history.ledger.runs()
+    if not topology.reads_previous or result.stage not in _read_over_previous(topology):
+        return None
+    of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
+    later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch]
+    readers = [run for run in later if history.epochs.previous_of(run) == result.run]
+    waiting = [run for run in readers if not _is_over(history, run) and not _is_given_up(history, run)]
+    if waiting:
+        return f"{waiting[0]} reads it"
+    current = history.ledger.current.items()
+    made = {at.run for at, each in current if each.stage == result.stage and each.state in ("finished", "released")}
+    return None if made.intersection(later) else "the next epoch reads it"
+
+
+def _read_over_previous(topology: Topology) -> set[str]:
+    return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
+
+
 def reader_of(history: History, result: Result) -> str | None:
     """Return the holder of a read lease on a result."""
-    now = as_text(history.now())
-    claims = (row for row in history.ledger.leases.values() if row.result == result.id and row.expires_at > now)
-    return next((row.holder for row in claims), None)
+    return next(history.readers_of((result.id,)), None)
 
 
 def why_kept(history: History, result: Result) -> str | None:
@@ -150,7 +202,7 @@ def why_kept(history: History, result: Result) -> str | None:
     later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch and runs[run].closed_at]
     if len(later) < keep.runs:
         return f"{keep} of later epochs are not closed"
-    if keep.time and closed_at > as_text(history.now() - keep.time):
+    if keep.time and closed_at > as_text(history.latest() - keep.time):
         return f"{keep} have not gone by"
     return None
 
@@ -182,7 +234,7 @@ def _is_over(history: History, run: str) -> bool:
     if all(ledger.committed_in[each] <= ledger.committed_in[closing.id] for each in made):
         return True
     is_whole = all(ledger.is_done(partition) for partition in ledger.current if partition.run == run)
-    return is_whole and ledger.last_event(run) <= as_text(history.now() - HOUR)
+    return is_whole and ledger.last_event(run) <= as_text(history.latest() - HOUR)
 
 
 def _has_failed(attempt: Attempt | None) -> bool:
@@ -191,16 +243,15 @@ def _has_failed(attempt: Attempt | None) -> bool:
 
 def _is_given_up(history: History, run: str) -> bool:
     limit = _keep_failed(history)
-    is_long_ago = limit is not None and history.ledger.last_event(run) <= as_text(history.now() - limit)
+    is_long_ago = limit is not None and history.ledger.last_event(run) <= as_text(history.latest() - limit)
     return is_long_ago and not _is_over(history, run)
 
 
 def _is_silent(history: History, attempt: Attempt) -> bool:
     """Report whether an attempt began longer ago than failed runs are kept, and reads nothing."""
     limit = _keep_failed(history)
-    now = as_text(history.now())
-    is_reading = any(row.holder == attempt.id and row.expires_at > now for row in history.ledger.leases.values())
-    return limit is not None and attempt.began_at <= as_text(history.now() - limit) and not is_reading
+    is_reading = attempt.id in history.readers_of(history.ledger.results)
+    return limit is not None and attempt.began_at <= as_text(history.latest() - limit) and not is_reading
 
 
 def _keep_failed(history: History) -> timedelta | None:

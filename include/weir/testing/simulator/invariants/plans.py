@@ -21,6 +21,8 @@ JOINED: Final = "joined"
 HELD_BACK: Final = "held back"
 BY_HAND: Final = "by hand"
 
+SCRUB: Final = "scrub"
+
 LOSS: Final = ("loss", HELD_BACK, BY_HAND)
 """The failovers that were requested because a result is missing."""
 
@@ -38,10 +40,11 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
         for where, kind in kinds.items():
             if kind == JOINED and not ledger.is_running(*where) and not _is_yet_to_come(history, failover, where):
                 yield f"failover {failover.id} joins {_named(where)}, which is not running"
-        failed = failover.run, RegionId(failover.region, failover.subtask)
+        failed = failover.run, RegionId(failover.region, failover.subtask) if failover.region else CLOSE
         allowed = missed.keys() | _following(history, failover, {failed, *rerun}) | _given_up(history, failover)
         # A failed attempt is believed, though the input that it missed may be back.
         allowed |= _lost_to(history, {failed, *rerun} if failover.region else rerun)
+        allowed |= _away_from(history, rerun) | (_damaged(history, failover) if failover.kind == SCRUB else set())
         for where in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {_named(where)}, which need not"
         yield from _left_out(history, failover, kinds, {failed, *rerun})
@@ -96,7 +99,7 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
                 or is_good
                 or _has_served(history, where, partition)
                 or _is_to_begin(history, failover, partition)
-                or _is_suspended(history, partition)
+                or _is_suspended(history, failover, partition)
             ):
                 continue
             found[producer] = None
@@ -129,6 +132,24 @@ def _lost_to(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
     }
 
 
+def _away_from(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
+    """Return the producers of inputs that are not there, or not valid, of the regions that run again."""
+    return {
+        history.epochs.producer(partition)
+        for where in rerun
+        for partition in history.epochs.inputs_of(where)
+        if where[1] != CLOSE and not history.ledger.is_good(partition)
+    }
+
+
+def _damaged(history: History, failover: Failover) -> set[RunRegion]:
+    """Return the producers of the results of a run that were found damaged or lost, or are not valid."""
+    ledger = history.ledger
+    there = [each for each in ledger.current if each.run == failover.run]
+    bad = [each for each in there if ledger.current[each].state == "lost" or not ledger.is_valid(each)]
+    return {history.epochs.producer(each) for each in bad}
+
+
 def _is_to_begin(history: History, failover: Failover, partition: Partition) -> bool:
     """Report whether a person asks before the producer and its consumers have begun."""
     known, (run, producer) = history.ledger.regions(), history.epochs.producer(partition)
@@ -137,23 +158,25 @@ def _is_to_begin(history: History, failover: Failover, partition: Partition) -> 
     return is_asked and not any((run, each) in known for each in begun)
 
 
-def _is_suspended(history: History, partition: Partition) -> bool:
+def _is_suspended(history: History, failover: Failover, partition: Partition) -> bool:
     """Report whether a result is there, and is valid again if running regions give the same as before."""
     ledger = history.ledger
     result = ledger.current.get(partition)
     if result is None or result.state != "finished" or ledger.is_running(*history.epochs.producer(partition)):
         return False
-    return _waits(history, ledger, partition)
+    return _waits(history, failover, ledger, partition)
 
 
-def _waits(history: History, ledger: LedgerView, partition: Partition) -> bool:
+def _waits(history: History, failover: Failover, ledger: LedgerView, partition: Partition) -> bool:
     result = ledger.current.get(partition)
     if any(ledger.is_running(*history.epochs.producer(each)) for each in ledger.behind(partition)):
         return True
     for read in () if result is None else ledger.reads.get(result.attempt, ()):
         if not ledger.holds(read):
             producer = history.epochs.producer(read.partition)
-            if ledger.is_running(*producer) or _waits(history, ledger, read.partition):
+            if ledger.is_running(*producer) or _is_yet_to_come(history, failover, producer):
+                return True
+            if _waits(history, failover, ledger, read.partition):
                 return True
     return False
 

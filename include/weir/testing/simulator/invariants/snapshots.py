@@ -83,6 +83,7 @@ def unfinished(history: History) -> Iterator[str]:
             found = ledger.current[partition]
             if not _is_made_of(history, found, attempt, files) or not _is_there(history, found, files):
                 yield f"checkpoint {row.number} of {run} has {partition.id} of {attempt}; {found.attempt} is current"
-    last = max(ledger.runs(), default=None)
+    own = [run for run, row in ledger.runs().items() if row.run_id not in history.deleted]
+    last = max(own, default=None)
     if history.flow.keeps_state and last is not None and last not in newest:
         yield f"{last} has no checkpoint"
