@@ -1,0 +1,76 @@
+"""`python -m tests.mutations.search`: simulates fresh seeds of several mixes until one breaks an invariant.
+
+It runs in the tree of a fault, in one process, and prints what it found as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from dataclasses import replace
+from itertools import count
+from random import Random
+
+import weir
+from weir.testing.simulator.simulate import USUAL, scene_and_events, simulate
+
+MIXES = {
+    "": USUAL,
+    " --stateful 1": replace(USUAL, stateful=1.0),
+    " --gated 1": replace(USUAL, gated=1.0),
+}
+"""The shares of the kinds of scenes, by the options that reproduce a seed."""
+
+WEIGHTS = {"": 0.5, " --stateful 1": 0.35, " --gated 1": 0.15}
+"""The parts of the processor time."""
+
+WEIGHTS_OF = {
+    "include/weir/state/": {" --stateful 1": 1.0},
+    "include/weir/snapshots/": {" --stateful 1": 1.0},
+    "include/weir/retention/checkpoints.py": {" --stateful 1": 1.0},
+    "include/weir/ledger/checkpoints.py": {" --stateful 1": 1.0},
+    "include/weir/ledger/restores.py": {" --stateful 1": 1.0},
+    "include/weir/quality/": {" --gated 1": 0.8, "": 0.2},
+}
+"""The same for the modules of one kind of scene."""
+
+
+def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, object]:
+    """Simulate seeds from `first` on for so many seconds of processor time; return the first finding."""
+    gc.set_threshold(100_000, 20, 100)
+    spent = dict.fromkeys(weights, 0.0)
+    for seed in count(first):
+        if sum(spent.values()) > seconds:
+            return {"seeds": seed - first}
+        mix = min(weights, key=lambda each: spent[each] / weights[each])
+        began = time.process_time()
+        try:
+            finding = simulate(*scene_and_events(seed, MIXES[mix]))
+            found = None if finding is None else (finding.invariant, finding.found)
+        except Exception as error:  # noqa: BLE001  the simulator itself stumbles over the fault
+            found = ("the_simulation_crashes", f"{type(error).__name__}: {error}")
+        spent[mix] += time.process_time() - began
+        if found is not None:
+            return {"seeds": seed - first + 1, "seed": f"{seed}{mix}", "invariant": found[0], "said": found[1]}
+    raise AssertionError("seeds have no end")
+
+
+def weights_of(module: str) -> dict[str, float]:
+    """Return the parts of the mixes for a module."""
+    return next((weights for prefix, weights in WEIGHTS_OF.items() if module.startswith(prefix)), WEIGHTS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations.search", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of processor time")
+    parser.add_argument("--first", type=int, help="the first seed; those of no earlier search by default")
+    parser.add_argument("--module", default="", help="the module in question, which decides about the mixes")
+    asked = parser.parse_args()
+    first = int(Random().random() * 2**40) if asked.first is None else asked.first
+    print(json.dumps({"weir": str(weir.__file__), **search(first, asked.seconds, weights_of(asked.module))}))
+
+
+if __name__ == "__main__":
+    main()
