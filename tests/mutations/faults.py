@@ -33,13 +33,6 @@ COORDINATOR: Final = (
         "A commit asks whether an attempt of its region is running, and not whether it is itself.",
     ),
     _fault(
-        "a-commit-across-lineages",
-        "include/weir/coordination/registered",
-        "if newest.lineage != lineage:",
-        "if newest.lineage > lineage:",
-        "An attempt from before a restore commits.",
-    ),
-    _fault(
         "a-commit-ignores-quarantine",
         f"{ATTEMPTS}commit_check",
         "if is_other or current.state is PartitionState.QUARANTINED:",

@@ -42,7 +42,7 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
     gc.set_threshold(100_000, 20, 100)
     spent = dict.fromkeys(weights, 0.0)
     for seed in count(first):
-        if sum(spent.values()) > seconds:
+        if seed > first and sum(spent.values()) > seconds:
             return {"seeds": seed - first}
         mix = min(weights, key=lambda each: spent[each] / weights[each])
         began = time.process_time()
@@ -53,7 +53,8 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
             found = ("the_simulation_crashes", f"{type(error).__name__}: {error}")
         spent[mix] += time.process_time() - began
         if found is not None:
-            return {"seeds": seed - first + 1, "seed": f"{seed}{mix}", "invariant": found[0], "said": found[1]}
+            said = {"invariant": found[0], "said": found[1], "number": seed, "mix": mix}
+            return {"seeds": seed - first + 1, "seed": f"{seed}{mix}", **said}
     raise AssertionError("seeds have no end")
 
 
@@ -67,9 +68,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="of processor time")
     parser.add_argument("--first", type=int, help="the first seed; those of no earlier search by default")
     parser.add_argument("--module", default="", help="the module in question, which decides about the mixes")
+    parser.add_argument("--mix", help="the only mix")
     asked = parser.parse_args()
     first = int(Random().random() * 2**40) if asked.first is None else asked.first
-    print(json.dumps({"weir": str(weir.__file__), **search(first, asked.seconds, weights_of(asked.module))}))
+    weights = weights_of(asked.module) if asked.mix is None else {asked.mix: 1.0}
+    print(json.dumps({"weir": str(weir.__file__), **search(first, asked.seconds, weights)}))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.mutations.fault import ROOT, Fault, changes_syntax
 
@@ -31,8 +32,6 @@ KINDS = ("seed", "property", "test", "crash")
 PROPERTIES = re.compile(r"^(from|import) (hypothesis|random)\b|random\.Random\(|tests\.simulation\.random_faults", re.M)
 SLOW = ("tests/weir_spark/", "tests/weir_dev/", "tests/benchmarks/", "tests/simulation/test_faults_on_s3.py")
 FIXED_SEEDS = "tests/simulation/test_simulator.py::test_the_invariants_hold_under_random_faults"
-
-_DRAWN = ("-p", "tests.mutations.drawn")
 
 Detected = tuple[str, str, str] | None
 """The kind of detector, the seed or test, and what it says; None: it finds nothing."""
@@ -62,8 +61,8 @@ class Outcome:
 
 def try_fault(fault: Fault, seconds: float = SECONDS) -> Outcome:
     """Apply a fault in a copy of the tree, and run the detectors in turn until one finds it."""
+    spent = 0.0
     with _tree(fault) as tree:
-        spent = 0.0
         for detect in (_own_properties, _simulator, _properties, _mirror):
             began = _children()
             found = detect(tree, fault, seconds)
@@ -71,7 +70,7 @@ def try_fault(fault: Fault, seconds: float = SECONDS) -> Outcome:
             if found is not None:
                 return Outcome(fault, *found, took)
             spent += took
-        return Outcome(fault, None, "", "", spent)
+    return Outcome(fault, None, "", "", spent)
 
 
 @contextmanager
@@ -81,13 +80,25 @@ def _tree(fault: Fault) -> Iterator[Path]:
         for name in COPIED:
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
-        before = fault.source(tree)
+        before = fault.source()
         after = fault.applied(before)
         if not changes_syntax(before, after):
             raise ValueError(f"{fault.name} changes nothing")
         (tree / fault.module).write_text(after)
         _require_imported(tree, fault)
         yield tree
+
+
+@contextmanager
+def _mended(tree: Path, fault: Fault) -> Iterator[None]:
+    """Take the fault out of a tree for a while: what is found then, too, is not the fault."""
+    module = tree / fault.module
+    after = module.read_text()
+    module.write_text(fault.source())
+    try:
+        yield
+    finally:
+        module.write_text(after)
 
 
 def _require_imported(tree: Path, fault: Fault) -> None:
@@ -98,47 +109,63 @@ def _require_imported(tree: Path, fault: Fault) -> None:
         raise RuntimeError(f"{fault.package} is imported from {found}, not from {tree}")
 
 
+# The simulator
+
+
 def _simulator(tree: Path, fault: Fault, seconds: float) -> Detected:
-    command = [sys.executable, "-m", "tests.mutations.search", f"--seconds={seconds}", f"--module={fault.module}"]
-    code, said = _run(tree, command, seconds)
+    began, first = _children(), []
+    while (left := seconds - (_children() - began)) > 0:
+        found = _search(tree, f"--seconds={left}", f"--module={fault.module}", *first)
+        if isinstance(found, str):
+            return "crash", "simulator", found
+        if "seed" not in found:
+            return None
+        again = [f"--first={found['number']}", f"--mix={found['mix']}"]
+        with _mended(tree, fault):
+            is_fault = "seed" not in _search(tree, *again, "--seconds=0")
+        if is_fault:
+            kind = "crash" if found["invariant"] == "the_simulation_crashes" else "seed"
+            return kind, found["seed"], f"{found['invariant'].replace('_', ' ')}: {found['said']}"
+        first = [f"--first={found['number'] + 1}"]
+    return None
+
+
+def _search(tree: Path, *options: str) -> dict[str, Any] | str:
+    """Simulate seeds in a tree; return what is found, or the last line of a crash."""
+    code, said = _run(tree, [sys.executable, "-m", "tests.mutations.search", *options], SECONDS)
+    if code == -signal.SIGXCPU:
+        return {}
     if code != 0:
-        return None if code == -signal.SIGXCPU else ("crash", "simulator", said.strip().splitlines()[-1])
-    found = json.loads(said.splitlines()[-1])
+        return said.strip().splitlines()[-1]
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     if not Path(found["weir"]).is_relative_to(tree):
         raise RuntimeError(f"weir is imported from {found['weir']}")
-    if "seed" not in found:
-        return None
-    kind = "crash" if found["invariant"] == "the_simulation_crashes" else "seed"
-    return kind, found["seed"], f"{found['invariant'].replace('_', ' ')}: {found['said']}"
+    return found
+
+
+# Tests
 
 
 def _own_properties(tree: Path, fault: Fault, seconds: float) -> Detected:
-    """Run the tests that draw what they give to this very module: they take seconds."""
-    files = [file for file in properties(tree) if _imports(tree / file, fault.package)]
-    return _tests(tree, "property", files, seconds, _DRAWN) if files else None
+    """Run the tests that draw what they give to modules of this package: they take seconds."""
+    package = fault.package.rpartition(".")[0]
+    files = [file for file in properties(tree) if _imports(tree / file, package)]
+    return _tests(tree, fault, "property", files, seconds) if files else None
 
 
 def _imports(file: Path, package: str) -> bool:
-    return file.suffix == ".py" and f"from {package} import" in file.read_text()
+    return file.suffix == ".py" and bool(re.search(rf"^from {package}[. ]", file.read_text(), re.M))
 
 
 def _properties(tree: Path, fault: Fault, seconds: float) -> Detected:
     """Run all tests that draw what they test: those of the mirroring folder first."""
     mirror = mirror_of(fault.module)
     files = sorted(properties(tree), key=lambda file: not file.startswith(mirror))
-    return _tests(tree, "property", files, seconds, _DRAWN)
-
-
-def properties(tree: Path = ROOT) -> list[str]:
-    """Return the modules of tests that draw what they test at random, without those of Spark and of servers."""
-    files = [file for file in sorted((tree / "tests").rglob("test_*.py")) if PROPERTIES.search(file.read_text())]
-    names = [str(file.relative_to(tree)) for file in files]
-    found = [name for name in names if not name.startswith((*SLOW, "tests/simulation/", "tests/conformance/"))]
-    return [*found, "tests/conformance", "tests/simulation"]
+    return _tests(tree, fault, "property", files, seconds)
 
 
 def _mirror(tree: Path, fault: Fault, seconds: float) -> Detected:
-    return _tests(tree, "test", [mirror_of(fault.module)], 3 * seconds)
+    return _tests(tree, fault, "test", [mirror_of(fault.module)], 3 * seconds)
 
 
 def mirror_of(module: str) -> str:
@@ -147,12 +174,35 @@ def mirror_of(module: str) -> str:
     return str(folder if (ROOT / folder).is_dir() else folder.parent)
 
 
-def _tests(tree: Path, kind: str, files: list[str], seconds: float, options: tuple[str, ...] = ()) -> Detected:
+def _tests(tree: Path, fault: Fault, kind: str, files: list[str], seconds: float) -> Detected:
+    options = ["-p", "tests.mutations.drawn"] if kind == "property" else []
+    skipped = [f"--deselect={FIXED_SEEDS}", f"--deselect={SLOW[-1]}"]
+    began = _children()
+    while (left := seconds - (_children() - began)) > 0:
+        failed = _failed(tree, [*options, *skipped, *files], left)
+        if failed is None:
+            return None
+        with _mended(tree, fault):
+            is_fault = _failed(tree, [failed[0]], seconds) is None
+        if is_fault:
+            return kind, *failed
+        skipped.append(f"--deselect={failed[0]}")
+    return None
+
+
+def _failed(tree: Path, options: list[str], seconds: float) -> tuple[str, str] | None:
+    """Run tests until the first fails; return it, and what it says."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-rfE", "--no-header", "--tb=no", *options]
-    deselected = [f"--deselect={FIXED_SEEDS}", f"--deselect={SLOW[-1]}"]
-    _, said = _run(tree, [*command, *deselected, *files], seconds)
-    failed = _FAILED.search(said)
-    return None if failed is None else (kind, failed[1], failed[2] or "")
+    failed = _FAILED.search(_run(tree, command, seconds)[1])
+    return None if failed is None else (failed[1], failed[2] or "")
+
+
+def properties(tree: Path = ROOT) -> list[str]:
+    """Return the modules of tests that draw what they test at random, without those of Spark and of servers."""
+    files = [file for file in sorted((tree / "tests").rglob("test_*.py")) if PROPERTIES.search(file.read_text())]
+    names = [str(file.relative_to(tree)) for file in files]
+    found = [name for name in names if not name.startswith((*SLOW, "tests/simulation/", "tests/conformance/"))]
+    return [*found, "tests/conformance", "tests/simulation"]
 
 
 def _run(tree: Path, command: list[str], seconds: float) -> tuple[int, str]:
