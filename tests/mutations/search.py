@@ -9,30 +9,39 @@ import argparse
 import gc
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from random import Random
 
+from tests.simulation.races import race
+
 import weir
+from weir.testing.simulator.dataflows import Scene
+from weir.testing.simulator.events import Event
 from weir.testing.simulator.simulate import USUAL, scene_and_events, simulate
 
-MIXES = {
-    "": USUAL,
-    " --stateful 1": replace(USUAL, stateful=1.0),
-    " --gated 1": replace(USUAL, gated=1.0),
+MIXES: dict[str, Callable[[int], tuple[Scene, Sequence[Event]]]] = {
+    "usual": scene_and_events,
+    "stateful": partial(scene_and_events, shares=replace(USUAL, stateful=1.0)),
+    "gated": partial(scene_and_events, shares=replace(USUAL, gated=1.0)),
+    "race": partial(race, stateful=0.0),
+    "stateful race": partial(race, stateful=1.0),
 }
-"""The shares of the kinds of scenes, by the options that reproduce a seed."""
+"""Scenes and schedules by seed: those of the simulator (`--stateful 1`, `--gated 1`), and short ones."""
 
-WEIGHTS = {"": 0.5, " --stateful 1": 0.35, " --gated 1": 0.15}
+WEIGHTS = {"usual": 0.4, "stateful": 0.15, "gated": 0.1, "race": 0.25, "stateful race": 0.1}
 """The parts of the processor time."""
 
+STATEFUL = {"stateful": 0.5, "stateful race": 0.5}
 WEIGHTS_OF = {
-    "include/weir/state/": {" --stateful 1": 1.0},
-    "include/weir/snapshots/": {" --stateful 1": 1.0},
-    "include/weir/retention/checkpoints.py": {" --stateful 1": 1.0},
-    "include/weir/ledger/checkpoints.py": {" --stateful 1": 1.0},
-    "include/weir/ledger/restores.py": {" --stateful 1": 1.0},
-    "include/weir/quality/": {" --gated 1": 0.8, "": 0.2},
+    "include/weir/state/": STATEFUL,
+    "include/weir/snapshots/": STATEFUL,
+    "include/weir/retention/checkpoints.py": STATEFUL,
+    "include/weir/ledger/checkpoints.py": STATEFUL,
+    "include/weir/ledger/restores.py": STATEFUL,
+    "include/weir/quality/": {"gated": 0.8, "usual": 0.2},
 }
 """The same for the modules of one kind of scene."""
 
@@ -47,14 +56,14 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
         mix = min(weights, key=lambda each: spent[each] / weights[each])
         began = time.process_time()
         try:
-            finding = simulate(*scene_and_events(seed, MIXES[mix]))
+            finding = simulate(*MIXES[mix](seed))
             found = None if finding is None else (finding.invariant, finding.found)
         except Exception as error:  # noqa: BLE001  the simulator itself stumbles over the fault
             found = ("the_simulation_crashes", f"{type(error).__name__}: {error}")
         spent[mix] += time.process_time() - began
         if found is not None:
             said = {"invariant": found[0], "said": found[1], "number": seed, "mix": mix}
-            return {"seeds": seed - first + 1, "seed": f"{seed}{mix}", **said}
+            return {"seeds": seed - first + 1, "seed": f"{mix} {seed}", **said}
     raise AssertionError("seeds have no end")
 
 
