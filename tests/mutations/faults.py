@@ -111,13 +111,6 @@ COORDINATOR: Final = (
         "The closing task publishes files of a result that was replaced, lost or released since it was probed.",
     ),
     _fault(
-        "an-unfinished-publication-counts",
-        f"{ATTEMPTS}close",
-        "if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):",
-        "if last is None or is_expiring(last) or last.digest != _digest(sink):",
-        "A version that was assigned, and whose pointer may still appear, counts as published.",
-    ),
-    _fault(
         "a-clear-resets-no-budget",
         f"{ATTEMPTS}failure",
         "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            count = 0\n",
@@ -148,13 +141,6 @@ RECOVERING: Final = (
         "    if _is_ending(session, row, answer):\n        return ClearOutcome.ENDING\n",
         "",
         "A clear counts as delivered while Airflow still calls the committed try running.",
-    ),
-    _fault(
-        "a-clear-names-the-ended-try",
-        f"{RECOVERY}consequences",
-        "add_pending_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())",
-        "add_pending_clear(session, run, consumer, before.region(consumer).ended_try, reason, services.now())",
-        "The clear of a consumer expects its last try that has ended, not its newest.",
     ),
     _fault(
         "siblings-under-repair-are-not-cleared",
