@@ -164,7 +164,11 @@ def _properties(tree: Path, fault: Fault, seconds: float) -> Detected:
 
 
 def _mirror(tree: Path, fault: Fault, seconds: float) -> Detected:
-    return _tests(tree, fault, "test", [mirror_of(fault.module)], 3 * seconds)
+    """Run the folder of tests that mirrors the module's, and the tests elsewhere that import the module."""
+    mirror, root = mirror_of(fault.module), Path("tests", *Path(fault.module).parts[1:2])
+    files = [str(file.relative_to(tree)) for file in sorted((tree / root).rglob("test_*.py"))]
+    others = [file for file in files if not file.startswith(mirror) and _imports(tree / file, fault.package)]
+    return _tests(tree, fault, "test", [mirror, *others], 3 * seconds)
 
 
 def mirror_of(module: str) -> str:
