@@ -11,9 +11,10 @@ from weir.testing.simulator.dataflows import Scene, scene_from_text
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.process import FaultKind, ProcessFault
 
-STEPS = 45
-"""An attempt has about 32 steps, and the close of a run more."""
+STEPS = (45, 45, 90)
+"""An attempt has about 32 steps; the close of a run has more, and what follows a commit of state."""
 
+BEFORE = ((), (), (), (Verb.CLEAR,), (Verb.CHANGE, Verb.CLEAR), (Verb.DAMAGE, Verb.CLEAR))
 MEANWHILE = (
     (Verb.CLEAR, Verb.STEP, Verb.STEP),
     (Verb.CHANGE, Verb.CLEAR, Verb.STEP, Verb.STEP),
@@ -52,6 +53,7 @@ def race(seed: int, stateful: float = 0.25) -> tuple[Scene, tuple[Event, ...]]:
     events = [_event(random, Verb.STEP) for _ in range(random.randrange(7))]
     for _ in range(random.choice([0, 1, 1, 2]) if scene.keeps_state else 0):
         events += [Event(Verb.RUN), *(_event(random, Verb.STEP) for _ in range(random.randrange(8)))]
+    events += [_event(random, verb) for verb in random.choice(BEFORE)]
     events.append(_struck(random, keeps_state=scene.keeps_state))
     others = MEANWHILE + (2 * OF_STATE if scene.keeps_state else ())
     for _ in range(random.choice([1, 1, 2])):
@@ -81,7 +83,9 @@ def _keep(random: Random) -> str:
 def _struck(random: Random, *, keeps_state: bool) -> Event:
     verbs = [Verb.STEP] * 4 + [Verb.COLLECT] + ([Verb.SAVEPOINT, Verb.GO_BACK, Verb.COLLECT] if keeps_state else [])
     kind = random.choice([FaultKind.SUSPEND] * 4 + [FaultKind.KILL, FaultKind.REFUSE])
-    return replace(_event(random, random.choice(verbs)), fault=ProcessFault(kind, random.randint(1, STEPS)))
+    return replace(
+        _event(random, random.choice(verbs)), fault=ProcessFault(kind, random.randint(1, random.choice(STEPS)))
+    )
 
 
 def _event(random: Random, verb: Verb) -> Event:
