@@ -115,5 +115,6 @@ def test_a_file_that_has_grown_is_missing(more):
     *_, content = written("zstd")
     probed, verified = damage("zstd", content + more)
     for loss in (probed, *verified):
+        assert isinstance(loss, Loss)
         assert loss.fault is Fault.MISSING
     assert len(verified) == 1
