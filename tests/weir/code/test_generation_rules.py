@@ -127,3 +127,32 @@ def test_a_try_of_which_it_is_not_known_who_was_cleared_goes_on_with_its_code_an
 
 def test_the_note_names_the_command_where_a_clear_runs_the_code_as_it_was():
     assert "--code newest" in choose(task(repeated=OLD), NEW, Cause.OWN_FAILURE, RepairCode.AS_IT_WAS).note
+
+
+VERSIONS = st.sampled_from(["old", "new", "newer"])
+
+
+@st.composite
+def tasks(draw):
+    """A task with some generations; the newest that has committed and that of the last try are among them."""
+    codes = draw(st.lists(VERSIONS, max_size=3))
+    known = [Generation(number, Code(each, f"archive of {each}")) for number, each in enumerate(codes, 1)]
+    current, repeated = (draw(st.sampled_from([None, *known])) for _ in range(2))
+    done = draw(st.integers(0, 3)) if current is not None else 0
+    opened = known[-1] if known else None
+    return TaskCode(opened=opened, current=current, inherited=OLD_CODE, done=done, subtasks=3, repeated=repeated)
+
+
+@given(tasks(), VERSIONS, st.sampled_from(Cause), st.sampled_from(RepairCode))
+def test_what_nobody_wants_newer_goes_on_with_the_newest_that_has_committed_or_its_own(drawn, version, cause, repair):
+    deployed = Code(version, f"archive of {version}")
+    found = choose(drawn, deployed, cause, repair).generation
+    is_persons = cause is Cause.BY_PERSON and (repair is RepairCode.NEWEST or not drawn.done)
+    if is_persons or (cause is Cause.OWN_FAILURE and not drawn.done):
+        last = 0 if drawn.opened is None else drawn.opened.number
+        assert found.code.version == version
+        assert found.number >= last
+        assert (found == drawn.opened) is (drawn.opened is not None and drawn.opened.code.version == version)
+        return
+    goes_on_with = [each for each in (drawn.current, drawn.repeated) if each is not None]
+    assert found == max(goes_on_with, key=lambda each: each.number, default=drawn.opened or Generation(1, OLD_CODE))

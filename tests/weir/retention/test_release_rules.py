@@ -11,7 +11,7 @@ from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, release_decisions
+from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, kept_by_policy, release_decisions
 from weir.testing.simulator.dataflows import random_scene
 from weir.topology.regions import Topology
 
@@ -407,3 +407,16 @@ def test_what_a_person_has_restarted_in_a_dagrun_that_was_made_anew_has_not_been
     assert released(run.life())
     run.regions = {}
     assert not released(run.life())
+
+
+@given(st.sampled_from(KEEPS), st.integers(0, 4), st.integers(0, 200))
+def test_a_policy_keeps_for_so_many_later_runs_or_so_long(keep, closed_after, hours):
+    policy = RetentionPolicy.from_text(keep)
+    is_kept = kept_by_policy(policy, NOW - hours * HOUR, closed_after, NOW) is not None
+    number, _, unit = keep.partition(" ")
+    if unit.startswith("run"):
+        assert is_kept is (closed_after < int(number))
+    elif unit:
+        assert is_kept is (hours < int(number) * {"hour": 1, "hours": 1, "days": 24}[unit])
+    else:
+        assert not is_kept

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from weir.errors import Internal, Misconfigured
 from weir.formats.checkpoint import SnapshotKind
 from weir.state.registry import SharedFiles
-from weir.state.retention_rules import Snapshot, add, subsume
+from weir.state.retention_rules import CompletedSnapshot, Snapshot, add, subsume, subsumed
 
 KINDS = {"cp": SnapshotKind.CHECKPOINT, "sp": SnapshotKind.SAVEPOINT, "stop": SnapshotKind.STOP}
 
@@ -77,10 +77,10 @@ def test_the_newest_and_the_newest_checkpoint_always_stay(kinds, retained):
     for number, kind in enumerate(kinds):
         completed = Snapshot(number, kind)
         before = held
-        subsumed = add(before, completed, retained)
-        held = subsumed.left
+        found = add(before, completed, retained)
+        held = found.left
         assert held[-1] == completed
-        assert sorted((*held, *subsumed.removed), key=lambda each: each.id) == [*before, completed]
+        assert sorted((*held, *found.removed), key=lambda each: each.id) == [*before, completed]
         assert len(held) <= max(retained, 2)
         assert len(held) == min(len(before) + 1, retained) or len(held) == 2
         own = [each for each in (*before, completed) if each.kind is SnapshotKind.CHECKPOINT]
@@ -98,10 +98,23 @@ def test_no_file_of_a_checkpoint_that_is_left_is_ever_named_for_deletion(complet
             manifests[number] = {key for key in last if key[0] in kept} | {f"{key}{number}" for key in kept}
             for key in manifests[number]:
                 files.register(key, key, number)
-        subsumed = add(held, Snapshot(number, kind), 2)
-        held = subsumed.left
-        if subsumed.lowest_sharing is not None:
-            deleted |= files.unregister_unused(subsumed.lowest_sharing).files.keys()
+        found = add(held, Snapshot(number, kind), 2)
+        held = found.left
+        if found.lowest_sharing is not None:
+            deleted |= files.unregister_unused(found.lowest_sharing).files.keys()
         used = {key for each in held for key in manifests.get(each.id, ())}
         assert not used & deleted
         assert used <= files.files.keys()
+
+
+@given(st.lists(st.tuples(st.sampled_from("1234"), st.booleans()), max_size=10), st.integers(1, 4))
+def test_of_the_newest_epochs_the_newest_whole_checkpoint_stays_and_no_more(completed, retained):
+    listed = [
+        CompletedSnapshot(number, SnapshotKind.CHECKPOINT, epoch, is_whole=is_whole)
+        for number, (epoch, is_whole) in enumerate(completed, 1)
+    ]
+    gone = subsumed(listed, retained)
+    newest = {each.epoch: each.number for each in listed if each.is_whole}
+    wanted = {newest[epoch] for epoch in sorted(newest)[-retained:]}
+    assert wanted == {each.number for each in listed if each.is_whole and each.number not in gone}
+    assert gone.keys().isdisjoint(wanted)

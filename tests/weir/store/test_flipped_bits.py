@@ -107,3 +107,14 @@ def test_a_file_cut_anywhere_is_missing(data):
         assert loss.fault is Fault.MISSING
         assert loss.detail == f"{PART}: expected {len(content)} bytes, found {length}"
     assert len(verified) == 1
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.binary(min_size=1, max_size=20))
+def test_a_file_that_has_grown_is_missing(more):
+    *_, content = written("zstd")
+    probed, verified = damage("zstd", content + more)
+    for loss in (probed, *verified):
+        assert isinstance(loss, Loss)
+        assert loss.fault is Fault.MISSING
+    assert len(verified) == 1

@@ -42,6 +42,10 @@ from weir.testing.simulator.invariants.restores import (
     no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
 )
+from weir.testing.simulator.invariants.reuse import (
+    a_closed_run_has_read_what_is_current,
+    an_adopted_result_is_valid_and_wanted,
+)
 from weir.testing.simulator.invariants.snapshots import (
     a_checkpoint_is_what_is_current,
     a_retained_checkpoint_can_be_read_whole,
@@ -231,6 +235,8 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     only_finished_and_valid_inputs_are_read,
     what_is_called_lost_was_harmed,
     a_valid_result_is_what_its_inputs_give,
+    an_adopted_result_is_valid_and_wanted,
+    a_closed_run_has_read_what_is_current,
     a_stage_has_one_code,
     a_run_that_counts_as_closed_has_one_code,
     no_older_code_commits_after_newer,

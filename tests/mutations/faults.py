@@ -1,0 +1,504 @@
+"""Faults that a careful programmer could make, each of them in one shipped module.
+
+A forgotten condition, a comparison the wrong way, two steps swapped, a check that is missing in a transaction. Defects
+that once were there are among them: `of` says which. None of them makes the code raise where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.fault import Fault
+
+ATTEMPTS: Final = "include/weir/attempts/"
+RECOVERY: Final = "include/weir/recovery/"
+LEDGER: Final = "include/weir/ledger/"
+RETENTION: Final = "include/weir/retention/"
+STATE: Final = "include/weir/state/"
+SNAPSHOTS: Final = "include/weir/snapshots/"
+STORE: Final = "include/weir/store/"
+PLUGIN: Final = "plugins/weir_airflow/"
+
+
+def _fault(name: str, module: str, old: str, new: str, breaks: str, of: str = "") -> Fault:
+    return Fault(name=name, module=f"{module}.py", edits=((old, new),), breaks=breaks, of=of)
+
+
+COORDINATOR: Final = (
+    _fault(
+        "a-fenced-attempt-commits",
+        "include/weir/coordination/registered",
+        "if newest.id != attempt or newest.state != AttemptState.RUNNING.value:",
+        "if newest.state != AttemptState.RUNNING.value:",
+        "A commit asks whether an attempt of its region is running, and not whether it is itself.",
+    ),
+    _fault(
+        "a-commit-ignores-quarantine",
+        f"{ATTEMPTS}commit_check",
+        "if is_other or current.state is PartitionState.QUARANTINED:",
+        "if is_other:",
+        "A commit whose input was quarantined meanwhile is accepted.",
+    ),
+    _fault(
+        "a-commit-forgets-what-it-read",
+        f"{ATTEMPTS}commit_check",
+        "is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)",
+        "is_other = must_be_same and current.attempt != read.attempt",
+        "A commit compares no digest of an input with the one that was read.",
+    ),
+    _fault(
+        "a-damaged-result-condemns-its-attempt",
+        f"{ATTEMPTS}commit_check",
+        'return _DAMAGED if (read.attempt, read.stage, read.subtask, read.layout) in damaged else ""',
+        'return _DAMAGED if read.attempt in {attempt for attempt, *_ in damaged} else ""',
+        "Readers of the whole results of an attempt get Conflict, as another of its results was damaged.",
+        of="e11b",
+    ),
+    _fault(
+        "an-older-generation-commits",
+        f"{ATTEMPTS}commit_check",
+        "if newest > begun.attempt.generation:",
+        "if newest > begun.attempt.generation + 1:",
+        "A subtask commits with older code after another one has committed with newer.",
+    ),
+    _fault(
+        "leases-after-the-transaction",
+        f"{ATTEMPTS}gathering",
+        """\
+        take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
+        return Gathered(present, probed.manifests)
+""",
+        """\
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
+    return Gathered(present, probed.manifests)
+""",
+        "Inputs are found present in one transaction, and leased in the next.",
+    ),
+    _fault(
+        "probed-inputs-are-not-compared",
+        f"{ATTEMPTS}gathering",
+        "    if _identities(before, inputs.to_probe) != _identities(now, inputs.to_probe):\n        return True\n",
+        "",
+        "A result that was replaced while the store was probed is leased, and the old manifest is read.",
+    ),
+    _fault(
+        "a-stale-result-is-adopted",
+        f"{ATTEMPTS}begin",
+        "return state.results[partition].state is PartitionState.FINISHED and state.is_valid_alone(partition)",
+        "return state.results[partition].state is PartitionState.FINISHED",
+        "A try adopts a commit of an earlier one whose inputs have changed since.",
+    ),
+    _fault(
+        "a-result-from-before-a-clear-is-adopted",
+        f"{ATTEMPTS}begin",
+        "if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:",
+        "if committed is None or present.id != registered.attempt.id:",
+        "A retry after a person's clear adopts the result that the person wanted recomputed.",
+    ),
+    _fault(
+        "an-equal-try-is-a-new-one",
+        f"{ATTEMPTS}registration",
+        "if newest is None or newest.try_number < request.try_number:",
+        "if newest is None or newest.try_number <= request.try_number:",
+        "A process whose try is registered already registers it once more, beside the first.",
+    ),
+    _fault(
+        "a-pointer-names-what-was-replaced",
+        f"{ATTEMPTS}close",
+        "        _require_present(state, reads)\n",
+        "",
+        "The closing task publishes files of a result that was replaced, lost or released since it was probed.",
+    ),
+    _fault(
+        "a-clear-resets-no-budget",
+        f"{ATTEMPTS}failure",
+        "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            count = 0\n",
+        "",
+        "A person's clear does not reset the budgets of backtracks and conflicts.",
+    ),
+    _fault(
+        "damage-found-at-a-commit-is-not-recorded",
+        f"{ATTEMPTS}failure",
+        "            record_losses(session, error.damaged, services.now())\n",
+        "            pass\n",
+        "A result that a commit found damaged stays finished: it is read, and refused, again and again.",
+        of="e11b",
+    ),
+    _fault(
+        "a-commit-does-not-reopen-its-run",
+        f"{ATTEMPTS}commit",
+        "    note_whether_closed(session, services, begun.run, begun.topology)\n    return owed\n",
+        "    return owed\n",
+        "A closed run stays closed when a commit makes results of it stale.",
+    ),
+)
+
+RECOVERING: Final = (
+    _fault(
+        "an-ending-try-settles-its-clear",
+        f"{RECOVERY}pending_clears",
+        "    if _is_ending(session, row, answer):\n        return ClearOutcome.ENDING\n",
+        "",
+        "A clear counts as delivered while Airflow still calls the committed try running.",
+    ),
+    _fault(
+        "siblings-under-repair-are-not-cleared",
+        f"{RECOVERY}consequences",
+        "before.region(before.producer(other.partition)).is_unended",
+        "before.region(before.producer(other.partition)).is_running",
+        "A subtask of older code that was cleared, and whose try failed before it was registered, is never cleared.",
+        of="4fa5f77",
+    ),
+    _fault(
+        "later-epochs-stay-closed",
+        f"{RECOVERY}consequences",
+        "        session.get_one(RunRow, other).closed_at = None\n",
+        "",
+        "A later epoch stays closed when its input from this one has changed.",
+    ),
+    _fault(
+        "published-damage-is-not-published-again",
+        f"{RECOVERY}consequences",
+        "if old is not None and old.state in _NOT_PUBLISHED and old.attempt == read.attempt:",
+        "if old is not None and old.state in _NOT_PUBLISHED and old.attempt != read.attempt:",
+        "Published files that were lost, and came out equal, are not published again.",
+    ),
+    _fault(
+        "an-awaited-loss-is-not-joined",
+        f"{RECOVERY}rules/backtrack",
+        "loss = self._loss(partition, reader) or (None if is_probed else self._awaited_loss(partition, producer))",
+        "loss = self._loss(partition, reader)",
+        "A plan leaves out the running producer of an input that its reporter waits for.",
+        of="b0ebf5a",
+    ),
+    _fault(
+        "a-running-producer-is-a-loss",
+        f"{RECOVERY}inputs",
+        """\
+        elif waits_for:
+            awaited[partition] = waits_for
+        elif loss is not None:
+            losses[partition] = loss
+""",
+        """\
+        elif loss is not None:
+            losses[partition] = loss
+        elif waits_for:
+            awaited[partition] = waits_for
+""",
+        "An input whose producer is running is reported lost, not awaited.",
+    ),
+    _fault(
+        "an-outdated-answer-voids-a-try",
+        f"{RECOVERY}awaiting",
+        "if is_newer or not run_state(session, run).region(local).is_running:",
+        "if not run_state(session, run).region(local).is_running:",
+        "An answer of Airflow from before a new try fails that try.",
+    ),
+    _fault(
+        "a-deleted-predecessor-is-awaited",
+        f"{ATTEMPTS}registration",
+        "give_up_deleted_predecessors(services, request, lambda: _new_run(request, services.store_id()), clearer)",
+        "services.store_id()",
+        "An epoch whose DagRun was deleted before it began is awaited for ever by the next.",
+        of="e9",
+    ),
+)
+
+LEDGERS: Final = (
+    _fault(
+        "a-clear-never-sent-explains-a-try",
+        f"{LEDGER}attempts",
+        "            PendingClearRow.sends > 0,\n",
+        "",
+        "A person's clear that came before Weir's own counts as Weir's.",
+        of="0da6d11",
+    ),
+    _fault(
+        "a-failed-begin-is-forgotten",
+        f"{LEDGER}attempts",
+        "PendingClearRow.expected_try >= max(newest.try_number, failed_for_good(session, newest)),",
+        "PendingClearRow.expected_try >= newest.try_number,",
+        "A person's clear of a task whose begin had failed for good counts as Weir's.",
+        of="ee3e371",
+    ),
+    _fault(
+        "a-delivered-clear-stands-for-a-new-one",
+        f"{LEDGER}clears",
+        "        PendingClearRow.expected_try == expected_try,\n        PendingClearRow.settled_at.is_(None),\n",
+        "        PendingClearRow.expected_try == expected_try,\n",
+        "A clear is not recorded where one of the same try was settled before.",
+    ),
+    _fault(
+        "an-expired-lease-is-held",
+        f"{LEDGER}leases",
+        '    LeaseRow.holder == bindparam("of"), LeaseRow.expires_at > bindparam("at")\n',
+        '    LeaseRow.holder == bindparam("of")\n',
+        "A process that was suspended for hours renews leases on results that were released meanwhile.",
+    ),
+    _fault(
+        "a-failed-checkpoint-is-completed",
+        f"{LEDGER}checkpoints",
+        "if row is None or row.status == CheckpointStatus.FAILED.value:\n        raise Conflict(",
+        "if row is None:\n        raise Conflict(",
+        "A checkpoint that another upkeep has abandoned is completed, though its files are deleted.",
+        of="e4b",
+    ),
+    _fault(
+        "a-pending-checkpoint-needs-nothing",
+        f"{LEDGER}checkpoints",
+        "return is_checkpoint & (is_retained() | (CheckpointRow.status == CheckpointStatus.PENDING.value))",
+        "return is_checkpoint & is_retained()",
+        "Results that a checkpoint names are released while it is being completed.",
+        of="e4b",
+    ),
+    _fault(
+        "a-dataflow-is-not-locked",
+        f"{LEDGER}ledger",
+        "        if dataflow is not None and self._is_server:\n            lock_dataflow(session, dataflow)\n",
+        "",
+        "On PostgreSQL two transactions of one dataflow overlap.",
+    ),
+)
+
+RETAINING: Final = (
+    _fault(
+        "released-under-a-running-consumer",
+        f"{RETENTION}release_rules",
+        "            not known.is_running\n            and known.newest_state in _FINISHED",
+        "            known.newest_state in _FINISHED",
+        "A result is released although a consumer of it is to run again.",
+    ),
+    _fault(
+        "released-by-another-attempt",
+        f"{RETENTION}release_rules",
+        "return (stored.partition, stored.attempt) in self._made_from[consumer]",
+        "return stored.partition in {partition for partition, _ in self._made_from[consumer]}",
+        "A result is released once its consumers have read an earlier result of the same partition.",
+    ),
+    _fault(
+        "released-before-the-next-epoch",
+        f"{RETENTION}release_rules",
+        "needed = self._run.needed_later.get(stored.partition.stage)",
+        "needed = None if self._over else self._run.needed_later.get(stored.partition.stage)",
+        "A result that the next epoch reads is released when its own run is over.",
+    ),
+    _fault(
+        "one-run-too-few-is-kept",
+        f"{RETENTION}release_rules",
+        "if keep.until is RetainUntil.RUNS and closed_after < keep.runs:",
+        "if keep.until is RetainUntil.RUNS and closed_after < keep.runs - 1:",
+        "The policy `2 runs` keeps one.",
+    ),
+    _fault(
+        "a-close-by-the-workers-clocks",
+        f"{RETENTION}release_queries",
+        """\
+    newest = session.scalar(_NEWEST_CURRENT, {"run": row.id})
+    return newest is None or newest <= row.closed_result
+""",
+        """\
+    made = select(func.max(ResultRow.state_at)).where(_OF_RUN, ResultRow.is_current)
+    newest = session.scalar(made, {"run": row.id})
+    closed = select(func.max(AttemptRow.ended_at)).where(AttemptRow.run == row.id, AttemptRow.region == "weir_close")
+    return newest is None or newest <= session.scalar(closed)
+""",
+        "Whether the closing task has read the newest results is told by the clocks of two workers.",
+        of="e6",
+    ),
+    _fault(
+        "files-before-their-checkpoint",
+        f"{RETENTION}checkpoints",
+        "    deleted = [path for path in unused if is_below_dataflow(path, dataflow) and path not in in_use]\n",
+        "    deleted = [path for path in unused if is_below_dataflow(path, dataflow)]\n",
+        "Upkeep deletes the files of a subsumed checkpoint that a result or a reader still uses.",
+    ),
+    _fault(
+        "a-pending-checkpoint-is-abandoned-at-once",
+        f"{RETENTION}checkpoints",
+        "return row.triggered_at + LEASE > now or _is_closing(session, row.run)",
+        "return _is_closing(session, row.run)",
+        "Upkeep abandons the checkpoint that another upkeep is completing.",
+        of="e4b",
+    ),
+    _fault(
+        "released-state-is-deleted",
+        f"{RETENTION}release",
+        "        pending = [each for each in pending if each.folder not in in_use]\n",
+        "",
+        "The files of a released state are deleted although later epochs name them.",
+    ),
+    _fault(
+        "a-sweep-of-running-attempts",
+        f"{RETENTION}orphan_rules",
+        "    if attempt is not None and attempt.is_running:\n",
+        "    if attempt is not None and attempt.is_running and folder.place is not Place.COPY:\n",
+        "A sweep deletes the copy that a running attempt writes.",
+    ),
+    _fault(
+        "an-ended-attempt-is-garbage-at-once",
+        f"{RETENTION}sweep_run",
+        "        if decision.since is not None and decision.since > before:\n            return False\n",
+        "",
+        "What an attempt left is deleted by the age of its files alone, though it ended just now.",
+    ),
+)
+
+STATES: Final = (
+    _fault(
+        "one-checkpoint-too-few-is-retained",
+        f"{STATE}retention_rules",
+        "removed = tuple(_removable(snapshots))[: max(0, excess)]",
+        "removed = tuple(_removable(snapshots))[: max(0, excess + 1)]",
+        "A checkpoint more is subsumed than are too many.",
+    ),
+    _fault(
+        "a-damaged-checkpoint-subsumes-a-whole-one",
+        f"{STATE}retention_rules",
+        "whole = [each for each in completed if each.is_whole]",
+        "whole = list(completed)",
+        "A checkpoint with damaged files pushes out one that is whole.",
+        of="e4b",
+    ),
+    _fault(
+        "unused-by-its-maker",
+        f"{STATE}registry",
+        "if entry.last_used < lowest_retained}",
+        "if entry.created < lowest_retained}",
+        "A file counts as unused when the checkpoint that wrote it is gone.",
+    ),
+    _fault(
+        "checkpoints-in-any-order",
+        f"{STATE}checkpoint",
+        "        _require_order(session, run)\n",
+        "",
+        "A checkpoint is completed although the run of the epoch before was opened again.",
+    ),
+    _fault(
+        "a-compaction-of-released-state",
+        f"{STATE}compaction",
+        "if not part.used <= set(session.scalars(query.where(ResultRow.attempt.in_(part.used)))):",
+        "if not part.used & set(session.scalars(query.where(ResultRow.attempt.in_(part.used)))):",
+        "A compaction takes over files of a state that was released meanwhile.",
+    ),
+    _fault(
+        "compacted-files-are-not-in-use",
+        f"{STATE}files_in_use",
+        "        compacted = [path for user in users for path in _compacted(session, user)]\n",
+        "        compacted = list[str]()\n",
+        "Files of a compaction count as unused until a checkpoint names them.",
+    ),
+    _fault(
+        "a-merge-forgets-deletions",
+        f"{STATE}compaction_rules",
+        "return Merge(files, slice_.key_groups, files[-1].epoch, first == 0)",
+        "return Merge(files, slice_.key_groups, files[-1].epoch, first <= 1)",
+        "A merge that leaves out the oldest run drops deletions, and its rows come back.",
+    ),
+    _fault(
+        "an-ambiguous-restore-is-undone",
+        f"{SNAPSHOTS}restore",
+        "            return session.get(AttemptRow, partitions[0].manifest.attempt) is not None\n",
+        "            return False\n",
+        "A restore whose commit got no answer deletes the files that it has committed.",
+        of="e10",
+    ),
+    _fault(
+        "a-savepoint-without-leases",
+        f"{SNAPSHOTS}savepoint",
+        "        take_leases(session, named, savepoint.attempt, now)\n",
+        "",
+        "Files are deleted while a savepoint of them is copied.",
+        of="592fe7f",
+    ),
+)
+
+STORES: Final = (
+    _fault(
+        "an-unmounted-store-has-lost-all",
+        f"{STORE}probe",
+        "        again = ask_all([questions[number] for number in doubtful])\n        store.check_marker(store_id)\n",
+        "        again = ask_all([questions[number] for number in doubtful])\n",
+        "A store that is unmounted while it is probed counts as one that has lost its files.",
+    ),
+    _fault(
+        "two-creators-win",
+        f"{STORE}local",
+        "            _link(temporary, target)\n",
+        '            if target.exists():\n                raise FileExistsError(errno.EEXIST, "exists", str(target))\n'
+        "            temporary.replace(target)\n",
+        "Of two processes that create one file both win.",
+    ),
+    _fault(
+        "a-longer-file-is-whole",
+        f"{STORE}probe",
+        "segment.length + segment.is_tail)",
+        "segment.length)",
+        "Bytes behind the recorded end of a file are not noticed.",
+    ),
+    _fault(
+        "no-answer-is-not-found",
+        f"{STORE}store",
+        "        except FileNotFoundError as error:\n            raise NotFound(",
+        "        except (FileNotFoundError, TimeoutError) as error:\n            raise NotFound(",
+        "A store that does not answer in time is taken for one without the file.",
+    ),
+)
+
+CODES: Final = (
+    _fault(
+        "a-retry-runs-what-is-deployed",
+        "include/weir/code/generation_rules",
+        "        Cause.OWN_FAILURE: task.done == 0,\n",
+        "        Cause.OWN_FAILURE: task.done < task.subtasks,\n",
+        "A failed function is retried with newer code although its siblings have results.",
+    ),
+    _fault(
+        "a-repeated-try-goes-back",
+        "include/weir/code/generation_rules",
+        "return max(known, key=lambda each: each.number)",
+        "return known[0]",
+        "A retry runs its own code although a sibling has committed with newer code.",
+    ),
+    _fault(
+        "results-of-two-codes-are-valid",
+        "include/weir/execution/run_state",
+        "self._valid[partition] = self._is_made_of_valid(partition) and not self._siblings_behind(partition)",
+        "self._valid[partition] = self._is_made_of_valid(partition)",
+        "Results of a stage count as valid although no one code has made them.",
+    ),
+    _fault(
+        "a-changed-input-keeps-its-readers-valid",
+        "include/weir/execution/run_state",
+        "return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)",
+        "return current is not None and current.digest == read.digest",
+        "A result counts as valid although an input of its input has changed.",
+    ),
+)
+
+PLUGINS: Final = (
+    _fault(
+        "a-newer-try-is-cleared",
+        f"{PLUGIN}api/compare_and_clear",
+        "has_expected_try = item.expected_try is None or item.expected_try == found.try_number",
+        "has_expected_try = item.expected_try is None or item.expected_try <= found.try_number",
+        "The endpoint clears a newer try than the one that is expected.",
+    ),
+    _fault(
+        "a-cleared-run-is-queued",
+        f"{PLUGIN}api/compare_and_clear",
+        "clear_task_instances(finished, session, dag_run_state=DagRunState.RUNNING)",
+        "clear_task_instances(finished, session, dag_run_state=DagRunState.QUEUED)",
+        "A finished run of which something is cleared waits behind those that wait for it.",
+    ),
+    _fault(
+        "waiting-runs-take-the-place",
+        f"{PLUGIN}api/compare_and_clear",
+        "        running = running.where(DagRun.logical_date < dag_run.logical_date)\n",
+        "        running = running.where(DagRun.logical_date != dag_run.logical_date)\n",
+        "A run that later ones wait for is not started, since these count against max_active_runs.",
+    ),
+)
+
+FAULTS: Final = (*COORDINATOR, *RECOVERING, *LEDGERS, *RETAINING, *STATES, *STORES, *CODES, *PLUGINS)
