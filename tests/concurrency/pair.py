@@ -35,8 +35,9 @@ class Actor:
         self.pipe.send(value)
 
     def stop(self):
-        self.pipe.send(None)
-        self._process.join()
+        self.pipe.close()
+        self._process.join(30)
+        self._process.kill()
 
 
 @dataclass(frozen=True, kw_only=True)

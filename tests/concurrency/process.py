@@ -7,21 +7,20 @@ only reads has one, before its first statement: from then on it sees a snapshot,
 
 import random
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import QueuePool
 from tests import store_guard
 from tests.concurrency.writers import watch_rows
+from tests.postgres_ledgers import ledger_that_stays_connected
 
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest
 from weir.errors import WeirError
-from weir.ledger.database import postgres
 from weir.ledger.database.reading import is_reading
 from weir.ledger.ledger import Ledger
 from weir.snapshots.restore import RestoreRequest, restore
@@ -225,7 +224,7 @@ class Performer:
         with self.points.operation():
             try:
                 COMMANDS[asked.kind](services, airflow, asked)
-            except Exception as error:  # the tests tell whether it was to be expected
+            except Exception as error:  # noqa: BLE001 - the tests tell whether it was to be expected
                 return self._ended("raised", error)
         return self._ended("done")
 
@@ -248,7 +247,7 @@ class Performer:
         except WeirError as error:
             decision = answer_failure(ports, request.dataflow.name, request, error, request.restart)
             return self._ended("raised", error, decision=(decision.action, decision.delay_seconds))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - likewise
             return self._ended("raised", error)
         return self._ended("done")
 
@@ -269,20 +268,21 @@ COMMANDS = {
 
 def ledger_of_case(url, database):
     """A ledger whose database is that which `database()` names; it keeps its connections until it is closed."""
-    postgres.NullPool = QueuePool
-    ledger = Ledger.open_as_it_is(url)
-    event.listen(ledger._engine, "do_connect", lambda *each: each[-1].update(dbname=database()))
+    ledger = ledger_that_stays_connected(url)
+    dialect = ledger._engine.pool._dialect  # that which connects; the one of the engine is shared
+    event.listen(dialect, "do_connect", lambda *each: each[-1].update(dbname=database()))
     ledger.close()
     return ledger
 
 
 def main(pipe, url, role):
-    """Perform what comes through the pipe until nothing comes any more."""
+    """Perform what comes through the pipe until that is closed."""
     points = Points(pipe)
     performer = Performer(pipe, points, None, role)
     performer.ledger = ledger_of_case(url, lambda: performer.place.database)
     points.watch(performer.ledger._engine)
     watch_rows(performer.ledger, Session, performer.strange_rows)
-    with store_guard.watched():
-        while (asked := pipe.recv()) is not None:
+    with store_guard.watched(), suppress(EOFError, BrokenPipeError):
+        while True:
+            asked = pipe.recv()
             pipe.send(("ended", performer.perform(*asked)))

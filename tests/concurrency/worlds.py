@@ -20,8 +20,12 @@ def run_of(day):
 
 
 def flow(name="ladder"):
-    """Each day's flights change the history of the aircraft, and are counted. Nothing is kept longer than it has to be."""
-    states = (keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=2), list_state("offsets"))
+    """Flights change the history of the aircraft, and are counted. Nothing is kept longer than it has to be."""
+    states = (
+        keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=2),
+        keyed_state("whole", key="k", schema="k BIGINT, n BIGINT", full=True),  # no later epoch names its files
+        list_state("offsets"),
+    )
     return Dataflow(
         name,
         [
@@ -106,9 +110,7 @@ class Template:
         return world
 
     def place(self, world):
-        return Place(
-            database=self.current, store=world.store.url, time=world.airflow.time, content=dict(world.content)
-        )
+        return Place(database=self.current, store=world.store.url, time=world.airflow.time, content=dict(world.content))
 
     def end(self):
         self.ledger.close()

@@ -2,7 +2,6 @@
 
 from sqlalchemy import event, inspect
 
-from weir.ledger.database.reading import is_reading
 from weir.ledger.database.tables import DataflowRow
 
 
@@ -18,7 +17,7 @@ def dataflow_of_row(row):
 
 
 def watch_rows(ledger, session_class, found):
-    """Append to `found` each kind of row that a writing transaction reads or writes of another dataflow than its own."""
+    """Append to `found` each kind of row that a writing transaction reads or writes of another dataflow."""
     begun = ledger._begun
 
     def noting(dataflow):

@@ -5,7 +5,7 @@ query may group by.
 """
 
 import pytest
-from sqlalchemy import func, select
+from tests.postgres_ledgers import fill
 from tests.weir.checking import NOT_NULL, UNIQUE, gated, violate
 from tests.weir.command_line import invoked, use
 from tests.weir.restoring import aircraft, keep_savepoints, run_days, spoil
@@ -13,26 +13,11 @@ from tests.weir.restoring import restore as restored
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import expectations, keyed_state
-from weir.ledger.database.tables import Table
 from weir.ledger.ledger import Ledger
 from weir.upkeep import release_everywhere
 
 RUN = "ladder@20130101T000000Z"
 GATED = "gated@20130103T000000Z"
-
-
-def copy_rows(source, url):
-    """Copy all rows of a ledger to an empty one on PostgreSQL."""
-    target = Ledger.open(url)
-    with source.transaction() as session, target._engine.begin() as connection:
-        for table in Table.metadata.sorted_tables:
-            rows = [dict(row) for row in session.execute(select(table)).mappings()]
-            if rows:
-                connection.execute(table.insert(), rows)
-            if rows and "id" in table.c and table.c.id.autoincrement is True:
-                sequence = func.setval(func.pg_get_serial_sequence(table.name, "id"), max(row["id"] for row in rows))
-                connection.execute(select(sequence))
-    return target
 
 
 def edited_and_lost(world):
@@ -123,13 +108,13 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("fill", WORLDS, ids=lambda fill: fill.__name__)
-def test_commands_answer_the_same_from_the_same_rows(fill, new_postgres_url, monkeypatch, tmp_path):
-    flow, commands = WORLDS[fill]
+@pytest.mark.parametrize("lived", WORLDS, ids=lambda lived: lived.__name__)
+def test_commands_answer_the_same_from_the_same_rows(lived, new_postgres_url, monkeypatch, tmp_path):
+    flow, commands = WORLDS[lived]
     world = World(tmp_path, flow)
-    fill(world)
+    lived(world)
     url = new_postgres_url()
-    copy_rows(world.ledger, url)
+    fill(Ledger.open(url), world.ledger)
     use(monkeypatch, tmp_path)
     differing = {}
     for words in commands:
