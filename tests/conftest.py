@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -18,6 +18,7 @@ from xml.etree import ElementTree as ET
 import psutil
 import pytest
 from tests import schedule, spark_classes, store_guard
+from tests.postgres_ledgers import ledger_that_stays_connected
 from tests.progress import Progress
 
 from weir.java import find_java
@@ -295,7 +296,6 @@ def new_postgres_url(postgres):
 
 @pytest.fixture
 def empty_postgres_ledger(new_postgres_url):
-    """Open a new ledger on PostgreSQL, as often as it is called."""
-    from weir.ledger.ledger import Ledger
-
-    return lambda: Ledger.open(new_postgres_url())
+    """Open a new ledger on PostgreSQL, as often as it is called; it keeps its connections until the test ends."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(ledger_that_stays_connected(new_postgres_url())))

@@ -1,9 +1,10 @@
 """Fixtures of a world with the small dataflow."""
 
 import pytest
+from tests.postgres_ledgers import fill
 from tests.weir.small_dataflow import World, ladder
 
-from weir.testing.fakes.ledgers import fast_folder
+from weir.testing.fakes.ledgers import copied_ledger, fast_folder
 
 
 @pytest.fixture
@@ -23,3 +24,12 @@ def database():
 def world(request, tmp_path, database):
     on_postgresql = request.getfixturevalue("empty_postgres_ledger") if database == "postgresql" else None
     return World(tmp_path, ladder(), on_postgresql)
+
+
+@pytest.fixture
+def copied(request, database):
+    """Opens the ledger of a saved world that goes on: on PostgreSQL it has the same rows."""
+    if database == "sqlite":
+        return copied_ledger
+    empty_ledger = request.getfixturevalue("empty_postgres_ledger")
+    return lambda path: fill(empty_ledger(), copied_ledger(path))

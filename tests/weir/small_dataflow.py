@@ -92,10 +92,10 @@ class Saved:
         self._airflow = copy.deepcopy({name: getattr(world.airflow, name) for name in self.STATE})
         shutil.copytree(world.folder, folder)
 
-    def go_on(self, folder):
-        """A world of its own, in a new folder."""
+    def go_on(self, folder, copied=copied_ledger):
+        """A world of its own, in a new folder; `copied` opens its ledger."""
         shutil.copytree(self._folder, folder, dirs_exist_ok=True)
-        world = World(folder, self._flow, lambda: copied_ledger(folder / "ledger.db"))
+        world = World(folder, self._flow, lambda: copied(folder / "ledger.db"))
         world._empty_ledger = world._empty_file
         world.content.update(self._content)
         for name, value in copy.deepcopy(self._airflow).items():

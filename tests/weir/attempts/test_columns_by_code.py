@@ -68,6 +68,7 @@ def test_the_clears_of_the_siblings_are_owed_in_the_transaction_of_the_commit(gr
         assert ("totals", 0) in session.execute(owed).all()
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_fixed_function_finishes_a_stage_that_had_failed_with_one_clear(world):
     deploy(world)
     run = world.airflow.dag_run()

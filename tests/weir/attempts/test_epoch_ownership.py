@@ -139,6 +139,7 @@ def test_tries_of_deleted_dag_runs_keep_their_order(world, green):
     assert sorted(before, key=before.get) == sorted(before, key=after.get)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("kind", ["scheduled", "manual"])
 def test_the_failures_of_a_deleted_dag_run_do_not_count(world, kind):
     def fail(key):

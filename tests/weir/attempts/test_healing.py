@@ -298,6 +298,7 @@ def test_a_clear_of_a_running_task_is_no_kill(world):
     assert len(airflow.task(run, "weather").runs) == 5
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_repair_that_a_person_marks_success_before_it_began_is_made_all_the_same(green):
     shutil.rmtree(folder_of(green, "joined", 0)[0])
     green.airflow.clear_by_hand(green.run, "routes")

@@ -64,6 +64,7 @@ def test_a_clears_note_stays_at_the_green_task(world):
     assert note.startswith("weir: ")
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_note_of_a_closing_task_that_failed_does_not_stay_when_the_run_is_closed(world):
     run = world.airflow.dag_run()
     world.airflow.run_until_quiet()

@@ -95,6 +95,7 @@ def test_a_run_s_limit_stops_whichever_task_fails_next(world):
     assert all("maximum-total-task-failures is 3" in task.notes[-1] for task in tasks)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_person_s_clear_of_any_task_gives_the_run_a_fresh_count(world):
     world.airflow.strategy = FixedDelay(100, 0, limits=FailureLimits(per_run=2))
     run = world.airflow.dag_run()

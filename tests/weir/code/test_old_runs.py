@@ -162,6 +162,7 @@ def test_a_subtask_that_an_adopted_run_has_anew_runs_the_code_of_the_others(tmp_
 # Code that is lost while it runs
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_try_whose_code_is_lost_while_it_runs_is_followed_by_one_that_stores_it_again(world):
     world.deploy()
     lost = []

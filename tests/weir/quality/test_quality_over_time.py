@@ -368,6 +368,7 @@ def test_a_quarantined_result_is_read_only_by_its_attempt(retried):
         open_results("gated", attempt="t0001-0", services=retried.services)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_ledger_that_is_built_again_takes_nothing_that_was_in_quarantine(retried):
     bad, good = results(retried, "clean")
     retried.lose_ledger()

@@ -31,8 +31,8 @@ def two_days():
 
 
 @pytest.fixture
-def world(two_days, tmp_path):
-    return two_days.go_on(tmp_path)
+def world(two_days, tmp_path, copied):
+    return two_days.go_on(tmp_path, copied)
 
 
 class Renderer:
@@ -135,6 +135,7 @@ def test_pages_stay_through_a_full_sweep_and_go_when_their_run_expires(world):
     assert b"<a " not in world.store.read("_quality/gated/index.html")
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_pages_that_a_dead_process_left_of_an_expired_run_are_deleted_and_unknown_ones_reported(world):
     make_pages(world.services, Renderer())
     expire(world, 91)

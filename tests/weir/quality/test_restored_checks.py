@@ -45,9 +45,9 @@ def three_days():
 
 
 @pytest.fixture
-def days(three_days, tmp_path):
+def days(three_days, tmp_path, copied):
     saved, right = three_days
-    world = saved.go_on(tmp_path)
+    world = saved.go_on(tmp_path, copied)
     world.right = right
     return world
 
@@ -117,6 +117,7 @@ def test_after_a_change_of_parallelism_the_whole_old_partitions_are_checked(days
     assert set(days.airflow.states().values()) == {"success"}
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_restored_result_that_differs_is_not_read_and_another_checkpoint_is_requested(days):
     restore(days, "day3")
     days.airflow.engine.violated["restored history"] = ["weir_digest_as_recorded"]
@@ -160,6 +161,7 @@ def test_of_a_checkpoint_that_is_gone_by_now_its_restored_manifest_is_believed(d
     assert set(other.states().values()) == {"success"}
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_savepoint_of_the_same_name_is_not_the_one_that_was_restored(days):
     numbers = {epoch: number for number, epoch in checkpoints(days).items()}
     create(days.services, SavepointRequest("ladder", numbers[EPOCHS[2]], name="latest"), Store.open)

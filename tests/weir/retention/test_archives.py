@@ -57,9 +57,9 @@ def two_days():
 
 
 @pytest.fixture
-def world(two_days, tmp_path):
+def world(two_days, tmp_path, copied):
     """Two days, each with its own code."""
-    world = two_days.go_on(tmp_path)
+    world = two_days.go_on(tmp_path, copied)
     world.store = Watched(world.store)
     world.services = replace(world.services, store=world.store)
     world.airflow.services, world.airflow.coordinator = world.services, Coordinator(world.services)
@@ -139,6 +139,7 @@ def test_the_code_that_only_an_attempt_names_stays(world):
     assert rows(world).keys() == {world.old.fingerprint, world.new.fingerprint}
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_code_of_an_expired_run_goes_and_is_reported(world):
     gone = rows(world)[world.old.fingerprint]
     expire(world, FIRST)

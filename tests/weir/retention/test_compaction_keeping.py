@@ -31,8 +31,8 @@ def nine_days():
 
 
 @pytest.fixture
-def days(nine_days, tmp_path):
-    return nine_days.go_on(tmp_path)
+def days(nine_days, tmp_path, copied):
+    return nine_days.go_on(tmp_path, copied)
 
 
 def compactions(world):
@@ -63,6 +63,7 @@ def test_a_compaction_is_known_as_long_as_its_result_counts_or_a_file_of_it_is_i
     assert [row.id for row in compactions(days)] == [row.id for row in known]
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_compaction_of_a_state_that_was_recomputed_is_forgotten(days):
     """Its bytes are the sweep's, as all that nobody knows."""
     newest = compactions(days)[-1]
@@ -74,6 +75,7 @@ def test_the_compaction_of_a_state_that_was_recomputed_is_forgotten(days):
     assert newest.run in {row.run for row in compactions(days)}
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_bytes_of_state_are_counted_once_as_long_as_they_are_there(days):
     files = on_disk(days, "flights", "aircraft", "history", "known")
     with days.ledger.transaction() as session:

@@ -78,10 +78,11 @@ def two_days():
 
 
 @pytest.fixture
-def world(two_days, tmp_path):
-    return two_days.go_on(tmp_path)
+def world(two_days, tmp_path, copied):
+    return two_days.go_on(tmp_path, copied)
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_version_that_was_replaced_goes_an_hour_later_pointer_first(world):
     settle_with(world, orphan_age=timedelta(minutes=10))
     first = next(each for each in rows(world, PublicationRow, run=RUN) if each.version == 1)
@@ -115,6 +116,7 @@ def test_what_is_published_goes_when_the_deployment_says_so(world):
     assert not report.missing
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_an_old_run_leaves_its_record_and_what_is_published(world):
     attempts = len(rows(world, AttemptRow, run=RUN))
     grow_old(world, 91)

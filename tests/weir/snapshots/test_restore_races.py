@@ -47,8 +47,8 @@ def two_days():
 
 
 @pytest.fixture
-def days(two_days, tmp_path):
-    return two_days.go_on(tmp_path)
+def days(two_days, tmp_path, copied):
+    return two_days.go_on(tmp_path, copied)
 
 
 class Once:
@@ -102,6 +102,7 @@ def test_a_checkpoint_that_is_subsumed_before_the_commit_is_not_restored(days, f
     assert not any(row.attempt.startswith("t0000") for row in rows_of(days, 1))
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("fork", [None, "forked"])
 def test_files_that_pass_from_a_checkpoint_to_results_during_a_deletion_are_in_use(days, fork):
     def hand_over():
