@@ -1,0 +1,89 @@
+"""A primary and its replica: what is promised of commits when one takes the place of the other."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
+
+from weir_dev.servers.postgres_pair import running_pair
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    with running_pair(tmp_path_factory.mktemp("pair")) as started:
+        yield started
+
+
+@pytest.fixture
+def numbers(pair):
+    """Execute a statement on the server that takes writes, as a client that knows both; a new table of numbers."""
+    engine = create_engine(pair.url("numbers"), poolclass=NullPool)
+
+    def run(statement):
+        with engine.begin() as connection:
+            result = connection.exec_driver_sql(statement)
+            return [row[0] for row in result] if result.returns_rows else None
+
+    run("DROP TABLE IF EXISTS numbers")
+    run("CREATE TABLE numbers (n int)")
+    run("INSERT INTO numbers VALUES (1)")
+    return run
+
+
+FOUND = "SELECT n FROM numbers ORDER BY n"
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_was_committed_is_there_when_the_replica_was_promoted(pair, numbers, is_frozen):
+    if is_frozen:
+        pair.primary.freeze()
+    pair.fail_over()
+    assert numbers(FOUND) == [1]
+    pair.add_replica()
+    numbers("INSERT INTO numbers VALUES (2)")
+    pair.fail_over()
+    assert numbers(FOUND) == [1, 2]
+    pair.add_replica()
+
+
+def test_a_replica_that_was_cut_off_has_lost_what_was_committed_since(pair, numbers):
+    pair.cut_replica()
+    assert pair.missing_bytes() == 0
+    numbers("INSERT INTO numbers VALUES (2)")
+    assert numbers(FOUND) == [1, 2]
+    assert pair.missing_bytes() > 0
+    pair.fail_over()
+    assert numbers(FOUND) == [1]
+    pair.add_replica()
+
+
+def test_the_primary_commits_without_its_replica(pair, numbers):
+    pair.lose_replica()
+    numbers("INSERT INTO numbers VALUES (2)")
+    pair.add_replica()
+    pair.fail_over()
+    assert numbers(FOUND) == [1, 2]
+    pair.add_replica()
+
+
+def test_a_commit_waits_for_the_replica(pair, numbers):
+    pair.replica.freeze()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(numbers, "INSERT INTO numbers VALUES (2)")
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.5)
+        pair.lose_replica()
+        waiting.result(timeout=60)
+    pair.add_replica()
+
+
+def test_while_there_is_only_a_replica_no_host_takes_writes(pair, numbers):
+    pair.primary.kill()
+    with pytest.raises(OperationalError, match="session is read-only"):
+        numbers(FOUND)
+    pair.primary.start()
+    assert numbers(FOUND) == [1]
