@@ -107,6 +107,10 @@ class PostgresServer:
         if left:
             raise AssertionError(f"processes of the PostgreSQL server are left: {left}")
 
+    def is_running(self) -> bool:
+        """Report whether the server was started, and has not ended."""
+        return self._guard is not None and self._guard.is_alive()
+
     def restart(self) -> None:
         """Stop and start."""
         self.stop()
@@ -129,8 +133,7 @@ class PostgresServer:
 
     def _processes(self) -> list[ProcessRecord]:
         """Return the postmaster, then its children."""
-        if self._guard is None or not self._guard.is_alive():
-            raise AssertionError("the PostgreSQL server does not run")
+        assert self._guard is not None  # noqa: S101  only of a server that runs
         return [record("postgres", one.pid) for one in psutil.Process(self._guard.pid).children(recursive=True)]
 
     @contextmanager

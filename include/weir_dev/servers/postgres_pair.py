@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final = {
     "wal_keep_size": "256MB",  # between its base backup and its start a replica has no connection
+    "synchronous_commit": "remote_apply",  # a new database is there for clients that ask the replica first
     "wal_receiver_status_interval": "1s",
     "dynamic_shared_memory_type": "mmap",  # in the server's folder, which is deleted, however the server ended
 }

@@ -13,9 +13,17 @@ from weir_dev.servers.postgres_pair import running_pair
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    with running_pair(tmp_path_factory.mktemp("pair")) as started:
-        yield started
+def started(tmp_path_factory):
+    with running_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+@pytest.fixture
+def pair(started):
+    """A pair whose primary has a replica."""
+    if not started.replica.is_running():
+        started.add_replica()
+    return started
 
 
 @pytest.fixture
@@ -42,43 +50,35 @@ def test_what_was_committed_is_there_when_the_replica_was_promoted(pair, numbers
     if is_frozen:
         pair.primary.freeze()
     pair.fail_over()
-    assert numbers(FOUND) == [1]
-    pair.add_replica()
     numbers("INSERT INTO numbers VALUES (2)")
-    pair.fail_over()
     assert numbers(FOUND) == [1, 2]
-    pair.add_replica()
 
 
 def test_a_replica_that_was_cut_off_has_lost_what_was_committed_since(pair, numbers):
     pair.cut_replica()
     assert pair.missing_bytes() == 0
     numbers("INSERT INTO numbers VALUES (2)")
-    assert numbers(FOUND) == [1, 2]
     assert pair.missing_bytes() > 0
     pair.fail_over()
     assert numbers(FOUND) == [1]
-    pair.add_replica()
 
 
-def test_the_primary_commits_without_its_replica(pair, numbers):
+def test_the_primary_goes_on_without_its_replica_and_the_next_one_has_all(pair, numbers):
     pair.lose_replica()
     numbers("INSERT INTO numbers VALUES (2)")
     pair.add_replica()
     pair.fail_over()
     assert numbers(FOUND) == [1, 2]
-    pair.add_replica()
 
 
 def test_a_commit_waits_for_the_replica(pair, numbers):
-    pair.replica.freeze()
+    pair.replica.stop()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(numbers, "INSERT INTO numbers VALUES (2)")
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.5)
-        pair.lose_replica()
+        pair.replica.start()
         waiting.result(timeout=60)
-    pair.add_replica()
 
 
 def test_while_there_is_only_a_replica_no_host_takes_writes(pair, numbers):
