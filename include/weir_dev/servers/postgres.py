@@ -122,7 +122,9 @@ class PostgresServer:
             send(one, signal.SIGSTOP)
 
     def kill(self) -> None:
-        """SIGKILL to all that could still commit, frozen or not; what clients have not been told may be lost."""
+        """SIGKILL to all that could still commit, frozen or not; nothing if the server has ended."""
+        if not self.is_running():
+            return
         postmaster, *others = self._processes()
         for one in others:
             send(one, signal.SIGKILL)

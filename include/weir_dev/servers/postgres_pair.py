@@ -55,7 +55,7 @@ class PostgresPair:
         _until(lambda: self._is_streaming("sync"), "commits to wait for the replica")
 
     def lose_replica(self) -> None:
-        """Kill the replica; as an operator does, let the primary commit without it."""
+        """Kill the replica, frozen or not; as an operator does, let the primary commit without it."""
         self.replica.kill()
         _set(self.primary, "synchronous_standby_names", "")
 
@@ -70,8 +70,14 @@ class PostgresPair:
         received = _scalar(self.replica, "SELECT pg_last_wal_receive_lsn()")
         return int(str(_scalar(self.primary, f"SELECT pg_current_wal_lsn() - '{received}'")))
 
+    def changes(self) -> dict[str, int]:
+        """Return how many rows were changed so far on the primary, by database."""
+        query = "SELECT datname, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname <> ''"
+        with self.primary.connect() as connection:
+            return {name: int(rows) for name, rows in connection.exec_driver_sql(query)}
+
     def fail_over(self) -> None:
-        """Kill the primary, frozen or not, and promote the replica."""
+        """Kill the primary, frozen or not, unless it is dead, and promote the replica."""
         self.primary.kill()
         # Its copy of the primary's settings would make it wait for a replica that there is not yet.
         _set(self.replica, "synchronous_standby_names", "")
