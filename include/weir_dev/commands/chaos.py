@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 HEARTBEAT_TIMEOUT: Final = 15
 """Seconds; with the local stack's own 30 every orphan and zombie would cost half a minute."""
 
+DATABASE: Final = "database"
+"""The folder of the log of the command's own PostgreSQL; a folder `postgres` would be the stack's."""
+
 
 def chaos(
     minutes: Annotated[float, typer.Option(min=0.1, help="How long faults are injected.")] = 3.0,
@@ -52,7 +55,7 @@ class _Database:
         """Start it; when it ends, the ledger stays in the folder."""
         from weir_dev.servers.postgres import running_postgres  # noqa: PLC0415  a package of the group `dev`
 
-        self._server: PostgresServer = ends.enter_context(running_postgres(folder / "postgres"))
+        self._server: PostgresServer = ends.enter_context(running_postgres(folder / DATABASE))
         ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
 
     def environment(self) -> dict[str, str]:
@@ -125,7 +128,7 @@ def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
     progress = Progress(console)
     _clear(folder)
     write_ha_control(control)
-    pair = ends.enter_context(running_pair(folder / "postgres"))
+    pair = ends.enter_context(running_pair(folder / DATABASE))
     ends.callback(_keep_ledger, pair.url("weir"), folder / "ledger.db")
     faults = chosen(ha_faults(pair), shape.names)
     console.print(f"{shape}{', '.join(fault.name for fault in faults)}", soft_wrap=True)
