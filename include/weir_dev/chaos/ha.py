@@ -64,9 +64,10 @@ class HighAvailability(Chaos):
             if time.monotonic() >= end:
                 break
             due = time.monotonic() + EVERY_SECONDS
-            while not self.injects(planned) and time.monotonic() < due:
+            while not (is_injected := self.injects(planned)) and time.monotonic() < due:
+                self.advance()
                 time.sleep(POLL_SECONDS)
-            if time.monotonic() < due:
+            if is_injected:
                 self._await_healing(planned.fault.name, due)
         self._end_days()
 
@@ -101,9 +102,10 @@ class HighAvailability(Chaos):
 
     def _end_days(self) -> None:
         """Let no run begin but those that have."""
-        while not (runs := self.field.dag_runs()):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (runs := self.field.dag_runs()) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
-        last = max(date.fromisoformat(run.start[:10]) for run in runs)
+        last = max((date.fromisoformat(run.start[:10]) for run in runs), default=FIRST_DAY)
         settings = self.field.settings()
         dags = {**settings["dags"], CALM: {**settings["dags"][CALM], "last_day": last.isoformat()}}
         self.field.change(last_day=last.isoformat(), dags=dags)
