@@ -9,6 +9,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
+from weir.doctor.examination import Status, examine
+from weir.doctor.ledger import LedgerExam
+from weir.ledger.ledger import Ledger
 from weir_dev.servers.postgres_pair import running_pair
 
 
@@ -79,6 +82,22 @@ def test_a_commit_waits_for_the_replica(pair, numbers):
             waiting.result(timeout=0.5)
         pair.replica.start()
         waiting.result(timeout=60)
+
+
+def test_the_doctor_examines_the_primary_and_says_when_there_is_none(pair):
+    url = pair.url("weir").replace("&target_session_attrs=read-write", "")
+    Ledger.open(url).close()
+    pair.fail_over()
+    pair.add_replica()
+    found = {each.name: each for each in examine([LedgerExam(url).checks()])}
+    assert {each.status for each in found.values()} == {Status.OK}, found
+    assert all(str(server.port) in found["place"].found for server in (pair.primary, pair.replica))
+    assert pair.primary.password not in found["place"].found
+    pair.primary.kill()
+    found = {each.name: each for each in examine([LedgerExam(url).checks()])}
+    assert found["answers"].status is Status.PROBLEM
+    assert "session is read-only" in found["answers"].found
+    pair.primary.start()
 
 
 def test_while_there_is_only_a_replica_no_host_takes_writes(pair, numbers):
