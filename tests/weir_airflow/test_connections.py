@@ -147,6 +147,11 @@ def test_a_postgres_connection_gives_the_ledgers_url():
     assert found == "postgresql+psycopg2://weir:h%40u%2Fsh@db:5433/weir?sslmode=require"
 
 
+def test_a_postgres_connection_may_have_several_hosts():
+    found = ledger_of(conn_type="postgres", host="a, b:5433", port=5432, login="weir", password="hush", schema="weir")
+    assert found == "postgresql+psycopg2://weir:hush@/weir?host=a%3A5432&host=b%3A5433"
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

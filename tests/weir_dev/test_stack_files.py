@@ -15,7 +15,9 @@ import pytest
 from weir.errors import Misconfigured
 from weir_dev.commands.stack import stack_of_this_checkout
 from weir_dev.stack import airflow_database
+from weir_dev.stack.airflow_components import COMPONENTS, SCHEDULERS, airflow_programs
 from weir_dev.stack.airflow_environment import (
+    API_SERVERS,
     airflow_home,
     base_environment,
     component_environment,
@@ -143,6 +145,27 @@ def test_the_service_account_is_in_the_connection(request_of, tmp_path):
     connection = json.loads(given["AIRFLOW_CONN_WEIR_API"])
     assert (connection["login"], connection["password"]) == ("weir", credentials.service_password)
     assert credentials.person_password not in json.dumps(given)
+
+
+def test_a_redundant_stack_has_two_schedulers_and_two_servers_that_all_but_tasks_know(request_of, tmp_path):
+    request = replace(request_of(), is_redundant=True)
+    ports = {name: number for number, name in enumerate(stack_ports(request), 1)}
+    given = component_environment(request, ports, load_or_create(tmp_path), {})
+    assert given["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == f"http://127.0.0.1:{ports['api']}/execution/"
+    servers = [str(ports[name]) for name in ("api-server", "api-server-2")]
+    assert json.loads(given["AIRFLOW_CONN_WEIR_API"])["host"].split(",") == [f"http://127.0.0.1:{p}" for p in servers]
+    programs = {each.name: each.command[2:] for each in airflow_programs(request, tmp_path, ports, given)}
+    assert set(programs) == {*API_SERVERS, *SCHEDULERS, "balancer", "dag-processor", "triggerer"}
+    assert programs["balancer"] == ("weir_dev.servers.balancer", str(ports["api"]), *servers)
+    assert [programs[name] for name in API_SERVERS] == [("airflow", "api-server", "--port", port) for port in servers]
+    assert len({programs[name] for name in SCHEDULERS}) == 1
+
+
+@pytest.mark.parametrize("has_triggerer", [True, False])
+def test_a_plain_stack_has_one_of_each(request_of, tmp_path, has_triggerer):
+    request = replace(request_of(), has_triggerer=has_triggerer)
+    names = [each.name for each in airflow_programs(request, tmp_path, {"api": 1}, {})]
+    assert names == [name for name in COMPONENTS if has_triggerer or name != "triggerer"]
 
 
 def migrate(request):

@@ -5,6 +5,7 @@ Invariant: a call returns an answer of Airflow or raises an error that says whet
 
 from __future__ import annotations
 
+from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -14,11 +15,12 @@ import httpx
 from weir.errors import Misconfigured, Retryable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 CONNECTION: Final = "the Airflow connection weir_api"
 TIMEOUT_SECONDS: Final = 30.0
+_LOG_IN: Final = "/auth/token"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _TRANSIENT: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
@@ -29,12 +31,19 @@ class AirflowClient:
     """Sends requests with the token of one account; requests a new token when Airflow refuses the old one.
 
     A password without a login is used as the token. `source` names the setting that has the account, for messages.
+    When an api-server does not answer, the next of `others` is asked from then on.
     """
 
     def __init__(
-        self, base_url: str, login: str | None = None, password: str | None = None, *, source: str = CONNECTION
+        self,
+        base_url: str,
+        login: str | None = None,
+        password: str | None = None,
+        *,
+        source: str = CONNECTION,
+        others: Sequence[str] = (),
     ) -> None:
-        self.base_url = base_url.rstrip("/")
+        self._urls = deque(url.rstrip("/") for url in (base_url, *others))
         self._login = login
         self._password = password
         self._source = source
@@ -44,6 +53,11 @@ class AirflowClient:
             limits=httpx.Limits(max_keepalive_connections=0),  # the server may close an idle connection at any moment
             trust_env=urlsplit(self.base_url).hostname not in _LOOPBACK,  # no proxy reaches this machine's loopback
         )
+
+    @property
+    def base_url(self) -> str:
+        """The URL of the api-server that is asked."""
+        return self._urls[0]
 
     def close(self) -> None:
         """Release the resources of the HTTP client."""
@@ -85,10 +99,10 @@ class AirflowClient:
             return self._password
         if self._login is None:
             # Only Airflow's simple auth manager gives tokens without credentials, in its "all admins" mode.
-            response = self._request("GET", "/auth/token")
+            response = self._request("GET", _LOG_IN)
         else:
             account = {"username": self._login, "password": self._password or ""}
-            response = self._request("POST", "/auth/token", json=account)
+            response = self._request("POST", _LOG_IN, json=account)
         if response.is_server_error or response.status_code in _TRANSIENT:
             raise Retryable(
                 f"Airflow at {self.base_url} answered {_text_of(response)} when asked for a token; try again later"
@@ -101,10 +115,18 @@ class AirflowClient:
         return str(response.json()["access_token"])
 
     def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        try:
-            return self._http.request(method, self.base_url + path, **arguments)
-        except httpx.HTTPError as error:
-            raise Retryable(f"Airflow's API at {self.base_url} did not answer {method} {path}: {error!r}") from error
+        left = len(self._urls)
+        while True:
+            url, left = self.base_url, left - 1
+            try:
+                return self._http.request(method, url + path, **arguments)
+            except httpx.HTTPError as error:
+                self._urls.rotate(-1)
+                # What changes something may have been carried out already, unless no connection was made.
+                is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                is_harmless = method == "GET" or path == _LOG_IN or is_unsent
+                if not (left and is_harmless):
+                    raise Retryable(f"Airflow's API at {url} did not answer {method} {path}: {error!r}") from error
 
     def _raise_for_error(self, method: str, path: str, response: httpx.Response) -> None:
         code = response.status_code

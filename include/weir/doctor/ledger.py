@@ -21,6 +21,7 @@ from sqlalchemy.pool import NullPool
 from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown, warning
 from weir.errors import Misconfigured
 from weir.ledger.database.migrate import known_revisions
+from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
@@ -142,7 +143,8 @@ class LedgerExam:
     def _connected(self) -> Iterator[Connection]:
         """Open a connection. A SQLite file is opened only if it exists, and its journal mode stays as it is."""
         if self._is_server:
-            options = {"connect_timeout": WAIT_SECONDS} if self._url.get_backend_name() == "postgresql" else {}
+            is_postgres = self._url.get_backend_name() == "postgresql"
+            options = arguments_of(self._url) | {"connect_timeout": WAIT_SECONDS} if is_postgres else {}
             engine = create_engine(self._url, poolclass=NullPool, connect_args=options)
         else:
             engine = create_engine("sqlite://", poolclass=NullPool, creator=self._open_file)

@@ -82,8 +82,8 @@ class Chaos:
     seed: int
     minutes: float
     faults: Sequence[Fault]
-    _injected: list[InjectedFault] = dataclasses.field(default_factory=list)
-    _open: list[tuple[str, Injection]] = dataclasses.field(default_factory=list)
+    injected: list[InjectedFault] = dataclasses.field(default_factory=list)
+    open: list[tuple[str, Injection]] = dataclasses.field(default_factory=list)
     _looked_at: float = 0.0
 
     def run(self) -> bool:
@@ -91,7 +91,7 @@ class Chaos:
         self._begin()
         try:
             with self.progress.phase(f"injecting faults for {self.minutes:g} minutes, seed {self.seed}"):
-                self._inject_all()
+                self.inject_all()
         finally:
             self._undo_all()
         with self.progress.phase("waiting until all runs are green"):
@@ -102,9 +102,13 @@ class Chaos:
             self.field.api.unpause(CALM)
             if not self._await_green(CALM, CALM_SECONDS):
                 broken.append(f"the run without faults is not green: {self._why(CALM)}")
-        print_costs(self.console, self._injected, costs(self.field.ledger, DAG, self._injected))
+        print_costs(self.console, self.injected, costs(self.field.ledger, DAG, self.injected))
         days = [verdict_of(self.field, day) for day in self.field.days()]
-        return print_verdicts(self.console, days, [*broken, *broken_invariants(self.field)])
+        return print_verdicts(self.console, days, [*broken, *self.broken()])
+
+    def broken(self) -> list[str]:
+        """Return what is wrong at the end, beside the rows."""
+        return broken_invariants(self.field)
 
     def _begin(self) -> None:
         with self.progress.phase(f"starting the first runs of {DAG}"):
@@ -121,14 +125,15 @@ class Chaos:
                     break
                 self.progress.say("the first run is on its way")
 
-    def _inject_all(self) -> None:
+    def inject_all(self) -> None:
+        """Inject faults at random times; the next often before the dataflow has recovered from the last."""
         end = time.monotonic() + 60 * self.minutes
         sequence = planned_faults(self.seed, self.faults)
         planned = next(sequence)
         due = time.monotonic() + planned.after
         while (now := time.monotonic()) < end:
-            self._continue()
-            if now >= due and (self._injects(planned) or now >= due + TARGET_SECONDS):
+            self.advance()
+            if now >= due and (self.injects(planned) or now >= due + TARGET_SECONDS):
                 planned = next(sequence)
                 due = time.monotonic() + planned.after
             if now >= self._looked_at + LOOK_SECONDS:
@@ -136,7 +141,8 @@ class Chaos:
                 self._keep_busy(planned)
             time.sleep(POLL_SECONDS)
 
-    def _injects(self, planned: PlannedFault) -> bool:
+    def injects(self, planned: PlannedFault) -> bool:
+        """Inject a fault and tell it; return whether there was something to inject it into."""
         at = datetime.now(UTC)
         try:
             injection = planned.fault.inject(self.field, planned.chance)
@@ -144,17 +150,18 @@ class Chaos:
             return False  # another fault keeps this one from finding a target
         if injection is None:
             return False
-        self._injected.append(InjectedFault(planned.fault.name, at))
-        self._open.append((planned.fault.name, injection))
+        self.injected.append(InjectedFault(planned.fault.name, at))
+        self.open.append((planned.fault.name, injection))
         self.console.print(
             f"[dim]{self.progress.elapsed():4.0f} s[/]  {at:%H:%M:%S}  "
-            f"[bold red]fault {len(self._injected)}[/] {planned.fault.name}: {escape(injection.what)}",
+            f"[bold red]fault {len(self.injected)}[/] {planned.fault.name}: {escape(injection.what)}",
             soft_wrap=True,
         )
         return True
 
-    def _continue(self) -> None:
-        self._open = [(name, injection) for name, injection in self._open if not injection.is_over()]
+    def advance(self) -> None:
+        """Continue what takes time, and forget the faults that are over."""
+        self.open = [(name, injection) for name, injection in self.open if not injection.is_over()]
 
     def _keep_busy(self, planned: PlannedFault) -> None:
         """Show the progress, and see to it that some runs have tasks to run."""
@@ -163,9 +170,9 @@ class Chaos:
             self.progress.say("Airflow does not answer")
             return
         unfinished = [run for run in runs if run.state != "success"]
-        under = f"; not over yet: {', '.join(name for name, _ in self._open)}" if self._open else ""
+        under = f"; not over yet: {', '.join(name for name, _ in self.open)}" if self.open else ""
         self.progress.say(
-            f"{len(self._injected)} faults; {len(runs) - len(unfinished)} of {len(runs)} runs are green{under}"
+            f"{len(self.injected)} faults; {len(runs) - len(unfinished)} of {len(runs)} runs are green{under}"
         )
         if len(unfinished) >= BUSY_RUNS or len(runs) < len(self.field.days()):
             return
@@ -177,22 +184,22 @@ class Chaos:
         except WeirError:
             return
         if work is not None:
-            self._open.append(("work", work))
+            self.open.append(("work", work))
 
     def _undo_all(self) -> None:
-        for _, injection in self._open:
+        for _, injection in self.open:
             injection.undo()
 
     def _await_green(self, dag: str, seconds: float) -> bool:
         """Wait until nothing is missing, twice in a row; false when time is up."""
         deadline, looks = time.monotonic() + seconds, 0
         while time.monotonic() < deadline:
-            self._continue()
+            self.advance()
             missing = self._missing(dag)
-            looks = 0 if missing or self._open else looks + 1
+            looks = 0 if missing or self.open else looks + 1
             if looks == 2:
                 return True
-            self.progress.say(_first([*(f"{name} is not over" for name, _ in self._open), *missing]))
+            self.progress.say(_first([*(f"{name} is not over" for name, _ in self.open), *missing]))
             time.sleep(1.0)
         return False
 
@@ -203,7 +210,7 @@ class Chaos:
             return [str(error)]
 
     def _why(self, dag: str) -> str:
-        return "; ".join([*(f"{name} is not over" for name, _ in self._open), *self._missing(dag)][:SHOWN])
+        return "; ".join([*(f"{name} is not over" for name, _ in self.open), *self._missing(dag)][:SHOWN])
 
 
 def write_control(control: Path) -> None:

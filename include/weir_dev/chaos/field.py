@@ -25,9 +25,10 @@ from weir.ledger.snapshot import run_state
 from weir.store.store import Store
 from weir.topology.regions import RegionId
 from weir_dev.airflow_api import AirflowApi, DagRun
+from weir_dev.demo.evidence import epoch_key
 from weir_dev.files import write_atomically
 from weir_dev.project import project_root
-from weir_dev.stack.airflow_components import SCHEDULER
+from weir_dev.stack.airflow_components import SCHEDULERS
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.task_processes import TaskProcess, task_processes
 
@@ -143,8 +144,8 @@ class Field:
 
     def running_tasks(self) -> list[Work]:
         """Return the task instances of all dataflows that run now, with their processes. Raises Retryable."""
-        scheduler = self.stack.state.process(SCHEDULER)
-        processes = {} if scheduler is None else {one.ti_id: one for one in task_processes(scheduler)}
+        schedulers = filter(None, map(self.stack.state.process, SCHEDULERS))
+        processes = {one.ti_id: one for scheduler in schedulers for one in task_processes(scheduler)}
         with self.ledger.transaction() as session:
             query = select(AttemptRow, RunRow).join(RunRow, RunRow.id == AttemptRow.run)
             rows = session.execute(query.where(AttemptRow.ti_id.in_(processes))).tuples().all()
@@ -179,7 +180,12 @@ class Field:
             raise FileNotFoundError(path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        rows: list[dict[str, int]] = module.expected_totals(self.settings(), epoch)
+        settings = self.settings()
+        if settings["dags"][self.dag].get("kept", False):
+            epochs = [epoch_key(day) for day in self.days()]
+            kept: list[dict[str, int]] = module.expected_running_totals(settings, epochs[: epochs.index(epoch) + 1])
+            return kept
+        rows: list[dict[str, int]] = module.expected_totals(settings, epoch)
         return rows
 
 

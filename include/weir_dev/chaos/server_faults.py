@@ -79,7 +79,7 @@ class FreezeServer:
 
     def inject(self, field: Field, chance: Random) -> Injection | None:
         """Freeze it, if it runs."""
-        server = _ready(field, SPARK)
+        server = ready(field, SPARK)
         if server is None:
             return None
         seconds = chance.uniform(3, 20)
@@ -153,22 +153,25 @@ def _workers(field: Field) -> list[ProcessRecord]:
 
 
 def _kill_program(field: Field, name: str) -> Injection | None:
-    running = _ready(field, name)
+    running = ready(field, name)
     if running is None:
         return None
     send(running, signal.SIGKILL)
-    return Injection(f"SIGKILL to {name}", _is_replaced(field, running))
+    return Injection(f"SIGKILL to {name}", is_replaced(field, running))
 
 
-def _is_replaced(field: Field, killed: ProcessRecord) -> Callable[[], bool]:
-    def is_replaced() -> bool:
-        now = _ready(field, killed.name)
+def is_replaced(field: Field, killed: ProcessRecord) -> Callable[[], bool]:
+    """Return how to ask whether another process is ready in the place of a program of the stack."""
+
+    def ask() -> bool:
+        now = ready(field, killed.name)
         return now is not None and now != killed
 
-    return is_replaced
+    return ask
 
 
-def _ready(field: Field, name: str) -> ProcessRecord | None:
+def ready(field: Field, name: str) -> ProcessRecord | None:
+    """Return a program of the stack if it runs and is ready."""
     state = field.stack.state
     running = state.process(name)
     return running if running is not None and name in state.ready and running.is_alive() else None

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -28,19 +28,23 @@ if TYPE_CHECKING:
 HEARTBEAT_TIMEOUT: Final = 15
 """Seconds; with the local stack's own 30 every orphan and zombie would cost half a minute."""
 
+DATABASE: Final = "database"
+"""The folder of the log of the command's own PostgreSQL; a folder `postgres` would be the stack's."""
+
 
 def chaos(
     minutes: Annotated[float, typer.Option(min=0.1, help="How long faults are injected.")] = 3.0,
     seed: Annotated[int | None, typer.Option(help="Gives the same sequence of faults again.")] = None,
     spark_workers: Annotated[int, typer.Option(min=0, help="Compute on a standalone cluster of so many.")] = 0,
     postgres: Annotated[bool, typer.Option("--postgres", help="Airflow and ledger on PostgreSQL.")] = False,  # noqa: FBT002 - Typer's way
+    ha: Annotated[bool, typer.Option("--ha", help="Two of each server, of which one is lost each minute.")] = False,  # noqa: FBT002 - Typer's way
     faults: Annotated[str, typer.Option(help="Only these kinds, separated by commas.")] = "",
 ) -> None:
     """Inject faults into a running dataflow at random times, and compare what it publishes with a run without them."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     shape = _Shape(minutes, secrets.randbelow(1_000_000) if seed is None else seed, spark_workers, faults)
     with exits_on_signals(), ExitStack() as ends:
-        is_right = _run(console, ends, shape, wants_postgres=postgres)
+        is_right = _run_ha(console, ends, shape) if ha else _run(console, ends, shape, wants_postgres=postgres)
     raise typer.Exit(0 if is_right else EXIT_WRONG)
 
 
@@ -51,7 +55,7 @@ class _Database:
         """Start it; when it ends, the ledger stays in the folder."""
         from weir_dev.servers.postgres import running_postgres  # noqa: PLC0415  a package of the group `dev`
 
-        self._server: PostgresServer = ends.enter_context(running_postgres(folder / "postgres"))
+        self._server: PostgresServer = ends.enter_context(running_postgres(folder / DATABASE))
         ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
 
     def environment(self) -> dict[str, str]:
@@ -79,6 +83,14 @@ class _Shape:
     spark_workers: int
     faults: str
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the faults; none for all."""
+        return [name.strip() for name in self.faults.split(",") if name.strip()]
+
+    def __str__(self) -> str:
+        return f"Seed [bold]{self.seed}[/], {self.minutes:g} minutes of: "
+
 
 def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bool) -> bool:
     from weir_dev.chaos.chaos import Chaos, write_control  # noqa: PLC0415  imports the ledger and pyarrow
@@ -89,27 +101,59 @@ def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bo
     control = folder / "control" / "ladder.json"
     progress = Progress(console)
     database = _Database() if wants_postgres else None
-    names = [name.strip() for name in shape.faults.split(",") if name.strip()]
-    faults = chosen(known_faults(HEARTBEAT_TIMEOUT, shape.spark_workers, database), names)
+    faults = chosen(known_faults(HEARTBEAT_TIMEOUT, shape.spark_workers, database), shape.names)
     _clear(folder)
     write_control(control)
-    console.print(
-        f"Seed [bold]{shape.seed}[/], {shape.minutes:g} minutes of: {', '.join(fault.name for fault in faults)}",
-        soft_wrap=True,
-    )
+    console.print(f"{shape}{', '.join(fault.name for fault in faults)}", soft_wrap=True)
     if database is not None:
         database.open(ends, folder)
-    stack = Stack(
-        _request(folder, control, shape.spark_workers, database), lambda state: progress.say(state.describe())
-    )
-    ends.callback(_stop, progress, stack)
-    with progress.phase("starting Airflow and Spark"):
-        stack.start()
+    environment = {} if database is None else database.environment()
+    stack = _started(ends, progress, _request(folder, control, shape.spark_workers, environment))
     field = Field(stack, control)
     ends.callback(field.close)
     is_right = Chaos(field, console, progress, shape.seed, shape.minutes, faults).run()
     _tell(console, stack, shape, is_right=is_right)
     return is_right
+
+
+def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
+    from weir_dev.chaos.field import Field  # noqa: PLC0415  imports the ledger and pyarrow
+    from weir_dev.chaos.ha import HighAvailability, write_ha_control  # noqa: PLC0415
+    from weir_dev.chaos.ha_faults import ha_faults  # noqa: PLC0415
+    from weir_dev.chaos.plan import chosen  # noqa: PLC0415
+    from weir_dev.servers.postgres_pair import running_pair  # noqa: PLC0415  a package of the group `dev`
+
+    folder = state_folder() / "chaos"
+    control = folder / "control" / "ladder.json"
+    progress = Progress(console)
+    _clear(folder)
+    write_ha_control(control)
+    pair = ends.enter_context(running_pair(folder / DATABASE))
+    ends.callback(_keep_ledger, pair.url("weir"), folder / "ledger.db")
+    faults = chosen(ha_faults(pair), shape.names)
+    console.print(f"{shape}{', '.join(fault.name for fault in faults)}", soft_wrap=True)
+    environment = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": pair.url("airflow", connect_timeout="3"),
+        # asyncpg, which does not know `connect_timeout`
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": pair.url("airflow").replace("+psycopg2:", "+asyncpg:"),
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": str(HEARTBEAT_TIMEOUT),
+        "WEIR_LEDGER": pair.url("weir", connect_timeout="3"),
+    }
+    request = _request(folder, control, shape.spark_workers, environment)
+    stack = _started(ends, progress, replace(request, is_redundant=True))
+    field = Field(stack, control)
+    ends.callback(field.close)
+    is_right = HighAvailability(field, console, progress, shape.seed, shape.minutes, faults).run()
+    _tell(console, stack, shape, is_right=is_right)
+    return is_right
+
+
+def _started(ends: ExitStack, progress: Progress, request: StackRequest) -> Stack:
+    stack = Stack(request, lambda state: progress.say(state.describe()))
+    ends.callback(_stop, progress, stack)
+    with progress.phase("starting Airflow and Spark"):
+        stack.start()
+    return stack
 
 
 def _tell(console: Console, stack: Stack, shape: _Shape, *, is_right: bool) -> None:
@@ -126,14 +170,14 @@ def _tell(console: Console, stack: Stack, shape: _Shape, *, is_right: bool) -> N
 
 def _clear(folder: Path) -> None:
     """End what a run that was killed has left, and begin with an empty folder."""
-    left = Stack(_request(folder, folder, 0, None))
+    left = Stack(_request(folder, folder, 0, {}))
     if left.is_running():
         raise Misconfigured(f"another chaos run is going on, at {left.url}: wait until it ends")
     left.stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _request(folder: Path, control: Path, spark_workers: int, database: _Database | None) -> StackRequest:
+def _request(folder: Path, control: Path, spark_workers: int, environment: dict[str, str]) -> StackRequest:
     root = project_root()
     flows = root / "tests" / "flows"
     if not flows.is_dir():
@@ -151,7 +195,7 @@ def _request(folder: Path, control: Path, spark_workers: int, database: _Databas
             "WEIR_LADDER": str(control),
             "PYTHONPATH": str(flows),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT),
-            **({} if database is None else database.environment()),
+            **environment,
         },
     )
 

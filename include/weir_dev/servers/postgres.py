@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
@@ -26,8 +28,8 @@ from sqlalchemy.pool import NullPool
 from weir.ledger.ledger import Ledger
 from weir_dev.files import tail
 from weir_dev.ports import LOOPBACK, choose_ports
-from weir_dev.stack.postgres import USER, account, hand_over, initdb, is_open, programs
-from weir_dev.stack.processes import ProcessRecord, record, stop
+from weir_dev.stack.postgres import USER, account, environment, hand_over, initdb, is_open, programs
+from weir_dev.stack.processes import ProcessRecord, record, send, stop
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
@@ -105,10 +107,36 @@ class PostgresServer:
         if left:
             raise AssertionError(f"processes of the PostgreSQL server are left: {left}")
 
+    def is_running(self) -> bool:
+        """Report whether the server was started, and has not ended."""
+        return self._guard is not None and self._guard.is_alive()
+
     def restart(self) -> None:
         """Stop and start."""
         self.stop()
         self.start()
+
+    def freeze(self) -> None:
+        """SIGSTOP to all processes of the server: it takes connections, and answers nothing."""
+        for one in self._processes():
+            send(one, signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """SIGKILL to all that could still commit, frozen or not; nothing if the server has ended."""
+        if not self.is_running():
+            return
+        postmaster, *others = self._processes()
+        for one in others:
+            send(one, signal.SIGKILL)
+        # It commits nothing itself, and takes the server's shared memory away.
+        send(postmaster, signal.SIGQUIT)
+        send(postmaster, signal.SIGCONT)
+        self.stop()
+
+    def _processes(self) -> list[ProcessRecord]:
+        """Return the postmaster, then its children."""
+        assert self._guard is not None  # noqa: S101  only of a server that runs
+        return [record("postgres", one.pid) for one in psutil.Process(self._guard.pid).children(recursive=True)]
 
     @contextmanager
     def connect(self, database: str = "postgres") -> Iterator[Connection]:
@@ -119,11 +147,38 @@ class PostgresServer:
 
     def initialize(self) -> None:
         """Make the server's files and choose its port."""
-        data = self._home / "data"
-        data.mkdir(mode=0o700)
-        hand_over(self._home)
+        data = self._new_data()
         initdb(data, self.password, ("--set", "scram_iterations=1"))  # tests connect by the thousand
         self.port = choose_ports(["postgres"], {})["postgres"]
+
+    def copy_from(self, primary: PostgresServer) -> None:
+        """Make the server's files as those of a replica of a running server, in place of those that it had."""
+        data = self._new_data()
+        self.password = primary.password
+        self.port = self.port or choose_ports(["postgres"], {})["postgres"]
+        source = ("--host", LOOPBACK, "--port", str(primary.port), "--username", USER, "--no-password")
+        made = subprocess.run(
+            [
+                *(str(self._programs / "pg_basebackup"), *source, "--pgdata", str(data), "--write-recovery-conf"),
+                *("--checkpoint=fast", "--no-sync"),
+            ],
+            check=False,
+            cwd=self._home,
+            env={**environment(), "PGPASSWORD": self.password},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            **account(),
+        )
+        if made.returncode != 0:
+            raise AssertionError(f"no replica could be made:\n{made.stdout}{made.stderr}")
+
+    def _new_data(self) -> Path:
+        data = self._home / "data"
+        shutil.rmtree(data, ignore_errors=True)
+        data.mkdir(mode=0o700)
+        hand_over(self._home)
+        return data
 
     def _url(self, database: str) -> URL:
         return URL.create("postgresql+psycopg2", USER, self.password, LOOPBACK, self.port, database)
@@ -146,18 +201,25 @@ def running_postgres(folder: Path, settings: Mapping[str, str] | None = None) ->
     Works as root and as an ordinary user. The data are in a temporary folder of their own: as root the server runs as
     `nobody`, who could not reach a folder of the tests without rights that those who own it did not give.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    home = Path(tempfile.mkdtemp(prefix="weir-postgres-", dir=_place()))
-    try:
-        server = PostgresServer(folder / "postgres.log", home, programs(), settings or {})
+    with prepared_postgres(folder / "postgres.log", settings or {}) as server:
         server.initialize()
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
+        server.start()
+        yield server
+
+
+@contextmanager
+def prepared_postgres(log: Path, settings: Mapping[str, str]) -> Iterator[PostgresServer]:
+    """Give a server without files; stop it and delete what it has at the end."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    home = Path(tempfile.mkdtemp(prefix="weir-postgres-", dir=_place()))
+    server = PostgresServer(log, home, programs(), settings)
+    try:
+        yield server
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        try:
+            server.stop()
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def _place() -> Path:

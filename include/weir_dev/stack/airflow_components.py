@@ -10,20 +10,29 @@ import sys
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from weir_dev.ports import LOOPBACK
-from weir_dev.stack.airflow_environment import API, airflow_home
+from weir_dev.ports import LOOPBACK, accepts_connections
+from weir_dev.stack.airflow_environment import API, API_SERVERS, airflow_home
 from weir_dev.stack.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from weir_dev.stack.state import StackRequest
 
-API_SERVER = "api-server"
+
+API_SERVER = API_SERVERS[0]
 SCHEDULER = "scheduler"
 DAG_PROCESSOR = "dag-processor"
 TRIGGERER = "triggerer"
 COMPONENTS = (API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
+
+SECOND = "-2"
+"""The end of the names of the second scheduler and the second api-server of a stack that is redundant."""
+
+BALANCER = "balancer"
+SCHEDULERS = (SCHEDULER, SCHEDULER + SECOND)
+
 _ARGUMENTS = {SCHEDULER: ("--skip-serve-logs",), TRIGGERER: ("--skip-serve-logs",)}
 _HEALTH_KEYS = {
     API_SERVER: "metadatabase",
@@ -34,20 +43,35 @@ _HEALTH_KEYS = {
 
 
 def airflow_programs(
-    folder: Path, logs: Path, ports: Mapping[str, int], environment: Mapping[str, str]
+    request: StackRequest, logs: Path, ports: Mapping[str, int], environment: Mapping[str, str]
 ) -> tuple[Program, ...]:
     """All components of Airflow, in the order in which they are started."""
-    return tuple(
-        Program(
+
+    def program(name: str, command: tuple[str, ...], is_ready: Callable[[], bool]) -> Program:
+        return Program(
             name=name,
-            command=(sys.executable, "-m", "airflow", name, *_ARGUMENTS.get(name, ())),
+            command=(sys.executable, "-m", *command),
             environment=environment,
-            folder=airflow_home(folder),
+            folder=airflow_home(request.folder),
             log=logs / f"{name}.log",
             grace_seconds=5.0,
-            is_ready=_check(name, ports[API]),
+            is_ready=is_ready,
         )
-        for name in COMPONENTS
+
+    def component(name: str, port: int, *more: str) -> Program:
+        verb = name.removesuffix(SECOND)
+        return program(name, ("airflow", verb, *_ARGUMENTS.get(verb, ()), *more), _check(verb, port))
+
+    others = [name for name in COMPONENTS if name != API_SERVER and (name != TRIGGERER or request.has_triggerer)]
+    if not request.is_redundant:
+        return tuple(component(name, ports[API]) for name in (API_SERVER, *others))
+    behind = [str(ports[name]) for name in API_SERVERS]
+    return (
+        *(component(name, ports[name], "--port", str(ports[name])) for name in API_SERVERS),
+        program(
+            BALANCER, ("weir_dev.servers.balancer", str(ports[API]), *behind), lambda: accepts_connections(ports[API])
+        ),
+        *(component(name, ports[API]) for name in (SCHEDULER + SECOND, *others)),
     )
 
 

@@ -33,6 +33,9 @@ SQLITE_AIRFLOW = "airflow.db"
 API = "api"
 SPARK = "spark"
 SPARK_UI = "spark-ui"
+API_SERVERS = ("api-server", "api-server-2")
+"""The servers behind a balancer; `API` is then its port."""
+
 WORKER_LOGS = "worker-logs"
 TRIGGER_LOGS = "trigger-logs"
 _PORT_NAMES = (API, SPARK, SPARK_UI, WORKER_LOGS, TRIGGER_LOGS)
@@ -78,7 +81,8 @@ def spark_conf_folder(folder: Path) -> Path:
 def stack_ports(request: StackRequest) -> tuple[str, ...]:
     """The names of the ports that a stack needs."""
     database = (postgres.NAME,) if needs_postgres(request) else ()
-    return (*_PORT_NAMES, *database, *port_names(request.spark_workers))
+    behind_balancer = API_SERVERS if request.is_redundant else ()
+    return (*_PORT_NAMES, *behind_balancer, *database, *port_names(request.spark_workers))
 
 
 def airflow_home(folder: Path) -> Path:
@@ -123,10 +127,10 @@ def write_local_settings(folder: Path) -> None:
 
 
 def _weir(request: StackRequest, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
+    servers = API_SERVERS if request.is_redundant else (API,)
     api = {
         "conn_type": "http",
-        "host": f"http://{LOOPBACK}",
-        "port": ports[API],
+        "host": ",".join(f"http://{LOOPBACK}:{ports[name]}" for name in servers),
         "login": SERVICE,
         "password": credentials.service_password,
     }

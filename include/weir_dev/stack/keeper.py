@@ -21,7 +21,7 @@ from weir.java import find_java
 from weir_dev.files import make_private, tail
 from weir_dev.ports import choose_ports
 from weir_dev.stack import airflow_database
-from weir_dev.stack.airflow_components import TRIGGERER, airflow_programs
+from weir_dev.stack.airflow_components import airflow_programs
 from weir_dev.stack.airflow_environment import (
     SPARK,
     base_environment,
@@ -125,9 +125,8 @@ class Keeper:
         is_new = self._migrate(environment)
         if server is not None and is_new and not self._must_stop():
             self._keep_template(server)
-        for program in airflow_programs(self._folder, self._log("").parent, ports, environment):
-            is_wanted = program.name != TRIGGERER or self._request.has_triggerer
-            if is_wanted and not self._must_stop():
+        for program in airflow_programs(self._request, self._log("").parent, ports, environment):
+            if not self._must_stop():
                 self._launch(program)
         self._set(replace(self._state, message="waiting until all components are ready"))
 

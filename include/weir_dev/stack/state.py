@@ -45,7 +45,8 @@ class StackRequest:
 
     `dags` are the folders of DAG files; `environment` is added to that of every component. With `spark_workers` Spark
     is a standalone cluster of so many workers; without any, its executors are threads of the Connect server. Without
-    `has_triggerer` nothing can be deferred, and Airflow is ready sooner.
+    `has_triggerer` nothing can be deferred, and Airflow is ready sooner. With `is_redundant` there are two schedulers,
+    and two api-servers behind a balancer.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class StackRequest:
     spark_cores: int = 2
     spark_workers: int = 0
     has_triggerer: bool = True
+    is_redundant: bool = False
     database: Database = Database.POSTGRES
     preferred_ports: dict[str, int] = field(default_factory=dict)
     parent: ProcessRecord | None = None

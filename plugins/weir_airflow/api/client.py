@@ -14,14 +14,22 @@ if TYPE_CHECKING:
 
 def client_of(connection: Connection) -> AirflowClient:
     """Return a client with the account of an `http` or `https` connection; a password without a login is the token."""
-    return AirflowClient(base_url_of(connection), connection.login or None, connection.password or None)
+    first, *others = base_urls_of(connection)
+    return AirflowClient(first, connection.login or None, connection.password or None, others=others)
 
 
-def base_url_of(connection: Connection) -> str:
-    """Return `http://host:port`; the connection may have the scheme in its host, its schema or its type."""
-    host = connection.host or ""
-    if not host:
+def base_urls_of(connection: Connection) -> list[str]:
+    """Return `http://host:port` of each api-server: the connection may have several hosts, separated by commas.
+
+    The scheme may be in the host, the connection's schema or its type.
+    """
+    hosts = [host.strip() for host in (connection.host or "").split(",")]
+    if not all(hosts):
         raise Misconfigured("The Airflow connection weir_api has no host: set it to the api-server's URL")
+    return [_base_url(connection, host) for host in hosts]
+
+
+def _base_url(connection: Connection, host: str) -> str:
     if "://" not in host:
         scheme = next((word for word in (connection.schema, connection.conn_type) if word in {"http", "https"}), "http")
         host = f"{scheme}://{host}"

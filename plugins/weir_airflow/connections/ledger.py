@@ -17,6 +17,7 @@ _EXAMPLE = '\'{"conn_type": "postgres", "host": "db", "login": "weir", "password
 def ledger_url(connection: Connection) -> str:
     """Return the SQLAlchemy URL of a connection of type `postgres`; its extra, such as `sslmode`, goes to libpq.
 
+    Its host may be several, separated by commas, each with its port if they differ: `db1:5432,db2:5433`.
     Raises Misconfigured for another type, or one without a host or a database.
     """
     from sqlalchemy.engine import URL  # noqa: PLC0415  it is slow to import, and most ledgers are set by their URL
@@ -30,14 +31,17 @@ def ledger_url(connection: Connection) -> str:
     if not connection.host or not connection.schema:
         missing = "host" if not connection.host else "schema (the name of the database)"
         raise Misconfigured(f"{where} has no {missing}. For example {_EXAMPLE}")
+    hosts = [host.strip() for host in connection.host.split(",")]
+    default = f":{connection.port}" if connection.port else ""
+    several = tuple(host if ":" in host else f"{host}{default}" for host in hosts) if len(hosts) > 1 else ()
     url = URL.create(
         "postgresql+psycopg2",
         username=connection.login or None,
         password=connection.password or None,
-        host=connection.host,
-        port=connection.port,
+        host=None if several else connection.host,
+        port=None if several else connection.port,
         database=connection.schema,
-        query=extra_of(connection),
+        query={**extra_of(connection), **({"host": several} if several else {})},
     )
     return url.render_as_string(hide_password=False)
 

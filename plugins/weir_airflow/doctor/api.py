@@ -17,7 +17,7 @@ from weir.doctor.api import AREA, UPKEEP, UPKEEPS, permission_finding, plugin_fi
 from weir.doctor.examination import Check, Enough, Finding, ok, problem
 from weir.errors import Misconfigured
 from weir_airflow.api.clearing import NO_ROUTE, clearer_for
-from weir_airflow.api.client import base_url_of, client_of
+from weir_airflow.api.client import base_urls_of, client_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -52,23 +52,12 @@ class ApiExam:
         if found.conn_type in {"weir-db", "weir_db"} or found.host == "db":
             yield ok(AREA, "connection weir_api", "Airflow's database in this process, as under dag.test()")
             raise Enough
-        yield ok(AREA, "connection weir_api", f"{found.login or 'a token'} at {base_url_of(found)}")
+        yield ok(AREA, "connection weir_api", f"{found.login or 'a token'} at {', '.join(base_urls_of(found))}")
 
     def check_server(self) -> Iterator[Finding]:
-        """Check that the api-server answers, and its version."""
-        url = f"{base_url_of(self._connection)}/api/v2/version"
-        try:
-            found = str(httpx.get(url, timeout=_SECONDS).raise_for_status().json()["version"])
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            yield problem(
-                AREA,
-                "api-server",
-                f"no answer from {url}: {error or type(error).__name__}",
-                expected="Airflow's api-server, reachable from every worker",
-                mend="start it (`airflow api-server`), or correct host and port of the connection weir_api",
-            )
-            return
-        yield ok(AREA, "api-server", f"Airflow {found}")
+        """Check that each api-server answers, and its version."""
+        for base_url in base_urls_of(self._connection):
+            yield self._answer_of(f"{base_url}/api/v2/version")
 
     def check_login(self) -> Iterator[Finding]:
         """Check that Airflow accepts the account."""
@@ -101,6 +90,19 @@ class ApiExam:
             response = self._api.call("GET", path_of("api", "v2", "dags", name))
             is_there = response.status_code != HTTPStatus.NOT_FOUND
             yield upkeep_finding(name, is_paused=bool(response.json()["is_paused"]) if is_there else None)
+
+    def _answer_of(self, url: str) -> Finding:
+        try:
+            found = str(httpx.get(url, timeout=_SECONDS).raise_for_status().json()["version"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            return problem(
+                AREA,
+                "api-server",
+                f"no answer from {url}: {error or type(error).__name__}",
+                expected="Airflow's api-server, reachable from every worker",
+                mend="start it (`airflow api-server`), or correct host and port of the connection weir_api",
+            )
+        return ok(AREA, "api-server", f"Airflow {found}")
 
     @cached_property
     def _connection(self) -> Connection:

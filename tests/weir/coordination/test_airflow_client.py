@@ -1,6 +1,7 @@
 """The client of Airflow's api-server, against an HTTP server that answers as it is asked to."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -20,8 +21,13 @@ class Handler(BaseHTTPRequestHandler):
         self.server.tokens += 1
         return self.answer(201, {"access_token": f"token-{self.server.tokens}"})
 
+    def do_PATCH(self):
+        self.do_GET()
+
     def do_GET(self):
         self.server.seen.append(self.headers["Authorization"])
+        if self.path == "/break":
+            return self.connection.shutdown(socket.SHUT_RDWR)
         if self.path == "/auth/token":
             return self.answer(self.server.anonymous, {"access_token": "all-admins"})
         if self.path == "/newest" and self.headers["Authorization"] != f"Bearer token-{self.server.newest}":
@@ -127,6 +133,37 @@ def test_a_server_that_does_not_answer_is_retryable():
     client = AirflowClient("http://127.0.0.1:9", "worker", "secret")
     with pytest.raises(Retryable, match="did not answer POST /auth/token"):
         client.log_in()
+    client.close()
+
+
+DOWN = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_several_servers_one_that_answers_is_asked(server, is_first):
+    up = f"http://127.0.0.1:{server.server_port}"
+    first, second = (up, DOWN) if is_first else (DOWN, up)
+    client = AirflowClient(first, "worker", "secret", others=[second])
+    assert client.ask("PATCH", "/one") == {"path": "/one"}
+    assert client.base_url == up
+    client.close()
+
+
+def test_when_none_of_several_servers_answers_it_is_retryable():
+    client = AirflowClient(DOWN, "worker", "secret", others=[DOWN])
+    with pytest.raises(Retryable, match="did not answer POST /auth/token"):
+        client.log_in()
+    client.close()
+
+
+def test_only_what_changes_nothing_is_asked_again_after_a_server_may_have_carried_it_out(server):
+    url = f"http://127.0.0.1:{server.server_port}"
+    client = AirflowClient(url, None, "token", others=[url])
+    for method, times in (("GET", 2), ("PATCH", 1)):
+        server.seen.clear()
+        with pytest.raises(Retryable, match=f"did not answer {method} /break"):
+            client.call(method, "/break")
+        assert len(server.seen) == times
     client.close()
 
 

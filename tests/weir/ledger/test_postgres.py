@@ -19,6 +19,7 @@ from weir.ledger.database.tables import DataflowRow, FailoverRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
 from weir.ledger.runs import ensure_dataflow
 from weir_dev.servers.postgres import new_postgres_url, running_postgres
+from weir_dev.servers.postgres_pair import running_pair
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -246,6 +247,35 @@ def test_a_standby_is_no_reason_to_give_up(postgres, ledger, url):
         connection.exec_driver_sql(f"ALTER DATABASE {database_of(url)} SET default_transaction_read_only = on")
     with pytest.raises(Retryable, match="is it a standby"), ledger.transaction("ladder") as session:
         count_up(session)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    with running_pair(tmp_path / "pair") as started:
+        yield started
+
+
+def test_a_transaction_waits_until_a_replica_is_promoted(pair):
+    """The URL has both hosts, and need not say that the primary is wanted."""
+    ledger = Ledger.open(pair.url("weir").replace("&target_session_attrs=read-write", ""))
+    first_begin(ledger)
+    pair.primary.freeze()
+    with ThreadPoolExecutor() as pool:
+        promoting = pool.submit(pair.fail_over)
+        first_begin(ledger)
+        promoting.result()
+    assert count(ledger) == 2
+
+
+def test_of_two_standbys_both_are_named_without_the_password(pair, monkeypatch):
+    monkeypatch.setattr(postgres_module, "LOCK_SECONDS", 1)
+    url = pair.url("weir")
+    ledger = Ledger.open(url)
+    pair.primary.kill()
+    password = make_url(url).password
+    with pytest.raises(Retryable, match=rf"{pair.replica.port}.*is it a standby") as raised, ledger.transaction():
+        pass
+    assert password not in str(raised.value)
 
 
 def test_a_server_that_is_not_there_is_retryable_when_the_ledger_is_opened(postgres, url):

@@ -180,14 +180,16 @@ def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):
         ({"conn_type": "http", "host": "airflow", "schema": "https"}, "https://airflow"),
         ({"conn_type": "http", "host": "http://127.0.0.1:80/base/", "port": 9}, "http://127.0.0.1:80/base"),
         ({"conn_type": "generic", "host": "https://a.example", "port": 443}, "https://a.example:443"),
+        ({"conn_type": "http", "host": "a, b:81", "port": 80}, "http://a:80 http://b:81"),
+        ({"conn_type": "http", "host": "https://a,https://b", "port": 9}, "https://a:9 https://b:9"),
     ],
 )
 def test_a_connection_may_spell_its_url_in_several_ways(fields, url):
     from airflow.sdk import Connection
 
-    from weir_airflow.api.client import base_url_of
+    from weir_airflow.api.client import base_urls_of
 
-    assert base_url_of(Connection(conn_id="weir_api", **fields)) == url
+    assert base_urls_of(Connection(conn_id="weir_api", **fields)) == url.split()
 
 
 def test_the_connection_chooses_the_clearer():
@@ -207,5 +209,6 @@ def test_a_connection_without_a_host_says_what_to_set():
 
     from weir_airflow.api.clearing import clearer_for
 
-    with pytest.raises(Misconfigured, match="has no host"):
-        clearer_for(Connection(conn_id="weir_api", conn_type="http"))
+    for host in (None, "a,"):
+        with pytest.raises(Misconfigured, match="has no host"):
+            clearer_for(Connection(conn_id="weir_api", conn_type="http", host=host))

@@ -49,7 +49,12 @@ _BUSY_WORDS = "the database system is|too many clients|remaining connection slot
 _NO_TIMELINE = frozenset({"42501", "42883", "0A000"})
 
 _GONE_CODES = frozenset({"57P01", "57P02", "08000", "08003", "08006"})
-_GONE_WORDS = "Connection refused|closed the connection|terminating connection|Connection reset|timeout expired"
+_STANDBY_WORDS = "session is read-only|server is in hot standby mode"
+"""libpq's messages if a primary was wanted (`target_session_attrs`): a replica has not been promoted yet."""
+
+_GONE_WORDS = (
+    "Connection refused|closed the connection|terminating connection|Connection reset|timeout expired|" + _STANDBY_WORDS
+)
 
 _ADVICE: tuple[tuple[frozenset[str], str, str], ...] = (
     (
@@ -92,10 +97,16 @@ _PASSING_CODES = ("08", "25P", "40", "53", "55P", "57")
 
 def postgres_engine(url: URL) -> Engine:
     """Engine for `url`, in which each transaction sees what was committed before each of its statements."""
-    arguments = {key: value for key, value in _CONNECTION.items() if key not in url.query}
-    engine = create_engine(url, poolclass=NullPool, isolation_level="READ COMMITTED", connect_args=arguments)
+    engine = create_engine(url, poolclass=NullPool, isolation_level="READ COMMITTED", connect_args=arguments_of(url))
     event.listen(engine, "begin", _limit_waits)
     return engine
+
+
+def arguments_of(url: URL) -> dict[str, Any]:
+    """Return parameters of libpq that `url` does not have. Of several hosts, the one that takes writes is wanted."""
+    hosts = url.query.get("host", url.host or "")
+    wanted = {"target_session_attrs": "read-write"} if isinstance(hosts, tuple) or "," in hosts else {}
+    return {key: value for key, value in (_CONNECTION | wanted).items() if key not in url.query}
 
 
 def _limit_waits(connection: Connection) -> None:
@@ -148,10 +159,10 @@ def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
     advice = _advice(code, said)
     if advice is not None:
         return Misconfigured(f"the ledger {ledger} cannot be used ({said}): {advice}")
-    if code == "25006":
+    if code == "25006" or re.search(_STANDBY_WORDS, said):
         return Retryable(
             f"the ledger {ledger} takes no writes ({said}): is it a standby? Let WEIR_LEDGER name the primary, or all "
-            "of its hosts with target_session_attrs=read-write"
+            "hosts: postgresql+psycopg2://USER:PASSWORD@/DATABASE?host=HOST:PORT&host=HOST:PORT"
         )
     if code == "53100":
         return DiskFull(f"the ledger {ledger} cannot be written: its server's disk is full ({said}). Make room there")

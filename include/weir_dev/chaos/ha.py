@@ -1,0 +1,154 @@
+"""`weir chaos --ha`: a fault of a redundant stack each minute, and how long each takes to heal.
+
+Invariant: the next fault comes when the last is over and healed, so that the seconds of each are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from datetime import date, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from weir.formats.paths import checkpoint_number, checkpoints_folder, pointer_folder
+from weir.formats.pointer import Pointer, pointer_from_json
+from weir.state.checkpoint_content import files_named, read_checkpoint
+from weir.store.errors import NotFound
+from weir_dev.chaos.chaos import LOOK_SECONDS, POLL_SECONDS, Chaos, first_settings
+from weir_dev.chaos.field import CALM, DAG, FIRST_DAY
+from weir_dev.chaos.healing import Healing
+from weir_dev.chaos.plan import planned_faults
+from weir_dev.demo.evidence import epoch_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from weir_dev.chaos.field import Field
+
+
+EVERY_SECONDS: Final = 60.0
+
+HEALED_WITHIN_SECONDS: Final = 30.0
+
+PATIENCE_SECONDS: Final = 180.0
+"""How long the next fault waits for one that does not heal."""
+
+LAST_DAY: Final = FIRST_DAY + timedelta(days=90)
+"""More days than can run: there is always something to do."""
+
+DWELL_MILLISECONDS: Final = 100
+
+
+def write_ha_control(control: Path) -> None:
+    """Put the control file where the stack's DAG file will look for it: the ladder with keyed state."""
+    shape = {"kept": True, "parallelism": {"numbers": 1, "totals": 1}}
+    settings = {"dags": {DAG: shape, CALM: {**shape, "last_day": FIRST_DAY.isoformat()}}}
+    more = {"last_day": LAST_DAY.isoformat(), "milliseconds_a_row": DWELL_MILLISECONDS}
+    control.parent.mkdir(parents=True, exist_ok=True)
+    control.write_text(json.dumps({**first_settings(), **settings, **more}))
+
+
+@dataclasses.dataclass
+class HighAvailability(Chaos):
+    """One run on a redundant stack that is up."""
+
+    _healed: list[tuple[str, float | None]] = dataclasses.field(default_factory=list)
+
+    def inject_all(self) -> None:
+        """Inject one fault a minute, and measure how long each takes to heal."""
+        end = time.monotonic() + 60 * self.minutes
+        for planned in planned_faults(self.seed, self.faults):
+            if time.monotonic() >= end:
+                break
+            due = time.monotonic() + EVERY_SECONDS
+            while not (is_injected := self.injects(planned)) and time.monotonic() < due:
+                self.advance()
+                time.sleep(POLL_SECONDS)
+            if is_injected:
+                self._await_healing(planned.fault.name, due)
+        self._end_days()
+
+    def broken(self) -> list[str]:
+        """Return what is wrong at the end: faults that did not heal, what was published twice, files that are gone."""
+        slow = [
+            f"{name} was not healed within {HEALED_WITHIN_SECONDS:.0f} s, but "
+            + (f"within {PATIENCE_SECONDS:.0f} s neither" if seconds is None else f"after {seconds:.1f} s")
+            for name, seconds in self._healed
+            if seconds is None or seconds > HEALED_WITHIN_SECONDS
+        ]
+        return [*slow, *published_twice(self.field), *missing_files(self.field), *super().broken()]
+
+    def _await_healing(self, name: str, due: float) -> None:
+        healing, given_up_at, is_told = Healing(self.field), time.monotonic() + PATIENCE_SECONDS, False
+        try:
+            while time.monotonic() < max(due, 0.0 if self._is_past(healing) else given_up_at):
+                self.advance()
+                if healing.seconds is not None and not is_told:
+                    is_told = True
+                    self.console.print(
+                        f"[dim]{self.progress.elapsed():4.0f} s[/]  healed after {healing.seconds:.1f} s"
+                    )
+                self.progress.say(f"{len(self.injected)} faults; {name} is {'healed' if is_told else 'not healed yet'}")
+                time.sleep(POLL_SECONDS)
+        finally:
+            healing.give_up()
+        self._healed.append((name, healing.seconds))
+
+    def _is_past(self, healing: Healing) -> bool:
+        return healing.is_over() and not self.open
+
+    def _end_days(self) -> None:
+        """Let no run begin but those that have."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (runs := self.field.dag_runs()) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        last = max((date.fromisoformat(run.start[:10]) for run in runs), default=FIRST_DAY)
+        settings = self.field.settings()
+        dags = {**settings["dags"], CALM: {**settings["dags"][CALM], "last_day": last.isoformat()}}
+        self.field.change(last_day=last.isoformat(), dags=dags)
+
+
+def published_twice(field: Field) -> Iterator[str]:
+    """Return the versions that say again what the version before them says."""
+    for day in field.days():
+        versions = sorted(_pointers(field, epoch_key(day)), key=lambda each: each.version)
+        for before, after in pairwise(versions):
+            if _content(before) == _content(after):
+                yield f"version {after.version} of {day} publishes again what version {before.version} has"
+
+
+def missing_files(field: Field) -> Iterator[str]:
+    """Return the files that a visible pointer or a checkpoint names, and that are not there."""
+    for day in field.days():
+        versions = sorted(_pointers(field, epoch_key(day)), key=lambda each: each.version)
+        for part in versions[-1].partitions if versions else ():
+            names = _names(field, part.folder)
+            yield from (
+                f"{part.folder}/{file}, which readers of {day} see, is gone" for file in part.files if file not in names
+            )
+    for name in _names(field, checkpoints_folder(field.dag)):
+        number = checkpoint_number(f"{checkpoints_folder(field.dag)}/{name}")
+        checkpoint = None if number is None else read_checkpoint(field.store, field.dag, number)
+        for path in () if checkpoint is None else files_named(checkpoint):
+            if path.rpartition("/")[2] not in _names(field, path.rpartition("/")[0]):
+                yield f"{path}, which checkpoint {number} names, is gone"
+
+
+def _pointers(field: Field, epoch: str) -> Iterator[Pointer]:
+    folder = pointer_folder(field.dag, field.sink, epoch)
+    for name in _names(field, folder):
+        yield pointer_from_json(field.store.read(f"{folder}/{name}"))
+
+
+def _content(pointer: Pointer) -> set[tuple[int, str]]:
+    return {(part.subtask, part.digest) for part in pointer.partitions}
+
+
+def _names(field: Field, folder: str) -> set[str]:
+    try:
+        return {name for name, _ in field.store.list(folder)}
+    except NotFound:
+        return set()
