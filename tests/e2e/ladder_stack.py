@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from weir.topology.regions import RegionId
 from weir_dev.chaos.field import Field, Work
 from weir_dev.demo.evidence import rows_of
 from weir_dev.files import write_atomically
+from weir_dev.stack.credentials import PERSON
 
 FIRST_DAY = "20240101T000000Z"
 
@@ -97,6 +100,10 @@ class LadderStack(Field):
         assert state != "failed", f"{run_id} failed: {self.states(run_id)}"
         return state == "success" and set(self.states(run_id).values()) <= {"success", "removed"} and not self.owed()
 
+    def note(self, run_id: str, task: str) -> str:
+        """What stands at a task instance for people to read."""
+        return next(each.note for each in self.api.task_instances(self.dag, run_id) if str(each) == task)
+
     def clear(self, run_id: str, task_id: str, map_index: int = -1) -> None:
         """Clear one task instance by Airflow's REST API, without its downstream."""
         assert self.api.clear(self.dag, run_id, task_id, map_index, "cleared by a test")
@@ -107,6 +114,20 @@ class LadderStack(Field):
         return {task: after[task] - before.get(task, 0) for task in after if after[task] != before.get(task, 0)}
 
     # Weir
+
+    def weir(self, *words: str) -> str:
+        """What Weir's command line says, asked by a person at this stack."""
+        stack = self.stack
+        api = stack.url.replace("://", f"://{PERSON}:{stack.credentials.person_password}@")
+        done = subprocess.run(
+            [sys.executable, "-m", "weir.cli.main", *words],
+            env={**os.environ, "WEIR_LEDGER": stack.ledger_url, "WEIR_STORE": stack.store_url, "WEIR_API": api},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+        return done.stdout
 
     def owed(self) -> list[str]:
         """Clears that are still owed."""

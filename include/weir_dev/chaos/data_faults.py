@@ -40,7 +40,7 @@ class DamageKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A current result is lost or damaged, and its readers are cleared."""
+    """A current result that is no state is lost or damaged, and its readers are cleared."""
 
     kind: DamageKind
 
@@ -52,7 +52,10 @@ class Damage:
     def inject(self, field: Field, chance: Random) -> Injection | None:
         """Damage one current result of any run."""
         found = [
-            (run, result) for run in field.runs() for result in run.results if result.state is PartitionState.FINISHED
+            (run, result)
+            for run in field.runs()
+            for result in run.results
+            if result.state is PartitionState.FINISHED and result.partition.stage not in run.state.topology.states
         ]
         if not found:
             return None

@@ -25,6 +25,7 @@ from weir.ledger.snapshot import run_state
 from weir.store.store import Store
 from weir.topology.regions import RegionId
 from weir_dev.airflow_api import AirflowApi, DagRun
+from weir_dev.demo.evidence import epoch_key
 from weir_dev.files import write_atomically
 from weir_dev.project import project_root
 from weir_dev.stack.airflow_components import SCHEDULER
@@ -172,14 +173,15 @@ class Field:
         return not clears
 
     def expected(self, epoch: str) -> list[dict[str, int]]:
-        """Return what plain Python computes of an epoch."""
+        """Return what plain Python computes of an epoch and all before it."""
         path = project_root() / FLOWS / "ladder.py"
         spec = importlib.util.spec_from_file_location("weir_chaos_ladder", path)
         if spec is None or spec.loader is None:
             raise FileNotFoundError(path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        rows: list[dict[str, int]] = module.expected_totals(self.settings(), epoch)
+        epochs = [each for each in map(epoch_key, self.days()) if each <= epoch]
+        rows: list[dict[str, int]] = module.expected_running_totals(self.settings(), epochs)
         return rows
 
 
