@@ -165,7 +165,8 @@ def test_a_savepoint_of_bad_rows_is_quarantined_when_it_is_restored_and_the_task
     driver.change_epoch(epoch(SECOND), spoil=True)
     driver.start()
     third = driver.run(THIRD)
-    driver.green()
+    for day in (FIRST, SECOND, THIRD):
+        driver.await_green(driver.run(day))
     newest = retained(driver)
     driver.weir("savepoint", "create", driver.dag, "--checkpoint", str(newest[SECOND]), "--name", "bad")
     driver.change_epoch(epoch(SECOND), spoil=False)
