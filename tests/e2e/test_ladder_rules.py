@@ -24,7 +24,7 @@ DAGS = {
     "planned": TWO,
     "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"always", "individual"})
+AT_ONCE = AtOnce(DAGS, soaks={"always"})
 FIRST = "2024-01-01"
 
 
@@ -60,7 +60,7 @@ def test_an_individual_failover_restarts_nobody_and_says_how_a_person_does(drive
     before = driver.green()
     shutil.rmtree(driver.folder("doubled", 1))
     driver.person.clear(run_id, "totals-sums")
-    driver.wait(lambda: driver.person.state_of(run_id) == "failed", f"{run_id} to fail")
+    driver.await_state(run_id, "totals-sums", "failed")
     assert driver.again(run_id, before[FIRST]) == {"totals-sums": 1}
     assert driver.owed() == []
     note = driver.note(run_id, "totals-sums")

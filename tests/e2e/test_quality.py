@@ -175,7 +175,7 @@ def test_a_savepoint_of_bad_rows_is_quarantined_when_it_is_restored_and_the_task
     driver.weir("savepoint", "create", driver.dag, "--checkpoint", str(retained(driver)[SECOND]), "--name", "good")
     before, right = driver.tries(third), driver.totals(epoch(THIRD))
     driver.weir("restore", driver.dag, "bad")
-    driver.wait(lambda: driver.person.state_of(third) == "failed", f"{third} to fail", 900)
+    driver.await_state(third, "totals-sums", "failed")
     assert driver.again(third, before) == {"totals-sums": 1}
     note = driver.note(third, "totals-sums")
     assert "history[0]" in note

@@ -14,7 +14,6 @@ from person import Person
 from weir.execution.partition_state import PartitionState
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, CompactionRow, QualityCheckRow, ResultRow, RunRow
-from weir.store.published import published
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -22,21 +21,21 @@ SUBMIT = "spark_default"
 DAGS = {
     "drivers": {
         "kept": True,
-        "runs": 2,
+        "copied": True,
+        "runs": 1,
         "quality": {
             "numbers": {"suite": "ladder_numbers"},
-            "totals": {"suite": "ladder_totals", "policy": "backtrack"},
+            "totals": {"suite": "ladder_totals"},
             "history": {"suite": "ladder_totals", "when": "restored"},
         },
         "parallelism": {"numbers": 1, "doubled": 1, "totals": 1},
-        "last_day": "2024-01-03",
+        "last_day": "2024-01-01",
         "spark_conn_id": SUBMIT,
     },
 }
 AT_ONCE = AtOnce(DAGS, soaks=set(DAGS))
-FORK = {**DAGS["drivers"], "first_day": "2024-01-05", "last_day": "2024-01-05"}
-DAYS = [f"2024-01-0{day}" for day in range(1, 6)]
-THIRD, FOURTH, FIFTH = DAYS[2:]
+FIRST, SECOND, THIRD = (f"2024-01-0{day}" for day in range(1, 4))
+FORK = {**DAGS["drivers"], "first_day": THIRD, "last_day": THIRD}
 RESTORE_CHECK = "weir_restore_check"
 
 
@@ -65,40 +64,40 @@ def logs(driver, dag, task_id):
 
 
 @AT_ONCE.on("drivers")
-def test_state_goes_on_from_day_to_day_and_is_compacted_by_drivers_of_their_own(driver):
-    driver.start()
-    driver.run(THIRD)
-    for day, tries in driver.green().items():
-        assert set(tries.values()) == {1}, day
+def test_a_day_takes_one_driver_a_region(driver):
+    run_id = driver.start()
+    assert set(driver.green()[FIRST].values()) == {1}
+    assert driver.tries(run_id).keys() == {"numbers-doubled", "totals-sums", "weir_compact-totals-sums", "weir_close"}
     assert engines(driver, driver.dag) == {"spark-submit"}
-    driver.wait(lambda: compacted(driver), "a compaction")
-    assert "spark-submit" in logs(driver, driver.dag, "weir_compact-totals-sums").lower()
-    with driver.ledger.transaction() as session:
-        assert [row.epoch for row in retained_checkpoints(session, driver.dag)] == [epoch(day) for day in DAYS[:3]]
-
-
-def compacted(driver):
-    """Of which epochs state was compacted."""
-    with driver.ledger.transaction() as session:
-        return {row.run for row in session.query(CompactionRow).filter_by(dataflow=driver.dag)}
 
 
 @AT_ONCE.on("drivers")
-def test_a_gate_quarantines_bad_rows_of_a_driver_and_corrected_ones_pass(driver):
-    driver.change_epoch(epoch(FOURTH), spoil=True)
-    driver.deploy(last_day=FOURTH)
-    run_id = driver.run(FOURTH)
-    driver.wait(lambda: driver.person.state_of(run_id) == "failed", f"{run_id} to fail")
-    assert "ladder_totals" in driver.note(run_id, "totals-sums")
-    assert "the data is bad, not the copy" in driver.note(run_id, "totals-sums")
+def test_a_gate_quarantines_bad_rows_of_a_driver_and_a_clear_computes_corrected_ones(driver):
+    driver.change_epoch(epoch(SECOND), add=-1000)
+    driver.deploy(last_day=SECOND)
+    run_id = driver.run(SECOND)
+    driver.await_state(run_id, "numbers-doubled", "failed")
+    note = driver.note(run_id, "numbers-doubled")
+    assert "ladder_numbers" in note
+    assert "expect_column_values_to_be_between(number): 100 of 100 rows" in note
     with driver.ledger.transaction() as session:
-        rows = session.query(ResultRow).filter_by(run=f"{driver.dag}@{epoch(FOURTH)}", stage="sums")
+        rows = session.query(ResultRow).filter_by(run=f"{driver.dag}@{epoch(SECOND)}")
         assert {(PartitionState(row.state), row.is_current) for row in rows} == {(PartitionState.QUARANTINED, False)}
-    assert published(driver.store, driver.dag, "sums", epoch(FOURTH)) is None
-    driver.change_epoch(epoch(FOURTH), spoil=False)
+    driver.wait(lambda: driver.person.state_of(run_id) == "failed", f"{run_id} to fail")
+    driver.change_epoch(epoch(SECOND), add=0)
     driver.person.clear_run(run_id)
     driver.green()
     assert engines(driver, driver.dag) == {"spark-submit"}
+
+
+@AT_ONCE.on("drivers")
+def test_state_that_went_on_was_compacted_by_a_driver(driver):
+    driver.green()
+    with driver.ledger.transaction() as session:
+        assert [row.epoch for row in retained_checkpoints(session, driver.dag)] == [epoch(FIRST), epoch(SECOND)]
+        compacted = {row.run for row in session.query(CompactionRow).filter_by(dataflow=driver.dag)}
+    assert compacted == {f"{driver.dag}@{epoch(SECOND)}"}
+    assert "spark-submit" in logs(driver, driver.dag, "weir_compact-totals-sums").lower()
 
 
 @AT_ONCE.on("drivers")
@@ -112,8 +111,8 @@ def test_the_restore_test_restores_and_checks_its_state_by_a_driver(driver):
     check.pause()
     assert "spark-submit" in said.lower()
     assert checks(driver, driver.dag, "drill") == {
-        (epoch(FOURTH)[:8], "history", "weir", "passed", "drill"),
-        (epoch(FOURTH)[:8], "history", "ladder_totals", "warned", "drill"),
+        (epoch(SECOND)[:8], "history", "weir", "passed", "drill"),
+        (epoch(SECOND)[:8], "history", "ladder_totals", "warned", "drill"),
     }
 
 
@@ -122,10 +121,10 @@ def test_a_fork_checks_what_was_restored_by_a_driver_and_goes_on_from_it(driver)
     driver.weir("savepoint", "create", driver.dag, "--name", "of_drivers")
     driver.weir("restore", driver.dag, "of_drivers", "--as", "drivers_fork")
     fork = driver.beside("drivers_fork", **FORK)
-    fork.await_green(fork.start(FIFTH))
-    assert fork.totals(epoch(FIFTH)) == expected_running_totals({}, [epoch(day) for day in DAYS])
+    fork.await_green(fork.start(THIRD))
+    assert fork.totals(epoch(THIRD)) == expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])
     assert checks(fork, "drivers_fork", "restored") == {
-        (epoch(FOURTH)[:8], "history", "weir", "passed", "restored"),
-        (epoch(FOURTH)[:8], "history", "ladder_totals", "warned", "restored"),
+        (epoch(SECOND)[:8], "history", "weir", "passed", "restored"),
+        (epoch(SECOND)[:8], "history", "ladder_totals", "warned", "restored"),
     }
     assert engines(fork, "drivers_fork") == {"spark-submit"}
