@@ -90,7 +90,7 @@ def faults():
 
 @dataclass(frozen=True)
 class AtRest:
-    """What is in the store after so many runs and faults: epochs with data and bytes by stage, and bytes of the rest."""
+    """What is in the store after so many runs and faults: epochs with data, bytes by stage, and bytes of the rest."""
 
     closed: int
     faults: int
