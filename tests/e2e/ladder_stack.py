@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,13 @@ import httpx
 
 from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.database.tables import ResultRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.store.published import published
 from weir.topology.regions import RegionId
 from weir_dev.chaos.field import Field, Work
 from weir_dev.demo.evidence import rows_of
 from weir_dev.files import write_atomically
+from weir_dev.stack.credentials import PERSON
 
 FIRST_DAY = "20240101T000000Z"
 
@@ -97,6 +101,10 @@ class LadderStack(Field):
         assert state != "failed", f"{run_id} failed: {self.states(run_id)}"
         return state == "success" and set(self.states(run_id).values()) <= {"success", "removed"} and not self.owed()
 
+    def note(self, run_id: str, task: str) -> str:
+        """What stands at a task instance for people to read."""
+        return next(each.note for each in self.api.task_instances(self.dag, run_id) if str(each) == task)
+
     def clear(self, run_id: str, task_id: str, map_index: int = -1) -> None:
         """Clear one task instance by Airflow's REST API, without its downstream."""
         assert self.api.clear(self.dag, run_id, task_id, map_index, "cleared by a test")
@@ -108,12 +116,37 @@ class LadderStack(Field):
 
     # Weir
 
+    def weir(self, *words: str) -> str:
+        """What Weir's command line says, asked by a person at this stack."""
+        stack = self.stack
+        api = stack.url.replace("://", f"://{PERSON}:{stack.credentials.person_password}@")
+        done = subprocess.run(
+            [sys.executable, "-m", "weir.cli.main", *words],
+            env={**os.environ, "WEIR_LEDGER": stack.ledger_url, "WEIR_STORE": stack.store_url, "WEIR_API": api},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+        return done.stdout
+
     def owed(self) -> list[str]:
         """Clears that are still owed."""
         from weir.ledger.clears import open_clears
 
         with self.ledger.transaction() as session:
             return [f"{row.task_id}[{row.map_index}] {row.reason}" for row in open_clears(session, self.dag)]
+
+    def let_pass(self, time: timedelta) -> None:
+        """As if all that has happened in the runs had happened so much earlier."""
+        with self.ledger.transaction(self.dag) as session:
+            runs = session.query(RunRow).filter_by(dataflow=self.dag).all()
+            for run in runs:
+                assert run.closed_at is not None, run.id
+                run.created_at, run.closed_at = run.created_at - time, run.closed_at - time
+            for row in session.query(AttemptRow).filter(AttemptRow.run.in_([run.id for run in runs])):
+                assert row.ended_at is not None, row.id
+                row.began_at, row.ended_at = row.began_at - time, row.ended_at - time
 
     def folder(self, stage: str, subtask: int) -> Path:
         """The folder of the current result of a partition."""

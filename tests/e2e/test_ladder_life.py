@@ -16,7 +16,7 @@ import weir
 from weir.coordination.services import Services
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
-from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
+from weir.ledger.database.tables import ResultRow, RunRow
 from weir.store.errors import NotFound
 
 pytestmark = pytest.mark.e2e
@@ -72,16 +72,6 @@ def upkeep(driver, task):
     assert state() == "success"
 
 
-def let_pass(driver, time):
-    """As if all that has happened in the runs had happened so much earlier."""
-    with driver.ledger.transaction(driver.dag) as session:
-        runs = session.query(RunRow).filter_by(dataflow=driver.dag).all()
-        for run in runs:
-            run.created_at, run.closed_at = run.created_at - time, run.closed_at - time
-        for row in session.query(AttemptRow).filter(AttemptRow.run.in_([run.id for run in runs])):
-            row.began_at, row.ended_at = row.began_at - time, row.ended_at - time
-
-
 # As soon as it is consumed
 
 
@@ -104,7 +94,7 @@ def test_a_clear_behind_the_release_brings_back_what_it_needs_and_that_goes_agai
     upkeep(driver, "release_results")
     # Nobody else has read these very attempts, and the closing task has no reason to look: they stay for an hour.
     assert with_data(driver) == {FIRST: {"numbers", "doubled", "sums"}}
-    let_pass(driver, dt.timedelta(hours=2))
+    driver.let_pass(dt.timedelta(hours=2))
     upkeep(driver, "release_results")
     assert with_data(driver) == {FIRST: {"sums"}}
 

@@ -25,10 +25,6 @@ DAGS = {
 AT_ONCE = AtOnce(DAGS, soaks={"killed"})
 
 
-def note_of(driver, run_id, task):
-    return next(each.note for each in driver.api.task_instances(driver.dag, run_id) if str(each) == task)
-
-
 def clear_failed(driver, run_id, task):
     """Clear a task and what it has kept from running, once the scheduler is through with the run."""
     driver.wait(lambda: driver.person.state_of(run_id) == "failed", f"{run_id} to fail")
@@ -49,7 +45,7 @@ def test_a_task_fails_for_good_at_its_limit_and_a_clear_gives_it_a_new_one(drive
     run_id = driver.start()
     driver.await_state(run_id, "totals-sums", "failed")
     assert driver.tries(run_id)["totals-sums"] == 2
-    note = note_of(driver, run_id, "totals-sums")
+    note = driver.note(run_id, "totals-sums")
     assert note.startswith("Weir: application, not tried again (team=those of totals-sums). recovery is suppressed by ")
     assert "maximum-per-task-failures is 1, and the task has failed 2 times" in note
     assert "fails on purpose" in note
@@ -71,7 +67,7 @@ def test_kills_of_several_tasks_count_together_for_the_limit_of_the_run(driver):
     os.kill(driver.await_reached("doubled"), signal.SIGKILL)
     driver.await_state(run_id, "doubled", "failed")
     assert driver.tries(run_id)["doubled"] == 2
-    note = note_of(driver, run_id, "doubled")
+    note = driver.note(run_id, "doubled")
     assert note.startswith("Weir: killed, not tried again. ")
     assert "maximum-total-task-failures is 1" in note
     driver.let_go("doubled")

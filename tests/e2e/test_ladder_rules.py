@@ -9,13 +9,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 from at_once import AtOnce
-
-from weir_dev.stack.credentials import PERSON
+from ladder_stack import FIRST_DAY
 
 pytestmark = pytest.mark.e2e
 
@@ -23,6 +20,7 @@ TWO = {"parallelism": {"numbers": 1, "totals": 1}}
 DAGS = {
     "always": {**TWO, "consumers": "always"},
     "full": {**TWO, "failover": "full"},
+    "individual": {**TWO, "failover": "individual"},
     "planned": TWO,
     "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
 }
@@ -56,6 +54,22 @@ def test_a_full_failover_runs_everything_again_that_has_begun(driver):
     }
 
 
+@AT_ONCE.on("individual")
+def test_an_individual_failover_restarts_nobody_and_says_how_a_person_does(driver):
+    run_id = driver.start()
+    before = driver.green()
+    shutil.rmtree(driver.folder("doubled", 1))
+    driver.person.clear(run_id, "totals-sums")
+    driver.await_state(run_id, "totals-sums", "failed")
+    assert driver.again(run_id, before[FIRST]) == {"totals-sums": 1}
+    assert driver.owed() == []
+    note = driver.note(run_id, "totals-sums")
+    assert "doubled[1]" in note
+    assert f"`weir plan individual@{FIRST_DAY} --apply`" in note
+    assert regions(planned(driver, "--apply"), "rerun") == {"doubled[1]", "totals-sums[0]"}
+    assert driver.healed(before)[FIRST] == {"doubled[1]": 1, "totals-sums": 2}
+
+
 @AT_ONCE.on("planned")
 def test_a_plan_before_the_loss_is_what_runs_again_after_it(driver):
     run_id = driver.start()
@@ -81,17 +95,7 @@ def test_a_plan_is_carried_out_by_hand(driver):
 
 def planned(driver, *options):
     """The answer of `weir plan` about the first day."""
-    stack = driver.stack
-    api = stack.url.replace("://", f"://{PERSON}:{stack.credentials.person_password}@")
-    done = subprocess.run(
-        [sys.executable, "-m", "weir.cli.main", "plan", f"{driver.dag}@20240101T000000Z", "--json", *options],
-        env={**os.environ, "WEIR_LEDGER": stack.ledger_url, "WEIR_STORE": stack.store_url, "WEIR_API": api},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(driver.weir("plan", f"{driver.dag}@{FIRST_DAY}", "--json", *options))
 
 
 def regions(plan, kind):

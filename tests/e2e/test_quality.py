@@ -20,6 +20,7 @@ from weir.environment import open_store
 from weir.execution.partition_state import PartitionState
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
+from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -36,8 +37,9 @@ KEPT = {"kept": True, "quality": {"history": {"suite": "ladder_totals", "when": 
 DAGS = {
     "gated": {"quality": GATES, "parallelism": SMALL, "last_day": "2024-01-01"},
     "origin": {**KEPT, "parallelism": {**SMALL, "totals": 1}, "last_day": "2024-01-02"},
+    "returned": {**KEPT, "parallelism": {**SMALL, "totals": 1}, "last_day": "2024-01-03"},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"origin"})
+AT_ONCE = AtOnce(DAGS, soaks={"origin", "returned"})
 FORK = {**DAGS["origin"], "first_day": "2024-01-03", "last_day": "2024-01-03"}
 FIRST, SECOND, THIRD, FOURTH = (f"2024-01-0{day}" for day in range(1, 5))
 
@@ -155,6 +157,53 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     assert again.totals(epoch(THIRD)) == expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])
     history = [each[1:] for each in checks(again, SECOND) if each[0] == "history"]
     assert history == [("weir", "passed", "restored"), ("ladder_totals", "warned", "restored")]
+
+
+@AT_ONCE.on("returned")
+def test_a_savepoint_of_bad_rows_is_quarantined_when_it_is_restored_and_the_task_says_so(driver):
+    """Nobody has checked these rows before: the suite is for what was restored."""
+    driver.change_epoch(epoch(SECOND), spoil=True)
+    driver.start()
+    third = driver.run(THIRD)
+    for day in (FIRST, SECOND, THIRD):
+        driver.await_green(driver.run(day))
+    newest = retained(driver)
+    driver.weir("savepoint", "create", driver.dag, "--checkpoint", str(newest[SECOND]), "--name", "bad")
+    driver.change_epoch(epoch(SECOND), spoil=False)
+    driver.person.clear(driver.run(SECOND), "doubled")
+    driver.green()
+    driver.weir("savepoint", "create", driver.dag, "--checkpoint", str(retained(driver)[SECOND]), "--name", "good")
+    before, right = driver.tries(third), driver.totals(epoch(THIRD))
+    driver.weir("restore", driver.dag, "bad")
+    driver.await_state(third, "totals-sums", "failed")
+    assert driver.again(third, before) == {"totals-sums": 1}
+    note = driver.note(third, "totals-sums")
+    assert "history[0]" in note
+    assert "it was restored from the savepoint" in note
+    assert "ladder_totals" in note
+    assert "expect_column_values_to_be_between(total)" in note
+    assert "Nothing was computed from it: restore another one" in note
+    assert results(driver, SECOND, "history")[-1] == (PartitionState.QUARANTINED, True)
+    assert checks(driver, SECOND)[-1] == ("history", "ladder_totals", "failed", "restored")
+    assert driver.totals(epoch(THIRD)) == right
+
+
+@AT_ONCE.on("returned")
+def test_another_savepoint_that_is_restored_heals_it(driver):
+    third = driver.run(THIRD)
+    before = driver.tries(third)
+    driver.weir("restore", driver.dag, "good")
+    driver.person.clear(third, "totals-sums", include_downstream=True)
+    driver.green()
+    assert driver.again(third, before)["totals-sums"] == 1
+    assert [each[2:] for each in checks(driver, SECOND)][-2:] == [("passed", "restored"), ("warned", "restored")]
+
+
+def retained(driver):
+    """The numbers of the retained checkpoints, without savepoints, by day."""
+    with driver.ledger.transaction() as session:
+        rows = [row for row in retained_checkpoints(session, driver.dag) if not row.folder]
+        return {f"{row.epoch[:4]}-{row.epoch[4:6]}-{row.epoch[6:8]}": row.number for row in rows}
 
 
 def restored_file(driver):

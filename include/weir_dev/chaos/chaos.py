@@ -58,9 +58,10 @@ TARGET_SECONDS: Final = 10.0
 
 
 def first_settings() -> dict[str, object]:
-    """The control file at the beginning."""
+    """The control file at the beginning: each day adds to the totals so far, which are state."""
+    shape = {"kept": True, "retained_checkpoints": MOST_DAYS}
     return {
-        "dags": {DAG: {}, CALM: {}},
+        "dags": {DAG: shape, CALM: shape},
         "last_day": (FIRST_DAY + timedelta(days=FIRST_DAYS - 1)).isoformat(),
         "milliseconds_a_row": DWELL_MILLISECONDS,
         # A task is killed more often here than the default strategy forgives.

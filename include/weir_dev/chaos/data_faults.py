@@ -40,7 +40,7 @@ class DamageKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A current result is lost or damaged, and its readers are cleared."""
+    """A current result that is no state is lost or damaged, and its readers are cleared."""
 
     kind: DamageKind
 
@@ -52,7 +52,10 @@ class Damage:
     def inject(self, field: Field, chance: Random) -> Injection | None:
         """Damage one current result of any run."""
         found = [
-            (run, result) for run in field.runs() for result in run.results if result.state is PartitionState.FINISHED
+            (run, result)
+            for run in field.runs()
+            for result in run.results
+            if result.state is PartitionState.FINISHED and result.partition.stage not in run.state.topology.states
         ]
         if not found:
             return None
@@ -68,7 +71,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class DamageState:
-    """A file of keyed state is lost or cut short, of any epoch, and the tasks that read it are cleared."""
+    """A file of keyed state is lost or cut short, of any epoch, and the tasks that may have read it are cleared."""
 
     name: str = "state"
 
@@ -88,7 +91,7 @@ class DamageState:
         if done is None:
             return None
         state = f"{result.partition.stage}[{result.partition.subtask}]"
-        readers = [task for run in runs[at : at + 2] for task in _updaters(run, result.partition.stage)]
+        readers = [task for run in runs[at:] for task in _updaters(run, result.partition.stage)]
         names = ", ".join(sorted({str(task.name).partition(" ")[0] for task in readers}))
         label = f"{state} of {day_of(runs[at].epoch)}: {done}; cleared: {names}"
         return Injection(label, lambda: field.deliver(readers, NOTE))

@@ -173,7 +173,7 @@ class Field:
         return not clears
 
     def expected(self, epoch: str) -> list[dict[str, int]]:
-        """Return what plain Python computes of an epoch."""
+        """Return what plain Python computes of an epoch and all before it."""
         path = project_root() / FLOWS / "ladder.py"
         spec = importlib.util.spec_from_file_location("weir_chaos_ladder", path)
         if spec is None or spec.loader is None:

@@ -2,9 +2,9 @@
 
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
-an epoch and all before it, with `kept` by keyed state; with `copied` doubled reads a copy of numbers, in one
-region; `failover`, `consumers` and `keep` are the dataflow's. `quality` has the arguments of `expectations` by stage,
-or for `history`.
+an epoch and all before it, with `kept` by keyed state, of so many `runs`; with `copied` doubled reads a copy of
+numbers, in one region; `failover`, `consumers`, `keep` and `retained_checkpoints` are the dataflow's. `quality` has the
+arguments of `expectations` by stage, or for `history`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ control = Path(os.environ["WEIR_LADDER"])
 settings = json.loads(control.read_text())
 SCHEMA = "bucket BIGINT, numbers BIGINT, total BIGINT"
 STAGES = ("numbers", "doubled", "totals")
+RULES = ("failover", "consumers", "keep", "retained_checkpoints")
 
 
 def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | None, **more: Any) -> Any:
@@ -44,7 +45,8 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     state: tuple[State, ...] = ()
     if more.pop("kept", False):
         functions["totals"] = "ladder:kept_totals"
-        state = (keyed_state("history", key="bucket", schema=SCHEMA, quality=gates.get("history", ())),)
+        runs = more.pop("runs", 8)
+        state = (keyed_state("history", key="bucket", schema=SCHEMA, runs=runs, quality=gates.get("history", ())),)
     totals = Stage(
         "totals",
         functions["totals"],
@@ -53,7 +55,7 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
         state=state,
         quality=gates.get("totals", ()),
     )
-    rules = {rule: more.pop(rule) for rule in ("failover", "consumers", "keep") if rule in more}
+    rules = {rule: more.pop(rule) for rule in RULES if rule in more}
     flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
     return dataflow_dag(

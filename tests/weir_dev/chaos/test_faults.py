@@ -7,12 +7,17 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from tests.weir.restoring import aircraft, run_days
+from tests.weir.small_dataflow import World
 
 from weir.formats.codec import manifest_from_json
-from weir_dev.chaos.data_faults import DamageKind, damage_result, damage_state
+from weir.testing.fakes.ledgers import fast_folder
+from weir_dev.chaos.data_faults import Damage, DamageKind, DamageState, damage_result, damage_state
+from weir_dev.chaos.field import Field
 from weir_dev.chaos.server_faults import StopDatabase
 from weir_dev.chaos.task_faults import Frozen
 from weir_dev.stack.processes import record
@@ -136,3 +141,23 @@ def test_a_stopped_database_is_started_once_whoever_is_first():
     injection.undo()
     wait_for(injection.is_over)
     assert database.done == ["stop", "start"]
+
+
+@pytest.fixture
+def kept():
+    """The field on a dataflow of three days that keeps state, all closed."""
+    with fast_folder() as folder:
+        (folder / "store").mkdir()
+        world = World(folder, aircraft())
+        run_days(world.airflow, 1, 2, 3)
+        stack = SimpleNamespace(store_url=f"file://{folder}/store", ledger_url=f"sqlite:///{folder}/ledger.db")
+        field = Field(stack, folder / "control.json", "ladder", "known")
+        yield field
+        field.ledger.close()
+
+
+def test_state_is_damaged_by_the_fault_that_clears_who_makes_it_again_and_by_no_other(kept):
+    damaged = [Damage(DamageKind.MANIFEST).inject(kept, Random(seed)) for seed in range(12)]
+    assert {each.what.partition("[")[0] for each in damaged if each} == {"flights", "known"}
+    damaged = [DamageState().inject(kept, Random(seed)) for seed in range(4)]
+    assert {each.what.partition("[")[0] for each in damaged if each} == {"history"}

@@ -68,14 +68,6 @@ def test_it_runs_a_region_on_a_connect_server(server, run_region) -> None:
     assert run_region(TEXT, "--remote", server.url).outputs[0].digest.rows == 10
 
 
-def test_it_runs_a_region_in_a_session_of_its_own_with_the_same_digest(server, run_region, store) -> None:
-    own = run_region(TEXT)
-    store.delete("job.json")
-    remote = run_region(TEXT, "--remote", server.url)
-    assert own.outputs[0].digest == remote.outputs[0].digest
-
-
-@pytest.mark.soak
 def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, run_region, jobs, store) -> None:
     def stages():
         states = ("history", "known")

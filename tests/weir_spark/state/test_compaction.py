@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import weir_spark
 from weir.dataflow import keyed_state
+from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import CompactionJob, MergeToWrite, StateFileToRead, StateToRead
 from weir.state.compaction_rules import Limits, after, merges_of
@@ -21,6 +26,7 @@ from weir_spark.state.reader import DELETED, UPDATED, StoredState
 
 pytestmark = pytest.mark.spark
 
+RUN_REGION = Path(weir_spark.__file__).parents[1] / "run_region.py"
 GROUPS = 8
 STATE = keyed_state("history", key=["k", "kind"], schema="k BIGINT, kind STRING, n BIGINT")
 LAYOUT = Layout(("k", "kind"), GROUPS)
@@ -85,8 +91,8 @@ class History:
             state=STATE, files=tuple(told), tallies=None, updated=0, expired_until=self.until, is_full=False
         )
 
-    def compact(self, limits, parts=1):
-        """Merge what the policy says."""
+    def compact(self, limits, parts=1, run=None):
+        """Merge what the policy says; `run` is who does it."""
         files = assigned_files(self.files, (0, GROUPS - 1), self.until)
         merges = merges_of(files, len(self.truth), limits)
         to_write = []
@@ -113,10 +119,10 @@ class History:
             region="aircraft",
             subtask=0,
             store=self.store.url,
-            report="",
+            report=f"flow/{epoch(self.day)}/report.json",
             merges=tuple(to_write),
         )
-        report = compact(job, self.session, self.store, lambda line: None)
+        report = run(job) if run else compact(job, self.session, self.store, lambda line: None)
         written = [
             StateFile(output.folder, file, merge.epoch, _groups(file) if len(output.files) > 1 else merge.key_groups)
             for merge, output in zip(merges, report.outputs, strict=True)
@@ -178,6 +184,24 @@ def test_where_nothing_is_left_there_is_no_file(spark, store):
     history.change({}, [(1, "a")])
     history.compact(Limits(1, 10**9, 0))
     assert history.files == ()
+
+
+def test_a_driver_with_a_session_of_its_own_merges_it_alike(spark, store, tmp_path):
+    chosen = random.Random(8)
+    history = History(store, spark)
+    for day in range(3):
+        history.change(dict.fromkeys(some_keys(chosen, 30), day), some_keys(chosen, 4))
+
+    def by_a_driver(job):
+        (tmp_path / "job.json").write_bytes(region_job_to_json(job))
+        command = [sys.executable, str(RUN_REGION), str(tmp_path / "job.json")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return region_report_from_json(store.read(job.report))
+
+    history.compact(Limits(1, 10**9, 0), run=by_a_driver)
+    assert (history.merges, sorted_runs(history.files)) == (1, 1)
+    assert history.read() == history.expected()
 
 
 def _rows(store, file):
