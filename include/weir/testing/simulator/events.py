@@ -106,7 +106,7 @@ HOWS: Final = {
     Verb.COLLECT: ("release", "release", "pressed", "sweep", "sweep", "dry"),
     Verb.UPKEEP: ("deliver", "deliver", "records", "versions", "checkpoints", "scrub", "minutes", "hourly", "daily"),
     Verb.AGAIN: ("same", OTHER),
-    Verb.CLOCK: ("right", "fast", "slow", "minutes-fast", "minutes-slow", "hours-fast", "hours-slow"),
+    Verb.CLOCK: ("right", "fast", "slow", "minutes-fast", "minutes-slow", *("hours-fast", "hours-slow") * 3),
 }
 
 _WEIGHTS: Final = {
@@ -173,6 +173,9 @@ _WAITS: Final = 0.4
 
 _COMES: Final = 0.7
 """The share of deleted or queued DagRuns after which one comes again or starts."""
+
+_LATE: Final = 0.15
+"""The share of chores and commands of which a commit comes true late."""
 
 _RESCALES: Final = 0.3
 """The share of further runs that begin after a change of the DAG file."""
@@ -388,6 +391,8 @@ def _overlap(random: Random) -> list[Event]:
 def _event(random: Random, verb: Verb) -> Event:
     how = random.choice(HOWS.get(verb, ("",)))
     fault = random_fault(random) if verb in _MET else NO_FAULT
+    if verb in _MET[2:] and random.random() < _LATE:
+        fault = ProcessFault(FaultKind.LATE, random.randint(1, _MOST_STEPS))
     return Event(verb, random.randrange(100), how, fault)
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
 from weir.formats.manifest import RELEASED_NOTE
-from weir.formats.paths import MANIFEST, folder_of, name_of
+from weir.formats.paths import MANIFEST, folder_of, manifest_path, name_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Attempt, Partition, Result
@@ -131,7 +131,8 @@ def _whose_state(history: History, path: str) -> str | None:
         files = history.files_of(result)
         if path not in files or folder_of(path) == result.folder:
             continue
-        if result.state not in ("released", "superseded"):
+        # Without its manifest it is lost, and recomputed to other files.
+        if result.state not in ("released", "superseded") and manifest_path(result.folder) in history.files:
             return f"{result.partition.id} of {result.attempt} in {result.run} has it"
         reader = reader_of(history, result)
         if reader is not None:
