@@ -32,13 +32,14 @@ def test_an_operation_in_the_middle_of_another_breaks_nothing(cases, first):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("variant", range(VARIANTS))
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_every_pair_at_every_point(cases, first, second, variant):
-    """Also one after the other, in each order: what all of that comes to is told."""
+    """Also one after the other, in each order. Of all but the first variant each fifth point."""
     deadlocks, one, other = cases.deadlocks(), (first, variant), (second, (variant + 1) % VARIANTS)
     in_order = [cases.perform(one, other), cases.perform(other, one)]
-    points = list(points_that_differ(in_order[0].first.points, in_order[0].second.points))
+    points = list(points_that_differ(in_order[0].first.points, in_order[0].second.points))[:: 5 if variant else 1]
     found = [cases.perform(one, other, stop_at=number) for number in points]
     serial = {case.signature for case in in_order}
     unlike, blocked = sum(case.signature not in serial for case in found), sum(case.was_blocked for case in found)
