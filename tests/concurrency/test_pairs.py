@@ -21,13 +21,13 @@ def require_unbroken(cases, found, deadlocks):
 
 @pytest.mark.parametrize("first", KINDS)
 def test_an_operation_in_the_middle_of_another_breaks_nothing(cases, first):
-    """One point of some pairs, always the same."""
+    """One point of some pairs, always the same; to heal takes longest, so that it is done for each second case."""
     deadlocks, points = cases.deadlocks(), len(cases.points_of((first, 0)))
-    some = [KINDS[(KINDS.index(first) + number) % len(KINDS)] for number in (3, 6)]
-    found = [
-        cases.perform((first, 0), (second, 1), stop_at=random.Random(first + second).randint(1, points))
-        for second in some
-    ]
+    found = []
+    for number, heals in ((3, True), (6, False)):
+        second = KINDS[(KINDS.index(first) + number) % len(KINDS)]
+        at = random.Random(first + second).randint(1, points)
+        found.append(cases.perform((first, 0), (second, 1), stop_at=at, heals=heals))
     require_unbroken(cases, found, deadlocks)
 
 
