@@ -56,5 +56,17 @@ def asked_of(world, kind, which):
     return Asked(kind=kind, savepoint=_SAVEPOINTS[which] if kind == "savepoint" else None)
 
 
+NOT_BEGUN = (
+    "has not",
+    "was subsumed while it was read",
+    "was subsumed, or its manifest",
+    "was taken meanwhile",
+    "there is something at",
+)
+"""Why a savepoint is not made: one that has its number, and leases, is."""
+
+
 def is_expected(ended, kind):
+    if kind == "savepoint" and ended.how == "raised" and not any(each in ended.said for each in NOT_BEGUN):
+        return False
     return ended.how == "done" or ended.how in EXPECTED[kind] or not EXPECTED[kind].isdisjoint(ended.kinds)

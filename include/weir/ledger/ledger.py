@@ -1,8 +1,9 @@
 """Opens the ledger and runs its transactions.
 
-Invariant: a dataflow has one writing transaction at a time, and a transaction sees one instant. SQLite has one writing
-transaction at a time; on PostgreSQL the dataflow's row is locked first. A transaction that only reads has a snapshot,
-and waits for no other. So a decision and its consequences are atomic.
+Invariant: a dataflow has one writing transaction at a time, which sees one instant of it. SQLite has one writing
+transaction at a time; on PostgreSQL the dataflow's row is locked first. A transaction that only reads has a snapshot of
+all dataflows, and waits for no other. So a decision and its consequences are atomic. Of another dataflow, one that
+writes sees on PostgreSQL what is committed when it asks: it locks the rows that have to stay as they are.
 
 Invariant 11: no transaction writes in a ledger that has lost commits of its dataflow. Each raises the dataflow's
 revision; a process knows the highest one that it has seen committed, by itself or in a file of the store.

@@ -25,8 +25,8 @@ from weir.ledger.attempts import Origin, free_number, synthetic_attempt
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.runs import run_key
-from weir.snapshots.savepoint import NotThere, copy_files
-from weir.snapshots.source import Source
+from weir.snapshots.savepoint import copy_files
+from weir.snapshots.source import NotThere, Source
 from weir.topology.ids import AttemptId, Digest, is_task_try
 from weir.topology.regions import PartitionId, RegionId, Topology
 

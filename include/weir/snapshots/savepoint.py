@@ -41,6 +41,7 @@ from weir.ledger.leases import drop_leases, hold_leases, take_leases
 from weir.ledger.names import require_dataflow
 from weir.snapshots.source import (
     Folder,
+    NotThere,
     OpenStore,
     Source,
     find_source,
@@ -94,10 +95,6 @@ class Savepoint:
     def name(self) -> str:
         """The name of its folder."""
         return name_of(self.url)
-
-
-class NotThere(Misconfigured):
-    """A file to be copied is missing, or differs from its SHA-256."""
 
 
 def create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:

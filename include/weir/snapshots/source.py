@@ -27,6 +27,11 @@ from weir.store.worker_threads import in_parallel
 
 _SHOWN = 10
 
+
+class NotThere(Misconfigured):
+    """A file that is to be read is missing, or differs from its SHA-256."""
+
+
 OpenStore = Callable[[str], Store]
 """Opens the store at a URL, with the options that its kind of store needs."""
 
@@ -120,12 +125,12 @@ def _known(rows: list[CheckpointRow]) -> str:
 
 
 def read_checkpoint(services: Services, dataflow: str, number: int) -> Source:
-    """Read a checkpoint of the configured store. Raises Misconfigured where there is none."""
+    """Read a checkpoint of the configured store. Raises NotThere where there is none."""
     path = checkpoint_path(dataflow, number)
     try:
         checkpoint = checkpoint_from_json(services.store.read(path))
     except NotFound as error:
-        raise Misconfigured(
+        raise NotThere(
             f"checkpoint {number} of {dataflow} was subsumed, or its manifest {path} is gone: `weir checkpoints "
             f"{dataflow}` lists those that are kept"
         ) from error

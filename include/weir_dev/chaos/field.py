@@ -180,12 +180,8 @@ class Field:
             raise FileNotFoundError(path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        settings = self.settings()
-        if settings["dags"][self.dag].get("kept", False):
-            epochs = [epoch_key(day) for day in self.days()]
-            kept: list[dict[str, int]] = module.expected_running_totals(settings, epochs[: epochs.index(epoch) + 1])
-            return kept
-        rows: list[dict[str, int]] = module.expected_totals(settings, epoch)
+        epochs = [each for each in map(epoch_key, self.days()) if each <= epoch]
+        rows: list[dict[str, int]] = module.expected_running_totals(self.settings(), epochs)
         return rows
 
 

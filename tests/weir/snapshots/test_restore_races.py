@@ -1,6 +1,7 @@
 """Restoring a checkpoint while runs are closed: what is restored has its files, or nothing is restored."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -20,9 +21,11 @@ from tests.weir.small_dataflow import Saved, World
 from weir.coordination.services import Services
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured, Retryable
+from weir.formats.paths import checkpoint_path
 from weir.recovery.adopt import adopt
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.snapshots.source import find_source, require_retained
 from weir.state.checkpoint import subsume_checkpoints
 from weir.state.files_in_use import live_state_files
@@ -64,16 +67,16 @@ class Once:
 
 
 class WatchedStore(Store):
-    """Tells of the first state's manifest that is read, just before it is."""
+    """Tells of the first state's manifest that is read, or what else `part` of a path says, just before it is."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("callback", "part")
 
-    def __init__(self, store, callback):
+    def __init__(self, store, callback, part="/history/"):
         super().__init__(store.files)
-        self.callback = callback
+        self.callback, self.part = callback, part
 
     def read(self, path):
-        if "/history/" in path:
+        if self.part in path:
             self.callback()
         return super().read(path)
 
@@ -118,6 +121,14 @@ def test_files_that_pass_from_a_checkpoint_to_results_during_a_deletion_are_in_u
     assert {row.attempt.startswith("t0000") for row in rows_of(days, 1, dataflow=fork or "ladder")} == {True}
     assert restored <= in_use
     assert all(days.store.size(path) for path in restored)
+
+
+def test_a_savepoint_is_of_the_newest_checkpoint_that_is_there_though_another_was_deleted_before_it_was_read(days):
+    once = Once(lambda: run_days(days.airflow, 3, 4))
+    services = replace(days.services, store=WatchedStore(days.store, once, checkpoint_path("ladder", 2)))
+    made = create(services, SavepointRequest("ladder"), Store.open)
+    assert 2 not in checkpoints(days)
+    assert (made.epoch, made.status) == (EPOCHS[3], "complete")
 
 
 def test_a_subsumed_checkpoint_is_refused_though_its_manifest_is_still_there(days):
