@@ -116,7 +116,13 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
             raise services.ledger.behind(manifest.dataflow, f"it does not know that {attempt} has written {folder}")
 
 
-def look_for_results(services: Services, run: str, partitions: Iterable[PartitionId]) -> None:
+def look_for_results(
+    services: Services,
+    run: str,
+    partitions: Iterable[PartitionId],
+    *,
+    running: bool = True,
+) -> None:
     """Look for results of partitions that the ledger calls missing though Airflow calls their tasks a success.
 
     Raises LedgerBehind, or Retryable.
@@ -127,7 +133,7 @@ def look_for_results(services: Services, run: str, partitions: Iterable[Partitio
         for place in {f"{root}/{each.stage}/{each.layout}/{each.subtask}" for each in partitions}
         for attempt in folders_in(services.store, place)
     ]
-    require_known_results(services, run, sorted(found), running=True)
+    require_known_results(services, run, sorted(found), running=running)
 
 
 def look_for_attempts(services: Services, run: str, region: RegionId, partitions: Iterable[PartitionId]) -> None:
@@ -136,7 +142,7 @@ def look_for_attempts(services: Services, run: str, region: RegionId, partitions
     The job of one that has written no result carries a revision: the ledger is behind only if it has not reached that.
     """
     dataflow = dataflow_of(run)
-    look_for_results(services, run, partitions)
+    look_for_results(services, run, partitions, running=False)
     records = f"{epoch_folder(dataflow, epoch_of_run(run))}/_regions/{region.name}/{region.subtask}"
     for attempt in folders_in(services.store, records):
         try:
