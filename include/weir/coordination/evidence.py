@@ -17,10 +17,11 @@ from typing import Any
 
 from sqlalchemy import select
 
+from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
-from weir.execution.run_state import AttemptState
+from weir.errors import Misconfigured, WeirError
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.codec import manifest_from_json, region_job_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
@@ -74,6 +75,36 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     for number in sorted(each for each in numbers if each is not None and each not in taken):
         raise services.ledger.behind(dataflow, f"it does not know checkpoint {number}")
     require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
+
+
+def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:
+    """Raise LedgerBehind for a closing task that runs by the ledger, and is a success in Airflow. Raises Retryable."""
+    query = (
+        select(AttemptRow, RunRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            AttemptRow.region == CLOSE.name,
+            AttemptRow.state == AttemptState.RUNNING.value,
+            AttemptRow.is_of_dag_run,
+        )
+    )
+    with services.ledger.transaction() as session:
+        found = {row.id: (row.try_number, run) for row, run in session.execute(query).tuples()}
+    items = [ClearItem(run.dag_id, run.run_id, run.task_prefix + CLOSE.name, -1, None) for _, run in found.values()]
+    try:
+        answers = clearer.inspect(items) if items else []
+    except WeirError:
+        return  # the next pass asks again
+    ended = {
+        attempt
+        for (attempt, (number, _)), answer in zip(found.items(), answers, strict=True)
+        if (answer.state, answer.try_number) == ("success", number)
+    }
+    with services.ledger.transaction() as session:
+        lost = [row.id for row, _ in session.execute(query).tuples() if row.id in ended]
+    if lost:
+        raise services.ledger.behind(dataflow, f"it does not know that {lost[0]} has closed its run")
 
 
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
