@@ -1,6 +1,7 @@
 """Savepoints: whole, alone, and where they were moved to."""
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -22,7 +23,7 @@ from tests.weir.small_dataflow import Saved, World
 from weir.errors import Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import number_path
-from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.database.tables import CheckpointRow, LeaseRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
@@ -60,6 +61,37 @@ def test_a_savepoint_is_of_the_newest_checkpoint_unless_a_number_is_given(days):
     assert (made.epoch, made.status, made.number) == (EPOCHS[1], "complete", 3)
     assert make(days, checkpoint=1).epoch == EPOCHS[0]
     assert [each.number for each in savepoints(days.services, "ladder")] == [3, 4]
+
+
+class Watched(Store):
+    """Tells of each file that is read."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, store, told):
+        super().__init__(store.files)
+        self.told = told
+
+    def read(self, path, *more):
+        self.told(path)
+        return super().read(path, *more)
+
+
+def test_what_is_copied_is_leased_until_all_of_it_is(days):
+    leased = {}
+
+    def look(path):
+        with days.ledger.transaction() as session:
+            query = select(ResultRow.folder).join(LeaseRow, LeaseRow.result == ResultRow.id)
+            leased[path] = set(session.scalars(query))
+
+    services = replace(days.services, store=Watched(days.store, look))
+    create(services, SavepointRequest("ladder"), Store.open)
+    copied = {path: folders for path, folders in leased.items() if path.endswith(".bin")}
+    assert copied
+    assert all(path.rpartition("/")[0] in folders for path, folders in copied.items() if EPOCHS[1] in path)
+    with days.ledger.transaction() as session:
+        assert session.scalar(select(func.count()).select_from(LeaseRow)) == 0
 
 
 def test_it_names_nothing_outside_of_its_folder(days):
