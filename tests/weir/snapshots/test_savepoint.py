@@ -64,7 +64,7 @@ def test_a_savepoint_is_of_the_newest_checkpoint_unless_a_number_is_given(days):
 
 
 class Watched(Store):
-    """Tells of each file that is read."""
+    """Tells of each file that is read or made."""
 
     __slots__ = ("told",)
 
@@ -75,6 +75,10 @@ class Watched(Store):
     def read(self, path, *more):
         self.told(path)
         return super().read(path, *more)
+
+    def create(self, path, data):
+        self.told(path)
+        super().create(path, data)
 
 
 def test_what_is_copied_is_leased_until_all_of_it_is(days):
@@ -87,9 +91,9 @@ def test_what_is_copied_is_leased_until_all_of_it_is(days):
 
     services = replace(days.services, store=Watched(days.store, look))
     create(services, SavepointRequest("ladder"), Store.open)
-    copied = {path: folders for path, folders in leased.items() if path.endswith(".bin")}
-    assert copied
-    assert all(path.rpartition("/")[0] in folders for path, folders in copied.items() if EPOCHS[1] in path)
+    made = {path: folders for path, folders in leased.items() if "/_savepoints/" in path}
+    assert made
+    assert all(any(EPOCHS[1] in folder for folder in folders) for folders in made.values())
     with days.ledger.transaction() as session:
         assert session.scalar(select(func.count()).select_from(LeaseRow)) == 0
 
