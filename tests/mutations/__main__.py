@@ -45,12 +45,15 @@ def write_table(table: Path, rows: dict[str, str]) -> None:
 
 
 def summary(rows: list[str]) -> str:
-    """Return how many faults are found, and by what."""
+    """Return how many faults are found, by what, and which have not been tried to the end."""
     kinds = Counter(kind for row in rows for kind in KINDS if f"| {kind}: `" in row)
-    drawn = kinds["seed"] + kinds["property"]
+    drawn, tried = kinds["seed"] + kinds["property"], {row.split("|")[1].strip() for row in rows}
+    left = ", ".join(fault.name for fault in FAULTS if fault.name not in tried)
+    found = drawn + kinds["test"]
     return (
-        f"{sum(kinds.values())} of {len(rows)} faults are found: {drawn} by the simulator ({kinds['seed']}) or by a "
-        f"property test ({kinds['property']}), {kinds['test']} by other tests, {kinds['crash']} by a crash."
+        f"{found} of {len(FAULTS)} faults are found: {drawn} by the simulator ({kinds['seed']}) or by a property "
+        f"test ({kinds['property']}), {kinds['test']} by other tests; {kinds['crash']} end in a crash. "
+        f"Not tried to the end yet: {left or 'none'}."
     )
 
 

@@ -31,7 +31,7 @@ MIXES: dict[str, Callable[[int], tuple[Scene, Sequence[Event]]]] = {
 }
 """Scenes and schedules by seed: those of the simulator (`--stateful 1`, `--gated 1`), and short ones."""
 
-WEIGHTS = {"usual": 0.4, "stateful": 0.15, "gated": 0.1, "race": 0.25, "stateful race": 0.1}
+WEIGHTS = {"usual": 0.35, "stateful": 0.15, "gated": 0.1, "race": 0.2, "stateful race": 0.2}
 """The parts of the processor time."""
 
 STATEFUL = {"stateful": 0.5, "stateful race": 0.5}

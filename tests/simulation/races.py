@@ -82,7 +82,7 @@ def _keep(random: Random) -> str:
 
 def _struck(random: Random, *, keeps_state: bool) -> Event:
     verbs = [Verb.STEP] * 4 + [Verb.COLLECT] + ([Verb.SAVEPOINT, Verb.GO_BACK, Verb.COLLECT] if keeps_state else [])
-    kind = random.choice([FaultKind.SUSPEND] * 4 + [FaultKind.KILL, FaultKind.REFUSE])
+    kind = random.choice([FaultKind.SUSPEND] * 3 + [FaultKind.KILL] * 2 + [FaultKind.REFUSE])
     return replace(
         _event(random, random.choice(verbs)), fault=ProcessFault(kind, random.randint(1, random.choice(STEPS)))
     )

@@ -86,6 +86,19 @@ def test_what_a_dead_attempt_left_goes_when_it_is_old(day):
     assert not report.unknown
 
 
+def test_old_files_of_an_attempt_that_has_just_ended_stay_for_as_long(day):
+    """Its process may not know yet that it was ended, and write more."""
+    left = {path for path in lying(day) if day.killed[0] in path and "_regions" not in path}
+    grow_old(day)
+    with day.ledger.transaction("ladder") as session:
+        session.get_one(AttemptRow, day.killed[0]).ended_at = day.airflow.time
+    sweep(day.services, "ladder")
+    assert left <= lying(day)
+    day.airflow.time += 2 * DAY
+    sweep(day.services, "ladder")
+    assert lying(day).isdisjoint(left)
+
+
 def test_a_sweep_leaves_all_that_is_finished_and_says_why(day):
     grow_old(day)
     sweep(day.services)

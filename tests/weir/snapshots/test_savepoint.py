@@ -1,6 +1,7 @@
 """Savepoints: whole, alone, and where they were moved to."""
 
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -22,7 +23,7 @@ from tests.weir.small_dataflow import Saved, World
 from weir.errors import Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import number_path
-from weir.ledger.database.tables import CheckpointRow
+from weir.ledger.database.tables import CheckpointRow, LeaseRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
@@ -60,6 +61,41 @@ def test_a_savepoint_is_of_the_newest_checkpoint_unless_a_number_is_given(days):
     assert (made.epoch, made.status, made.number) == (EPOCHS[1], "complete", 3)
     assert make(days, checkpoint=1).epoch == EPOCHS[0]
     assert [each.number for each in savepoints(days.services, "ladder")] == [3, 4]
+
+
+class Watched(Store):
+    """Tells of each file that is read or made."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, store, told):
+        super().__init__(store.files)
+        self.told = told
+
+    def read(self, path, *more):
+        self.told(path)
+        return super().read(path, *more)
+
+    def create(self, path, data):
+        self.told(path)
+        super().create(path, data)
+
+
+def test_what_is_copied_is_leased_until_all_of_it_is(days):
+    leased = {}
+
+    def look(path):
+        with days.ledger.transaction() as session:
+            query = select(ResultRow.folder).join(LeaseRow, LeaseRow.result == ResultRow.id)
+            leased[path] = set(session.scalars(query))
+
+    services = replace(days.services, store=Watched(days.store, look))
+    create(services, SavepointRequest("ladder"), Store.open)
+    made = {path: folders for path, folders in leased.items() if "/_savepoints/" in path}
+    assert made
+    assert all(any(EPOCHS[1] in folder for folder in folders) for folders in made.values())
+    with days.ledger.transaction() as session:
+        assert session.scalar(select(func.count()).select_from(LeaseRow)) == 0
 
 
 def test_it_names_nothing_outside_of_its_folder(days):

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,3 +70,36 @@ def test_what_is_lost_is_found_while_the_store_answers(name):
     store.delete(f"flow/attempt/{name}")
     assert isinstance(probe(store, store_id, [ref])[ref], Loss)
     assert bool(verify_segments(store, store_id, [(manifest, "flow/attempt", None)])) is (name != "manifest.json")
+
+
+class Silent:
+    """Files of which some raise an error that is not about their absence, whenever they are asked for."""
+
+    workers = 1
+
+    def __init__(self, files, names, error):
+        self._files, self._names, self._error = files, names, error
+
+    def __getattr__(self, name):
+        found = getattr(self._files, name)
+
+        def answer(path, *more):
+            if path.rpartition("/")[2] in self._names:
+                raise self._error(path)
+            return found(path, *more)
+
+        return answer if name in ("read", "size") else found
+
+
+@given(
+    st.sets(st.sampled_from(["manifest.json", "part-0.parquet"]), min_size=1),
+    st.sampled_from([TimeoutError, PermissionError, ConnectionError, BlockingIOError, OSError]),
+)
+def test_a_file_that_gives_no_answer_is_not_lost(names, error):
+    store, store_id, ref, manifest = written()
+    store.files = Silent(store.files, names, error)
+    with pytest.raises(Retryable):
+        probe(store, store_id, [ref])
+    if "part-0.parquet" in names:
+        with pytest.raises(Retryable):
+            verify_segments(store, store_id, [(manifest, "flow/attempt", None)])
