@@ -39,6 +39,7 @@ PATIENCE_SECONDS: Final = 180.0
 LAST_DAY: Final = FIRST_DAY + timedelta(days=90)
 """More days than can run: there is always something to do."""
 
+SPARE_DAYS: Final = timedelta(days=2)
 DWELL_MILLISECONDS: Final = 100
 
 
@@ -101,11 +102,11 @@ class HighAvailability(Chaos):
         return healing.is_over() and not self.open
 
     def _end_days(self) -> None:
-        """Let no run begin but those that have."""
+        """Let no run begin but those that have, and those that may until Airflow has read the DAG file again."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (runs := self.field.dag_runs()) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
-        last = max((date.fromisoformat(run.start[:10]) for run in runs), default=FIRST_DAY)
+        last = max((date.fromisoformat(run.start[:10]) for run in runs), default=FIRST_DAY) + SPARE_DAYS
         settings = self.field.settings()
         dags = {**settings["dags"], CALM: {**settings["dags"][CALM], "last_day": last.isoformat()}}
         self.field.change(last_day=last.isoformat(), dags=dags)
