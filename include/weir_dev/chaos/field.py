@@ -77,8 +77,8 @@ class RunView:
 
     @property
     def results(self) -> list[CurrentResult]:
-        """The current results, by partition."""
-        return [self.state.results[each] for each in sorted(self.state.results)]
+        """The current results of the run, by partition; not those that it reads of the run before."""
+        return [self.state.results[each] for each in sorted(self.state.results) if not each.run]
 
 
 class Field:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import time
 from datetime import date, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 from weir.formats.paths import checkpoint_number, checkpoints_folder, pointer_folder
@@ -23,7 +23,7 @@ from weir_dev.chaos.plan import planned_faults
 from weir_dev.demo.evidence import epoch_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from weir_dev.chaos.field import Field
@@ -39,6 +39,7 @@ PATIENCE_SECONDS: Final = 180.0
 LAST_DAY: Final = FIRST_DAY + timedelta(days=90)
 """More days than can run: there is always something to do."""
 
+SPARE_DAYS: Final = timedelta(days=2)
 DWELL_MILLISECONDS: Final = 100
 
 
@@ -73,13 +74,8 @@ class HighAvailability(Chaos):
 
     def broken(self) -> list[str]:
         """Return what is wrong at the end: faults that did not heal, what was published twice, files that are gone."""
-        slow = [
-            f"{name} was not healed within {HEALED_WITHIN_SECONDS:.0f} s, but "
-            + (f"within {PATIENCE_SECONDS:.0f} s neither" if seconds is None else f"after {seconds:.1f} s")
-            for name, seconds in self._healed
-            if seconds is None or seconds > HEALED_WITHIN_SECONDS
-        ]
-        return [*slow, *published_twice(self.field), *missing_files(self.field), *super().broken()]
+        found = (slow_to_heal(self._healed), published_twice(self.field), missing_files(self.field))
+        return [*chain.from_iterable(found), *super().broken()]
 
     def _await_healing(self, name: str, due: float) -> None:
         healing, given_up_at, is_told = Healing(self.field), time.monotonic() + PATIENCE_SECONDS, False
@@ -101,14 +97,23 @@ class HighAvailability(Chaos):
         return healing.is_over() and not self.open
 
     def _end_days(self) -> None:
-        """Let no run begin but those that have."""
+        """Let no run begin but those that have, and those that may until Airflow has read the DAG file again."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (runs := self.field.dag_runs()) and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
-        last = max((date.fromisoformat(run.start[:10]) for run in runs), default=FIRST_DAY)
+        last = max((date.fromisoformat(run.start[:10]) for run in runs), default=FIRST_DAY) + SPARE_DAYS
         settings = self.field.settings()
         dags = {**settings["dags"], CALM: {**settings["dags"][CALM], "last_day": last.isoformat()}}
         self.field.change(last_day=last.isoformat(), dags=dags)
+
+
+def slow_to_heal(healed: Sequence[tuple[str, float | None]]) -> Iterator[str]:
+    """Return the faults that took too long; None are the seconds of one that did not heal while it was looked at."""
+    for name, seconds in healed:
+        if seconds is None:
+            yield f"{name} was not healed within {PATIENCE_SECONDS:.0f} s"
+        elif seconds > HEALED_WITHIN_SECONDS:
+            yield f"{name} was healed after {seconds:.1f} s, not within {HEALED_WITHIN_SECONDS:.0f} s"
 
 
 def published_twice(field: Field) -> Iterator[str]:

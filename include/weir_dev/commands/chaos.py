@@ -137,6 +137,10 @@ def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
         # asyncpg, which does not know `connect_timeout`
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": pair.url("airflow").replace("+psycopg2:", "+asyncpg:"),
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": str(HEARTBEAT_TIMEOUT),
+        # Two of each on one machine: what they do while nothing happens costs the others' seconds.
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "3",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
         "WEIR_LEDGER": pair.url("weir", connect_timeout="3"),
     }
     request = _request(folder, control, shape.spark_workers, environment)

@@ -249,9 +249,9 @@ def test_a_standby_is_no_reason_to_give_up(postgres, ledger, url):
         count_up(session)
 
 
-@pytest.fixture
-def pair(tmp_path):
-    with running_pair(tmp_path / "pair") as started:
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    with running_pair(tmp_path_factory.mktemp("pair")) as started:
         yield started
 
 
@@ -265,9 +265,10 @@ def test_a_transaction_waits_until_a_replica_is_promoted(pair):
         first_begin(ledger)
         promoting.result()
     assert count(ledger) == 2
+    pair.add_replica()
 
 
-def test_of_two_standbys_both_are_named_without_the_password(pair, monkeypatch):
+def test_a_replica_that_is_not_promoted_is_named_without_the_password(pair, monkeypatch):
     monkeypatch.setattr(postgres_module, "LOCK_SECONDS", 1)
     url = pair.url("weir")
     ledger = Ledger.open(url)

@@ -20,7 +20,8 @@ from weir.formats.paths import checkpoint_path, pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition
 from weir.state.checkpoint_content import files_named
 from weir.store.store import Store
-from weir_dev.chaos.ha import missing_files, published_twice
+from weir_dev.chaos.field import Field
+from weir_dev.chaos.ha import missing_files, published_twice, slow_to_heal, write_ha_control
 from weir_dev.chaos.ha_faults import LoseComponent, LosePrimary, LoseReplica, Work, ha_faults
 from weir_dev.chaos.plan import planned_faults
 from weir_dev.stack.processes import record
@@ -137,6 +138,20 @@ def test_work_that_fails_is_said_where_it_is_waited_for():
     work.finish()
     with pytest.raises(AssertionError, match="no replica"):
         work.is_over()
+
+
+def test_a_fault_that_takes_too_long_to_heal_or_does_not_is_told():
+    told = list(slow_to_heal([("primary", 29.9), ("scheduler", 30.5), ("replica", None)]))
+    assert told == ["scheduler was healed after 30.5 s, not within 30 s", "replica was not healed within 180 s"]
+
+
+def test_what_is_expected_of_kept_state_is_the_sum_of_all_days_so_far(tmp_path):
+    write_ha_control(tmp_path / "control.json")
+    stack = SimpleNamespace(store_url=str(tmp_path), ledger_url=f"sqlite:///{tmp_path}/ledger.db")
+    field = Field(stack, tmp_path / "control.json")
+    first, third = (field.expected(f"2024010{day}T000000Z") for day in (1, 3))
+    assert [row["total"] for row in third] == [3 * row["total"] for row in first]
+    field.ledger.close()
 
 
 # What is in the store

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from tests.weir.small_dataflow import World, ladder
 
-from weir.dataflow import Dataflow
+from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.formats.paths import pointer_folder
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
@@ -54,6 +54,22 @@ def test_a_run_whose_results_were_released_is_sound(closed):
     with world.ledger.transaction() as session:
         assert session.query(ResultRow).filter_by(state="released").count() > 0
     assert broken_invariants(field) == []
+
+
+def test_a_run_that_reads_the_one_before_is_sound():
+    before = previous("totals", by="k", schema="k bigint")
+    totals = Stage("totals", "pipelines.ladder:totals", {"day": blocking("day", by="k"), "before": before})
+    flow = Dataflow("ladder", [source("day", "pipelines.ladder:day"), totals, sink(totals, "known")])
+    with fast_folder() as folder:
+        world = World(folder, flow)
+        for day in (1, 2):
+            world.airflow.dag_run(day)
+        world.airflow.run_until_quiet()
+        stack = SimpleNamespace(store_url=f"file://{folder}/store", ledger_url=f"sqlite:///{folder}/ledger.db")
+        field = Field(stack, folder / "control.json", "ladder", "known")
+        assert len(field.runs()[1].state.results) > len(field.runs()[1].results)
+        assert broken_invariants(field) == []
+        field.ledger.close()
 
 
 def a_file_of(world, stage):
