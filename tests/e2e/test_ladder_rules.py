@@ -65,7 +65,7 @@ def test_an_individual_failover_restarts_nobody_and_says_how_a_person_does(drive
     assert driver.owed() == []
     note = driver.note(run_id, "totals-sums")
     assert "doubled[1]" in note
-    assert f"`weir plan individual@{FIRST_DAY} --apply`" in note
+    assert f"`weir plan {driver.dag}@{FIRST_DAY} --apply`" in note
     assert regions(planned(driver, "--apply"), "rerun") == {"doubled[1]", "totals-sums[0]"}
     assert driver.healed(before)[FIRST] == {"doubled[1]": 1, "totals-sums": 2}
 

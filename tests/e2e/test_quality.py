@@ -162,7 +162,7 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
 @AT_ONCE.on("returned")
 def test_a_savepoint_of_bad_rows_is_quarantined_when_it_is_restored_and_the_task_says_so(driver):
     """Nobody has checked these rows before: the suite is for what was restored."""
-    driver.change_epoch(epoch(SECOND), spoil=True)
+    driver.change_epoch(epoch(SECOND), add=7, spoil=True)  # more than the first day can make up for
     driver.start()
     third = driver.run(THIRD)
     for day in (FIRST, SECOND, THIRD):
@@ -196,7 +196,7 @@ def test_another_savepoint_that_is_restored_heals_it(driver):
     driver.person.clear(third, "totals-sums", include_downstream=True)
     driver.green()
     assert driver.again(third, before)["totals-sums"] == 1
-    assert [each[2:] for each in checks(driver, SECOND)][-2:] == [("passed", "restored"), ("warned", "restored")]
+    assert checks(driver, SECOND)[-1] == ("history", "ladder_totals", "warned", "restored")
 
 
 def retained(driver):
