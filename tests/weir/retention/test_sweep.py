@@ -229,14 +229,14 @@ def test_nothing_is_deleted_in_a_lost_ledger_until_upkeep_has_it_catch_up(day):
     day.lose_ledger()
     day.airflow.dag_run(2)
     day.airflow.run_until_quiet()
-    grow_old(day, 100)
+    grow_old(day, 3)
     with pytest.raises(LedgerBehind, match="20130101T000000Z is of a run that it does not know"):
         sweep(day.services, is_full=True)
     assert before <= lying(day)
     kept = sweep_everywhere(day.services, day.airflow)
     kept.require_whole()
     assert "has caught up with the store" in kept.done["ladder"]
-    assert before <= lying(day)
+    assert {path for path in before if day.killed[0] not in path} <= lying(day)
     assert sweep(day.services, is_full=True).unknown == []
 
 
