@@ -23,6 +23,7 @@ from weir.ledger.ledger import Ledger
 from weir.ledger.runs import run_by_id, runs_of
 from weir.ledger.snapshot import run_state
 from weir.store.store import Store
+from weir.topology.ids import OWN_RUN
 from weir.topology.regions import RegionId
 from weir_dev.airflow_api import AirflowApi, DagRun
 from weir_dev.demo.evidence import epoch_key
@@ -77,8 +78,8 @@ class RunView:
 
     @property
     def results(self) -> list[CurrentResult]:
-        """The current results of the run, by partition; not those that it reads of the run before."""
-        return [self.state.results[each] for each in sorted(self.state.results) if not each.run]
+        """The current results of this run, by partition; those of earlier runs that it reads are theirs."""
+        return [self.state.results[each] for each in sorted(self.state.results) if each.run == OWN_RUN]
 
 
 class Field:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 from types import SimpleNamespace
 
 import pytest
+from tests.weir.restoring import aircraft, go_on, run_days
 from tests.weir.small_dataflow import World, ladder
 
-from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink, source
 from weir.formats.paths import pointer_folder
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
+from weir_dev.chaos.data_faults import DamageState
 from weir_dev.chaos.field import Field
 from weir_dev.chaos.report import InjectedFault, costs
 from weir_dev.chaos.verdict import broken_invariants
@@ -180,3 +183,27 @@ def test_what_runs_again_is_counted_for_the_fault_before_it_and_the_rest_is_spar
     assert first.again == {"joined": 1, "totals": 2}
     assert first.spared == 7
     assert (second.again, second.spared) == ({}, 9)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_days_that_keep_state_are_sound_before_and_after_a_lost_file_is_healed(seed):
+    with fast_folder() as folder:
+        (folder / "store").mkdir()
+        history = keyed_state("history", key="k", schema="k BIGINT")
+        world = World(folder, aircraft(states=history, retained_checkpoints=4))
+        run_days(world.airflow, 1, 2, 3, 4)
+        stack = SimpleNamespace(store_url=f"file://{folder}/store", ledger_url=f"sqlite:///{folder}/ledger.db")
+        field = Field(stack, folder / "control.json", "ladder", "known")
+        assert broken_invariants(field) == []
+        lost = DamageState().inject(field, Random(seed))
+        assert "history" in lost.what
+        assert broken_invariants(field) != []
+        for run in field.runs():
+            for region in run.state.topology.logical_region_of("history").ids():
+                task = run.tasks[region]
+                world.airflow.clear_by_hand(task.run_id, task.task_id, task.map_index)
+        world.airflow.run_until_quiet()
+        go_on(world)
+        assert set(world.airflow.states().values()) == {"success"}
+        assert broken_invariants(field) == []
+        field.ledger.close()
