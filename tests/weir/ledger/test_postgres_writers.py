@@ -37,13 +37,13 @@ def region_of(flow):
 
 
 class Hand:
-    """An Airflow in which whatever is to be cleared runs already."""
+    """An Airflow in which whatever is to be cleared runs already, and which has lost none of the tries."""
 
     def clear(self, wanted, note):
         return [ClearAnswer(each, "running", each.expected_try or 1, cleared=False) for each in wanted]
 
     def inspect(self, wanted):
-        return self.clear(wanted, "")
+        return [ClearAnswer(each, "queued", each.expected_try or 1, cleared=False) for each in wanted]
 
 
 class Writer:
