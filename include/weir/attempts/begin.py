@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.attempts.gathering import gather
 from weir.attempts.job import reads_of_job, region_job
-from weir.attempts.registration import enter, register_anew
+from weir.attempts.registration import enter, register_committed
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
@@ -45,7 +45,7 @@ def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginO
     if adopted is not None:
         return adopted
     if registered.is_committed:
-        anew = register_anew(services, request, may_adopt=False)
+        anew = register_committed(services, request, registered.attempt.id, clearer)
         if not isinstance(anew, Registered):
             return anew
         registered = anew

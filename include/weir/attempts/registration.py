@@ -72,6 +72,10 @@ REASON = "its DagRun was deleted in Airflow, and another one owns its epoch now"
 class OtherHistory(Fenced):
     """The ledger has this try, or a newer one: of a newer process, of another DagRun, or one that Airflow has lost."""
 
+    def __init__(self, newest: str, reason: str) -> None:
+        self.newest = newest
+        super().__init__(reason)
+
 
 def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
     """Register an attempt, and transfer the ownership of the epoch from a DagRun that was deleted.
@@ -85,18 +89,33 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
         if not _is_deleted(clearer, owned):
             raise
         _take(services, request, (owned.dag_id, owned.run_id))
-    except OtherHistory:
+    except OtherHistory as other:
         if not _is_present(clearer, request):
             raise
         if _is_of_same_dag_run(services, request, clearer):
-            return register_anew(services, request, may_adopt=True)
+            return _register_anew(services, request, other.newest, may_adopt=True)
         _take(services, request, (request.key.dag_id, request.key.run_id))
     return register(services, request)
 
 
-def register_anew(services: Services, request: BeginRequest, *, may_adopt: bool) -> Registered | NotBegun:
-    """Register a try that is, as one or more that Airflow has lost: as their successor. Raises as `register`."""
-    work = _succeed(services, request, may_adopt=may_adopt)
+def register_committed(
+    services: Services, request: BeginRequest, committed: str, clearer: Clearer
+) -> Registered | NotBegun:
+    """Register a try that has committed, which Airflow has lost, and whose results cannot be used any more, anew.
+
+    Raises Fenced unless Airflow runs this try now, and otherwise as `register`.
+    """
+    if not _is_present(clearer, request):
+        raise Fenced(f"try {request.try_number} of {request.key.task_id} has committed ({committed})")
+    return _register_anew(services, request, committed, may_adopt=False)
+
+
+def _register_anew(services: Services, request: BeginRequest, newest: str, *, may_adopt: bool) -> Registered | NotBegun:
+    """Register a try as the successor of those that Airflow has lost, of which `newest` is one.
+
+    Airflow was asked after `newest` had been found. A try that has begun since is not lost: it is the one that counts.
+    """
+    work = _succeed(services, request, newest, may_adopt=may_adopt)
     found = register(services, request)
     return replace(found, interrupt=(*work, *found.interrupt)) if isinstance(found, Registered) else found
 
@@ -137,16 +156,21 @@ def _is_of_same_dag_run(services: Services, request: BeginRequest, clearer: Clea
     return request.ti_id in known or any(answer.ti_id in known for answer in clearer.inspect(items))
 
 
-def _succeed(services: Services, request: BeginRequest, *, may_adopt: bool) -> list[SparkWork]:
+def _succeed(services: Services, request: BeginRequest, newest: str, *, may_adopt: bool) -> list[SparkWork]:
     """Number all attempts below 1 that have the number of a try, or a newer one, and return their Spark work.
 
-    With `may_adopt`, one whose results are current becomes this try, unless a person has cleared the task since.
+    With `may_adopt`, one whose results are current becomes this try, unless a person has cleared the task since. Raises
+    Fenced if a try has begun after `newest`.
     """
     run_id = run_key(request.dataflow.name, epoch_of(request.interval[0]))
     with services.ledger.transaction(request.dataflow.name) as session:
         run = run_by_id(session, run_id)
         region = region_of_task(run.task_prefix, request.key)
         every = [row for row in attempts_ever_of(session, run.id, region) if row.is_of_dag_run]
+        if every and every[-1].id != newest:
+            raise Fenced(
+                f"try {request.try_number} of {region} comes too late: {every[-1].id} has begun. Nothing was changed"
+            )
         lost = [row for row in every if row.try_number >= request.try_number]
         older = [row for row in every if row.try_number < request.try_number]
         clears = (request.max_tries, request.clear_number)
@@ -396,14 +420,16 @@ def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId)
         return None
     if is_of_earlier_incarnation(earlier, request.try_number, request.ti_id):
         raise OtherHistory(
-            f"try {request.try_number} of {region} is registered in the ledger for another DagRun. Clear the task"
+            newest.id,
+            f"try {request.try_number} of {region} is registered in the ledger for another DagRun. Clear the task",
         )
     is_same = (newest.try_number, newest.ti_id) == (request.try_number, request.ti_id)
     if is_same and newest.state in (AttemptState.WAITING.value, AttemptState.COMMITTED.value):
         return newest
     raise OtherHistory(
+        newest.id,
         f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) "
-        "is registered. Nothing was changed"
+        "is registered. Nothing was changed",
     )
 
 
