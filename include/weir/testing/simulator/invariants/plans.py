@@ -221,6 +221,11 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
                 yield other
 
 
+def _has_failed(ledger: LedgerView, run: str, region: RegionId) -> bool:
+    newest = ledger.newest(run, region)
+    return newest is not None and newest.state == "failed"
+
+
 def _left_out(
     history: History, failover: Failover, kinds: dict[RunRegion, str], rerun: set[RunRegion]
 ) -> Iterator[str]:
@@ -231,7 +236,8 @@ def _left_out(
     known = {each for each in rerun if each[0] <= failover.run and each[1] != CLOSE and each[1].name}
     always = {each for where in known for each in _restarting(history, where)}
     if history.strategy is FailoverStrategy.FULL and (rerun or failover.region):
-        always |= {each for each in ledger.regions() if each[0] == failover.run and each[1] != CLOSE}
+        begun = {each for each in ledger.regions() if each[0] == failover.run and each[1] != CLOSE}
+        always |= {each for each in begun if not _has_failed(ledger, *each)}  # a person clears what has failed for good
     for where in always - rerun:
         committed = ledger.committed(*where)
         if committed is not None and kinds.get(where) != JOINED and not ledger.is_running(*where):
