@@ -174,7 +174,7 @@ def test_a_commit_whose_answer_is_lost_comes_true_before_the_next_writing_transa
 
 
 def test_a_ledger_may_lose_its_last_commits():
-    ledger = SimulatedLedger(lambda: Process(0, lambda _: None), lambda _: None, lambda: None, copies=2)
+    ledger = SimulatedLedger(lambda: Process(0, lambda _: None), lambda *_: None, lambda: None, copies=2)
     for name in ("a", "b", "c"):
         with ledger.transaction(name) as session:
             session.execute(insert(DataflowRow).values(name=name, lineage=1, store_id="here"))

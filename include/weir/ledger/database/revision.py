@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.ledger.database.tables import DataflowRow
 
 _ROW: Final[Table] = DataflowRow.__table__  # type: ignore[assignment]
-_SERVERS: Final = func.left(func.pg_walfile_name(func.pg_current_wal_insert_lsn()), 8)
+_SERVERS: Final = func.substr(func.pg_walfile_name(func.pg_current_wal_insert_lsn()), 1, 8)
 """The timeline of a PostgreSQL server: the first part of the name of its present WAL file."""
 
 _OF = _ROW.c.name == bindparam("of")

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.formats.paths import manifest_path
+from weir.formats.paths import folder_of, manifest_path, name_of
 from weir.ledger.leases import LEASE
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.history.epochs import Epochs, RunRegion
@@ -64,9 +64,32 @@ class History:
         """The DagRuns that are deleted, and were not created again."""
         self._leased: dict[int, tuple[str, datetime]] = {}
         """By lease, until when the ledger says that it lasts, and when it was taken or renewed."""
+        self.lost: set[str] = set()
+        """The attempts whose results were current, and that the ledger did not know any more when it had gone back."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
+
+    def went_back(self) -> None:
+        """Note that the ledger has lost its last commits: its tables are what they were before these.
+
+        What was committed then, and deleted since, counts as damaged: the ledger does not know who has deleted it.
+        """
+        had = {each.attempt for each in self.ledger.current.values() if each.state == "finished"}
+        self.ledger.went_back()
+        self.lost = (self.lost | had) - self.ledger.attempts.keys()
+        self.committed_tries = {at: id_ for at, id_ in self.committed_tries.items() if id_ in self.ledger.attempts}
+        for result in self.ledger.results.values():
+            gone = {path for path in (manifest_path(result.folder), *self.files_of(result)) if path not in self.files}
+            self.damaged |= {folder_of(path) for path in gone}
+
+    def why_unknown(self, path: str) -> str | None:
+        """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with."""
+        folder = folder_of(path)
+        attempt = name_of(folder)
+        if attempt not in self.lost or attempt in self.ledger.attempts or folder in self.damaged:
+            return None
+        return f"{attempt} was committed, and the ledger does not know it any more"
 
     @property
     def strategy(self) -> FailoverStrategy:
