@@ -120,14 +120,17 @@ def _is_present(clearer: Clearer, request: BeginRequest) -> bool:
 
 
 def _is_of_same_dag_run(services: Services, request: BeginRequest, clearer: Clearer) -> bool:
-    """Report whether Airflow still has a try that is registered in the run; a DagRun that was created again has none.
+    """Report whether Airflow still has a try that began before those that are in the way of this one.
 
-    Each try of a task instance has an id of its own.
+    Each try of a task instance has an id of its own: a DagRun that was created again has none of the earlier one.
     """
     run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
     with services.ledger.transaction() as session:
         query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.is_of_dag_run, AttemptRow.ti_id != "")
         rows = list(session.scalars(query))
+    own = [row for row in rows if (row.task_id, row.map_index) == (request.key.task_id, request.key.map_index)]
+    newest = max((row.began_at for row in own), default=None)
+    rows = [row for row in rows if newest is not None and row.began_at <= newest]
     known = {row.ti_id for row in rows}
     key, tasks = request.key, sorted({(row.task_id, row.map_index) for row in rows})
     items = [ClearItem(key.dag_id, key.run_id, task_id, map_index, None) for task_id, map_index in tasks]
@@ -457,8 +460,8 @@ def _obey_strategy(
     interrupt: tuple[SparkWork, ...],
 ) -> Awaiting | Exhausted | None:
     """Apply the restart strategy to the failure of a predecessor that was killed before it could do so itself."""
-    last = older[-1]
-    if not _was_killed(older) or last.ended_at is None:
+    last = older[-1] if older else None
+    if last is None or not _was_killed(older) or last.ended_at is None:
         return None
     answer = restart_answer(session, request.restart, row.run, RegionId(row.region, row.subtask))
     if answer.refusal is not None:

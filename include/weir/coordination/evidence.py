@@ -17,10 +17,11 @@ from typing import Any
 
 from sqlalchemy import select
 
+from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
-from weir.execution.run_state import AttemptState
+from weir.errors import Misconfigured, WeirError
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.codec import manifest_from_json, region_job_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
@@ -75,6 +76,36 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
 
 
+def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:
+    """Raise LedgerBehind for a closing task that runs by the ledger, and is a success in Airflow. Raises Retryable."""
+    query = (
+        select(AttemptRow, RunRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            AttemptRow.region == CLOSE.name,
+            AttemptRow.state == AttemptState.RUNNING.value,
+            AttemptRow.is_of_dag_run,
+        )
+    )
+    with services.ledger.transaction() as session:
+        found = {row.id: (row.try_number, run) for row, run in session.execute(query).tuples()}
+    items = [ClearItem(run.dag_id, run.run_id, run.task_prefix + CLOSE.name, -1, None) for _, run in found.values()]
+    try:
+        answers = clearer.inspect(items) if items else []
+    except WeirError:
+        return  # the next pass asks again
+    ended = {
+        attempt
+        for (attempt, (number, _)), answer in zip(found.items(), answers, strict=True)
+        if (answer.state, answer.try_number) == ("success", number)
+    }
+    with services.ledger.transaction() as session:
+        lost = [row.id for row, _ in session.execute(query).tuples() if row.id in ended]
+    if lost:
+        raise services.ledger.behind(dataflow, f"it does not know that {lost[0]} has closed its run")
+
+
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
     """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read."""
     for path in sorted(unknown):
@@ -124,7 +155,13 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
             raise services.ledger.behind(manifest.dataflow, f"it does not know that {attempt} has written {folder}")
 
 
-def look_for_results(services: Services, run: str, partitions: Iterable[PartitionId]) -> None:
+def look_for_results(
+    services: Services,
+    run: str,
+    partitions: Iterable[PartitionId],
+    *,
+    running: bool = True,
+) -> None:
     """Look for results of partitions that the ledger calls missing though Airflow calls their tasks a success.
 
     Raises LedgerBehind, or Retryable.
@@ -135,7 +172,7 @@ def look_for_results(services: Services, run: str, partitions: Iterable[Partitio
         for place in {f"{root}/{each.stage}/{each.layout}/{each.subtask}" for each in partitions}
         for attempt in folders_in(services.store, place)
     ]
-    require_known_results(services, run, sorted(found), running=True)
+    require_known_results(services, run, sorted(found), running=running)
 
 
 def look_for_attempts(services: Services, run: str, region: RegionId, partitions: Iterable[PartitionId]) -> None:
@@ -144,7 +181,7 @@ def look_for_attempts(services: Services, run: str, region: RegionId, partitions
     The job of one that has written no result carries a revision: the ledger is behind only if it has not reached that.
     """
     dataflow = dataflow_of(run)
-    look_for_results(services, run, partitions)
+    look_for_results(services, run, partitions, running=False)
     records = f"{epoch_folder(dataflow, epoch_of_run(run))}/_regions/{region.name}/{region.subtask}"
     for attempt in folders_in(services.store, records):
         try:

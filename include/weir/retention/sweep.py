@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from weir.coordination.airflow import Clearer
-from weir.coordination.evidence import require_not_behind
+from weir.coordination.evidence import require_closes_known, require_not_behind
 from weir.coordination.services import Services
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.names import require_dataflow
@@ -74,6 +74,8 @@ def _sweep_dataflow(
     is_reclaiming: bool,
 ) -> None:
     require_not_behind(services, dataflow)
+    if clearer is not None and not report.is_dry:
+        require_closes_known(services, dataflow, clearer)
     with services.ledger.transaction() as session:
         settings = settings_of(session, dataflow, services.retention)
     age_limit = settings.orphan_age if older_than is None else older_than

@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -256,8 +257,6 @@ def test_a_skipped_producer_fails_its_consumer_by_name(world):
 def test_a_second_dag_run_of_one_epoch_is_refused_and_names_the_first(green):
     airflow = green.airflow
     second = airflow.request(airflow.task(green.run, "weather"))
-    from dataclasses import replace
-
     from weir.errors import Misconfigured
 
     other = replace(second, key=replace(second.key, run_id="manual__2013-01-01"))
@@ -274,9 +273,9 @@ def test_a_late_zombie_is_fenced_and_changes_nothing(green):
     task = airflow.task(green.run, "weather")
     task.try_number, task.state = 3, "running"
     begun = airflow.coordinator.begin(airflow.request(task), airflow)
-    task.try_number = 2
+    zombie = replace(airflow.request(task), try_number=2, ti_id="ti of try 2")
     with pytest.raises(Fenced):
-        airflow.coordinator.begin(airflow.request(task), airflow)
+        airflow.coordinator.begin(zombie, airflow)
     task.try_number = 4
     airflow.coordinator.begin(airflow.request(task), airflow)
     with pytest.raises(Fenced):

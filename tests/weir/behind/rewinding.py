@@ -188,6 +188,7 @@ def undisturbed(folder, last, **more):
     """What these days come to if nothing goes back: the outcome, the states, and the numbers of moments."""
     world = RewindingWorld(folder, flow(**more))
     days(world, *range(1, last + 1))
+    days(world, last)
     world.heal()
     assert world.wrong() == []
     return world.outcome(), world.states(), world.ledger.number, world.airflow.number
@@ -196,6 +197,7 @@ def undisturbed(folder, last, **more):
 def check(world, last, expected):
     """Let the days run that are left, and all heal; then it is as if nothing had gone back."""
     days(world, *range(1, last + 1))
+    days(world, last)  # Airflow may have lost runs by then: the scheduler creates them again
     world.heal()
     assert world.wrong() == []
     assert world.outcome() == expected[0]

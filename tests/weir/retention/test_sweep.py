@@ -8,7 +8,7 @@ from sqlalchemy import select
 from tests.weir.small_dataflow import Saved, World, ladder
 
 from weir.dataflow import Dataflow
-from weir.errors import Misconfigured, Retryable
+from weir.errors import LedgerBehind, Misconfigured, Retryable
 from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.leases import take_leases
@@ -17,6 +17,7 @@ from weir.retention.sweep_report import Garbage
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
+from weir.upkeep import sweep_everywhere
 
 DAY = timedelta(days=1)
 
@@ -223,17 +224,20 @@ def test_a_lease_keeps_the_old_result_of_a_recomputed_one(day):
     assert not names_in(day, row.folder)
 
 
-def test_the_folders_of_a_lost_ledger_are_reported_and_never_deleted(day):
+def test_nothing_is_deleted_in_a_lost_ledger_until_upkeep_has_it_catch_up(day):
     before = lying(day)
     day.lose_ledger()
     day.airflow.dag_run(2)
     day.airflow.run_until_quiet()
-    grow_old(day, 100)
-    report = sweep(day.services, is_full=True)
+    grow_old(day, 3)
+    with pytest.raises(LedgerBehind, match="20130101T000000Z is of a run that it does not know"):
+        sweep(day.services, is_full=True)
     assert before <= lying(day)
-    unknown = {each.path: each for each in report.unknown}
-    assert unknown.keys() == {"ladder/20130101T000000Z", "_sinks/ladder/delays/20130101T000000Z"}
-    assert all("weir ledger rebuild ladder" in each.reason and each.bytes > 0 for each in unknown.values())
+    kept = sweep_everywhere(day.services, day.airflow)
+    kept.require_whole()
+    assert "has caught up with the store" in kept.done["ladder"]
+    assert {path for path in before if day.killed[0] not in path} <= lying(day)
+    assert sweep(day.services, is_full=True).unknown == []
 
 
 def test_the_folder_of_a_dataflow_that_the_ledger_does_not_know_is_reported(day):

@@ -80,6 +80,8 @@ def test_it_answers_state_and_try_found_and_whether_it_cleared(new_run, post, lo
     run_id = new_run("success", spring=("success", 4))
     refused = post("clear", body_for(run_id, expected_try=3)).json()["items"]
     cleared = post("clear", body_for(run_id, expected_try=4)).json()["items"]
+    (ti_id,) = {each.pop("ti_id") for each in (*refused, *cleared)}
+    assert ti_id
     seen = {"run_id": run_id, "task_id": "spring", "map_index": -1, "state": "success", "try_number": 4}
     assert (refused, cleared) == ([seen | {"cleared": False}], [seen | {"cleared": True}])
     assert look.task(run_id, "spring") == (None, 4, "lost")
