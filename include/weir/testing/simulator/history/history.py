@@ -65,7 +65,7 @@ class History:
         self._leased: dict[int, tuple[str, datetime]] = {}
         """By lease, until when the ledger says that it lasts, and when it was taken or renewed."""
         self.lost: set[str] = set()
-        """The attempts whose results were current, and that the ledger did not know any more when it had gone back."""
+        """The folders of results that were current when the ledger went back in time."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
@@ -75,9 +75,8 @@ class History:
 
         What was committed then, and deleted since, counts as damaged: the ledger does not know who has deleted it.
         """
-        had = {each.attempt for each in self.ledger.current.values() if each.state == "finished"}
+        self.lost |= {each.folder for each in self.ledger.current.values() if each.state == "finished"}
         self.ledger.went_back()
-        self.lost = (self.lost | had) - self.ledger.attempts.keys()
         self.committed_tries = {at: id_ for at, id_ in self.committed_tries.items() if id_ in self.ledger.attempts}
         for result in self.ledger.results.values():
             gone = {path for path in (manifest_path(result.folder), *self.files_of(result)) if path not in self.files}
@@ -86,10 +85,10 @@ class History:
     def why_unknown(self, path: str) -> str | None:
         """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with."""
         folder = folder_of(path)
-        attempt = name_of(folder)
-        if attempt not in self.lost or attempt in self.ledger.attempts or folder in self.damaged:
+        is_known = name_of(folder) in self.ledger.attempts
+        if folder not in self.lost or folder in self.damaged or is_known:
             return None
-        return f"{attempt} was committed, and the ledger does not know it any more"
+        return "its result was committed, and the ledger does not know its attempt any more"
 
     @property
     def strategy(self) -> FailoverStrategy:
