@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy import select
@@ -133,12 +133,16 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
             kept.done[dataflow] = _up_to_date(services, dataflow, job)
             if is_full:
                 is_daily = True
-                with services.ledger.transaction(dataflow) as session:
-                    note_done(session, _FULL_SWEEP, dataflow, began)
+                _up_to_date(services, dataflow, partial(_note_full, services, dataflow, began))
     if is_daily:
         with kept.trying(_STORE):
             kept.done[_STORE] = _of_nobody(services)
     return kept
+
+
+def _note_full(services: Services, dataflow: str, began: datetime) -> None:
+    with services.ledger.transaction(dataflow) as session:
+        note_done(session, _FULL_SWEEP, dataflow, began)
 
 
 def _of_nobody(services: Services) -> str:

@@ -11,7 +11,7 @@ LAST = 40
 """More than the writing transactions of a day."""
 
 KEPT = 2
-"""The transactions that are never lost: before them the ledger knows no such dataflow, and upkeep does not look at it."""
+"""Transactions that are never lost: before them the ledger knows no such dataflow, and upkeep does not look at it."""
 
 
 def go_back(folder, last, expected, lost, after, forgets):
