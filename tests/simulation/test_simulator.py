@@ -236,7 +236,7 @@ def test_a_seed_is_the_same_each_time():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_scene_is_read_as_it_is_printed(seed, stateful, gated, collecting):
     """State, gates and collection mix."""
-    scene, events = scene_and_events(seed, Shares(stateful=stateful, gated=gated, collecting=collecting))
+    scene, events = scene_and_events(seed, Shares(stateful=stateful, gated=gated, collecting=collecting, lossy=0))
     assert scene_from_text(str(scene).splitlines()) == scene
     assert (scene.keeps_state, scene.is_gated, scene.collects) == (stateful, gated, collecting)
     assert events_from_text(events_to_text(events)) == events
