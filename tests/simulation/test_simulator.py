@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from sqlalchemy import insert, select
 
-from weir.errors import Retryable
+from weir.errors import LedgerBehind, Retryable
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.leases import clock
 from weir.testing.simulator.actions import apply
@@ -174,7 +174,7 @@ def test_a_commit_whose_answer_is_lost_comes_true_before_the_next_writing_transa
 
 
 def test_a_ledger_may_lose_its_last_commits():
-    ledger = SimulatedLedger(lambda: Process(0, lambda _: None), lambda _: None, lambda: None, copies=2)
+    ledger = SimulatedLedger(lambda: Process(0, lambda _: None), lambda *_: None, lambda: None, copies=2)
     for name in ("a", "b", "c"):
         with ledger.transaction(name) as session:
             session.execute(insert(DataflowRow).values(name=name, lineage=1, store_id="here"))
@@ -183,6 +183,45 @@ def test_a_ledger_may_lose_its_last_commits():
     assert ledger.go_back(5) == 2
     with ledger.transaction() as session:
         assert list(session.scalars(select(DataflowRow.name))) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("is_promoted", "tells"), [(False, {1: "it is at"}), (True, {1: "has found out", 2: "its timeline"})]
+)
+def test_a_process_knows_only_what_it_has_seen_and_a_timeline_tells_all(is_promoted, tells):
+    """One has seen the lost commit, one has begun since, and one had its commit in doubt, so that it saw nothing."""
+    running, refused = [Process(1, lambda _: None)], {}
+    ledger = SimulatedLedger(lambda: running[0], lambda *_: None, lambda: None, copies=3)
+
+    def write(process, fault=NO_FAULT):
+        def work(_process):
+            try:
+                with ledger.transaction("a") as session:
+                    if session.get(DataflowRow, "a") is None:
+                        session.add(DataflowRow(name="a", lineage=1, store_id="here"))
+            except LedgerBehind as behind:
+                reasons = ("it is at", "has found out", "its timeline")
+                refused[process.number] = next(each for each in reasons if each in str(behind))
+            except Retryable:
+                refused[process.number] = "in doubt"
+
+        running[0] = process
+        process._work = work
+        process.run(fault)
+
+    first, second, third = (Process(number, lambda _: None) for number in (1, 2, 3))
+    write(first)
+    write(third, ProcessFault(FaultKind.LATE, 1))
+    write(first)
+    assert refused == {3: "in doubt"}
+    assert (first.seen, second.seen, third.seen) == ({"a": 3}, {}, {})
+    refused.clear()
+    assert ledger.go_back(1, is_promoted=is_promoted) == 1
+    write(second)
+    if not is_promoted:
+        assert ledger.go_back(1) == 1
+    write(first)
+    assert refused == tells
 
 
 def test_a_seed_is_the_same_each_time():
@@ -197,7 +236,7 @@ def test_a_seed_is_the_same_each_time():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_scene_is_read_as_it_is_printed(seed, stateful, gated, collecting):
     """State, gates and collection mix."""
-    scene, events = scene_and_events(seed, Shares(stateful=stateful, gated=gated, collecting=collecting))
+    scene, events = scene_and_events(seed, Shares(stateful=stateful, gated=gated, collecting=collecting, lossy=0))
     assert scene_from_text(str(scene).splitlines()) == scene
     assert (scene.keeps_state, scene.is_gated, scene.collects) == (stateful, gated, collecting)
     assert events_from_text(events_to_text(events)) == events

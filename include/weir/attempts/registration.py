@@ -370,14 +370,14 @@ def _enter(
         else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
     )
     interrupt = _fence(older, origin, services, run)
+    if row is not None and row.state == AttemptState.COMMITTED.value and region != CLOSE:
+        return Registered(_attempt(run, region, row, None), run, topology, Origin.RETRY, interrupt, is_committed=True)
     chosen = (
         None
         if archives is None
         else choose_code(session, archives, run, topology, region, origin, older, request.max_tries)
     )
     is_new = row is None
-    if row is not None and row.state == AttemptState.COMMITTED.value and region != CLOSE:
-        return Registered(_attempt(run, region, row, None), run, topology, Origin.RETRY, interrupt, is_committed=True)
     if row is None:
         row = _new_row(services, request, run, region, origin)
         session.add(row)

@@ -56,11 +56,10 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     sinks = folders_in(store, sinks_folder(dataflow))
     published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}
     pointers = {
-        f"{pointer_folder(dataflow, sink, epoch)}/{name}"
+        path
         for sink, epoch in published.items()
         if epoch is not None
-        for name in _names(services, pointer_folder(dataflow, sink, epoch))
-        if re.fullmatch(r"\d+\.json", name)
+        for path in _versions(services, pointer_folder(dataflow, sink, epoch))
     }
     if newest is not None:
         _see_record(services, dataflow, newest)
@@ -116,6 +115,15 @@ def require_known_versions(services: Services, dataflow: str, unknown: Iterable[
             continue
         services.ledger.saw(dataflow, pointer.revision)
         raise services.ledger.behind(dataflow, f"it does not know the published version {path}")
+
+
+def require_known_publications(services: Services, run: str, sinks: Iterable[str]) -> None:
+    """Raise LedgerBehind for a published version of a run and one of these sinks that the ledger does not know."""
+    dataflow, epoch = dataflow_of(run), epoch_of_run(run)
+    found = {path for sink in sinks for path in _versions(services, pointer_folder(dataflow, sink, epoch))}
+    with services.ledger.transaction() as session:
+        known = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run == run)))
+    require_known_versions(services, dataflow, found - known)
 
 
 def require_known_results(services: Services, run: str, folders: Iterable[str], running: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -199,6 +207,10 @@ def _names(services: Services, folder: str) -> list[str]:
         return [name for name, _ in services.store.list(folder)]
     except NotFound:
         return []
+
+
+def _versions(services: Services, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in _names(services, folder) if re.fullmatch(r"\d+\.json", name)]
 
 
 def _epoch_of(pointer: str) -> str:

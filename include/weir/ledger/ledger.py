@@ -234,7 +234,7 @@ class Ledger:
             lock_name(session, dataflow)
             found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)
         self._require(found, dataflow)
-        session.info[_REVISION] = 0 if found is None else found.number
+        session.info[_REVISION] = 0 if found is None else found.number + 1
 
     def close(self) -> None:
         """Close the connections."""

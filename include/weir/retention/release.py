@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from weir.coordination.evidence import require_known_publications
 from weir.coordination.services import Services
 from weir.errors import DiskFull
 from weir.execution.partition_state import PartitionState
@@ -26,7 +27,7 @@ from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST, folder_of
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import transition
-from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id
+from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id, topology_of
 from weir.retention.release_queries import run_retention, runs_to_release, unpinned_release_decisions, without_all_kept
 from weir.retention.release_rules import ReleaseDecision, release_decisions
 from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
@@ -88,7 +89,8 @@ def release(
     """Release the results that are not needed, in `runs` or in all that may have any; return the decisions.
 
     With `is_reclaiming`, space is needed: retention policies keep nothing. A dry release marks nothing. In all others,
-    runs of which a policy keeps everything are left out. Raises Retryable.
+    runs of which a policy keeps everything are left out. Raises Retryable, and LedgerBehind for a published version
+    that the ledger does not know.
     """
     with services.ledger.transaction() as session:
         wanted = runs_to_release(session, dataflow) if runs is None else list(runs)
@@ -99,7 +101,13 @@ def release(
     return tuple(each for decisions in found for each in decisions)
 
 
-def _release_run(services: Services, run: str, *, is_reclaiming: bool, is_dry: bool) -> list[ResultRetention]:
+def _release_run(
+    services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, has_looked: bool = False
+) -> list[ResultRetention]:
+    """Release the results of a run; before those of a sink, look into the store for versions that may consist of them.
+
+    The ledger may have lost that they were published.
+    """
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
@@ -111,9 +119,19 @@ def _release_run(services: Services, run: str, *, is_reclaiming: bool, is_dry: b
         else:
             facts = run_retention(session, run_by_id(session, run), settings, now)
             decisions = release_decisions(facts, settings, now, is_reclaiming=is_reclaiming)
-        if not is_dry:
+        to_look = set() if has_looked or is_dry else _sinks_of(row, decisions)
+        if not (is_dry or to_look):
             _mark(session, services, row, decisions)
+    if to_look:
+        require_known_publications(services, run, to_look)
+        return _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, has_looked=True)
     return [_retention(run, each) for each in decisions]
+
+
+def _sinks_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> set[str]:
+    """Return the sinks of which results are to be released; all stages of a run that is to be pinned anew."""
+    stages = {each.stored.partition.stage for each in decisions if each.is_released}
+    return stages if row.pinned is None else stages.intersection(topology_of(row.pinned).sinks)
 
 
 def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable[ReleaseDecision]) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.ledger.database.tables import DataflowRow
 
 _ROW: Final[Table] = DataflowRow.__table__  # type: ignore[assignment]
-_SERVERS: Final = func.left(func.pg_walfile_name(func.pg_current_wal_insert_lsn()), 8)
+_SERVERS: Final = func.substr(func.pg_walfile_name(func.pg_current_wal_insert_lsn()), 1, 8)
 """The timeline of a PostgreSQL server: the first part of the name of its present WAL file."""
 
 _OF = _ROW.c.name == bindparam("of")
@@ -46,10 +46,10 @@ def _timeline(of_server: ColumnElement[Any]) -> ColumnElement[Any]:
     return func.coalesce(_ROW.c.timeline, of_server)
 
 
-def _columns(of_server: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
+def _columns(of_server: ColumnElement[Any], revision: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
     empty = literal("")
     return (
-        _ROW.c.revision,
+        revision,
         _ROW.c.is_behind,
         func.coalesce(_ROW.c.timeline, empty).label("timeline"),
         func.coalesce(of_server, empty).label("servers"),
@@ -64,10 +64,10 @@ _RAISE = {
     knows: update(_ROW)
     .where(_OF)
     .values(revision=_ROW.c.revision + 1, timeline=_timeline(server))
-    .returning(*_columns(server))
+    .returning(*_columns(server, _ROW.c.revision - 1))
     for knows, server in _SERVER_OF.items()
 }
-_READ = {knows: select(*_columns(server)).where(_OF) for knows, server in _SERVER_OF.items()}
+_READ = {knows: select(*_columns(server, _ROW.c.revision)).where(_OF) for knows, server in _SERVER_OF.items()}
 _ABOVE = case((_ROW.c.revision < _NUMBER, _NUMBER), else_=_ROW.c.revision)
 _MARK = update(_ROW).where(_OF, ~_ROW.c.is_behind).values(is_behind=True, revision=_ABOVE)
 _CAUGHT_UP = {
@@ -80,7 +80,7 @@ _CAUGHT_UP = {
 
 
 def raise_revision(session: Session, dataflow: str, *, reads_timeline: bool) -> Revision | None:
-    """Raise the revision of a dataflow by one, and lock its row; None where it has none yet."""
+    """Raise the revision of a dataflow by one, lock its row, and return what it was; None where it has none yet."""
     found = session.connection().execute(_RAISE[reads_timeline], {"of": dataflow}).one_or_none()
     return None if found is None else Revision(*found)
 

@@ -24,6 +24,7 @@ _SHARES: Final = {
     "skewed": "of schedules with wrong clocks",
     "deleted": "of schedules that queue and delete DagRuns",
     "rebuilt": "of schedules that rebuild the ledger",
+    "lossy": "of schedules in which the ledger loses commits",
 }
 
 

@@ -27,7 +27,7 @@ from weir.testing.simulator.chores import (
     upkeep,
 )
 from weir.testing.simulator.dataflows import rescaled
-from weir.testing.simulator.events import CLOSE_FIRST, OLD, OTHER, Event, Verb
+from weir.testing.simulator.events import CLOSE_FIRST, MOST_LOST, OLD, OTHER, Event, Verb
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.regions import Topology
@@ -191,6 +191,12 @@ def _set_clock(world: World, event: Event) -> None:
     world.set_clock(event.number, CLOCKS[event.how or "right"])
 
 
+def _lose_commits(world: World, event: Event) -> None:
+    """Have the ledger go back in time, by at least one commit."""
+    if world.ledger.go_back(event.number % MOST_LOST + 1, is_promoted=event.how == "promoted"):
+        world.observer.ledger_went_back()
+
+
 def _decide(world: World, event: Event) -> None:
     """Let the commit come true whose answer was lost."""
     del event
@@ -308,6 +314,7 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.REBUILD: rebuild_ledger,
     Verb.CLOCK: _set_clock,
     Verb.DECIDE: _decide,
+    Verb.LOSE_COMMITS: _lose_commits,
     Verb.READ: read,
     Verb.LEAVE: stop_reading,
     Verb.SAVEPOINT: make_savepoint,

@@ -14,7 +14,7 @@ from typing import Final
 from weir.coordination.read_leases import claimed
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
-from weir.errors import Misconfigured, WeirError
+from weir.errors import LedgerBehind, Misconfigured, WeirError
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.leases import drop_leases
 from weir.ledger.runs import runs_of
@@ -143,16 +143,17 @@ def read(world: World, event: Event) -> None:
     there = sorted(result.id for result in world.history.ledger.current.values() if result.state == "finished")
     if there:
         wanted = [there[event.number % len(there)]]
-        with world.ledger.transaction(world.scene.flow.name) as session:
-            claim = claimed(session, world.services, world.scene.flow.name, wanted, "notebook")
-        world.notebooks.append(claim.holder)
+        with suppress(LedgerBehind):
+            with world.ledger.transaction(world.scene.flow.name) as session:
+                claim = claimed(session, world.services, world.scene.flow.name, wanted, "notebook")
+            world.notebooks.append(claim.holder)
 
 
 def stop_reading(world: World, event: Event) -> None:
     """Drop a notebook's read lease."""
     if world.notebooks:
         holder = world.notebooks.pop(event.number % len(world.notebooks))
-        with world.ledger.transaction(world.scene.flow.name) as session:
+        with suppress(LedgerBehind), world.ledger.transaction(world.scene.flow.name) as session:
             drop_leases(session, holder)
 
 

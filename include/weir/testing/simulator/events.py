@@ -58,6 +58,8 @@ class Verb(Enum):
     """A person rebuilds the ledger of the dataflow from the store, though it is not lost."""
     SAME = "code-same"
     """A person declares two versions of code equal."""
+    LOSE_COMMITS = "lose-commits"
+    """The ledger loses its last commits: a replica without them is `promoted`, or a backup is `restored`."""
     CLOCK = "clock"
     """The clock of a machine is set, `right` or wrong; processes run on there."""
     DECIDE = "decide"
@@ -107,6 +109,7 @@ HOWS: Final = {
     Verb.UPKEEP: ("deliver", "deliver", "records", "versions", "checkpoints", "scrub", "minutes", "hourly", "daily"),
     Verb.AGAIN: ("same", OTHER),
     Verb.CLOCK: ("right", "fast", "slow", "minutes-fast", "minutes-slow", *("hours-fast", "hours-slow") * 3),
+    Verb.LOSE_COMMITS: ("promoted", "restored"),
 }
 
 _WEIGHTS: Final = {
@@ -205,6 +208,11 @@ _EDITED: Final = 0.5
 
 _DECLARED: Final = 0.2
 """The share of edits after which a person declares versions equal."""
+
+MOST_LOST: Final = 12
+"""The commits that a ledger loses at most."""
+
+_LOST: Final = (1, 1, 2, 2, 3, 4, 5, 6, 8, MOST_LOST)
 
 _BEATS: Final = 0.5
 """The share of suspended processes that take a heartbeat before they are resumed."""
@@ -352,6 +360,15 @@ def with_rebuilds(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
     found = list(events)
     for _ in range(random.choice([1, 1, 2])):
         found.insert(random.randrange(len(found) // 3, len(found) + 1), _event(random, Verb.REBUILD))
+    return tuple(found)
+
+
+def with_losses(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with one or two losses of commits."""
+    found = list(events)
+    for _ in range(random.choice([1, 1, 2])):
+        lost = replace(_event(random, Verb.LOSE_COMMITS), number=random.choice(_LOST) - 1)
+        found.insert(random.randrange(len(found) // 4, len(found) + 1), lost)
     return tuple(found)
 
 

@@ -2,7 +2,8 @@
 
 Invariant: what one simulation wrote the next does not see, though both use one database. A commit whose answer is lost
 may come true later, but before the next writing transaction begins: as on PostgreSQL, where the row of the dataflow is
-locked until the server has decided. Until then nobody sees its changes.
+locked until the server has decided. Until then nobody sees its changes. Each process knows by itself which revision it
+has seen committed; a commit whose answer is lost it has not seen.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from weir.testing.simulator.process import Process
 class SimulatedLedger(Ledger):
     """The ledger of one simulation: `process` uses it just now, and `now` is its clock.
 
-    `observe` is called after each transaction that committed, with the process of one that came true late.
+    `observe` is called after each transaction that committed, with the process of one that came true late, and whether
+    it has the ledger catch up. One that is to lose commits keeps `copies`, and answers a timeline as PostgreSQL does.
     """
 
     def __init__(
         self,
         process: Callable[[], Process],
-        observe: Callable[[Process | None], None],
+        observe: Callable[[Process | None, bool], None],
         now: Callable[[], datetime],
         copies: int = 0,
     ) -> None:
@@ -47,8 +49,11 @@ class SimulatedLedger(Ledger):
         self.connection.deserialize(_empty())
         self.connection.execute("PRAGMA foreign_keys=ON")
         self._process, self._observe, self._now = process, observe, now
-        self._in_doubt: tuple[bytes, Process] | None = None
+        self._in_doubt: tuple[bytes, Process, bool] | None = None
         self._copies: deque[bytes] = deque([_empty()], maxlen=copies + 1 if copies else 0)
+        self._reads_timeline, self._timeline = copies > 0, 1
+        self.connection.create_function("pg_current_wal_insert_lsn", 0, lambda: "")
+        self.connection.create_function("pg_walfile_name", 1, lambda _: f"{self._timeline:08X}")
 
     def _session(self) -> Session:
         """Return a session on the only connection of the simulation, which stays open between transactions."""
@@ -62,6 +67,7 @@ class SimulatedLedger(Ledger):
         if writes:
             self.decide()
         before = self.connection.serialize() if writes and process.may_commit_late else None
+        seen = dict(process.seen)
         process.depth += 1
         try:
             with super().transaction(dataflow) as session:
@@ -70,23 +76,47 @@ class SimulatedLedger(Ledger):
         finally:
             process.depth -= 1
         if before is not None and process.commits_late():
-            self._in_doubt = self.connection.serialize(), process
+            self._in_doubt = self.connection.serialize(), process, self._is_catching_up()
             self.connection.deserialize(before)
+            process.seen = seen
             raise Retryable("the ledger does not answer, and commits later")
-        self._committed(None, is_written=writes)
+        self._committed(None, is_catching_up=self._is_catching_up(), is_written=writes)
+        try:
+            process.step(Retryable("the ledger's answer is lost"))
+        except Retryable:
+            process.seen = seen
+            raise
+
+    def saw(self, dataflow: str, revision: int) -> None:
+        """As a ledger does, for the process alone; commands that no process runs remember nothing."""
+        process = self._process()
+        if process.number:
+            process.seen[dataflow] = max(revision, process.seen.get(dataflow, 0))
+
+    def seen(self, dataflow: str) -> int:
+        """As a ledger does, for the process alone."""
+        return self._process().seen.get(dataflow, 0)
+
+    def _mark_behind(self, dataflow: str) -> None:
+        process = self._process()
+        process.step(Retryable("the ledger refuses"))
+        self.decide()
+        super()._mark_behind(dataflow)
+        self._committed(None, is_catching_up=True, is_written=True)
         process.step(Retryable("the ledger's answer is lost"))
 
     def decide(self) -> None:
         """Let a commit come true whose answer was lost."""
         if self._in_doubt is None:
             return
-        (state, process), self._in_doubt = self._in_doubt, None
+        (state, process, is_catching_up), self._in_doubt = self._in_doubt, None
         self.connection.deserialize(state)
-        self._committed(process, is_written=True)
+        self._committed(process, is_catching_up=is_catching_up, is_written=True)
 
-    def go_back(self, commits: int) -> int:
+    def go_back(self, commits: int, *, is_promoted: bool = False) -> int:
         """Lose the last commits, as a replica has that becomes primary; return how many were lost.
 
+        Its timeline is another one then if it `is_promoted`; else it is as if a backup was restored.
         There are only as many copies of earlier states as were asked for.
         """
         self._in_doubt = None
@@ -95,12 +125,13 @@ class SimulatedLedger(Ledger):
             self._copies.pop()
         if lost > 0:
             self.connection.deserialize(self._copies[-1])
+            self._timeline += is_promoted
         return max(lost, 0)
 
-    def _committed(self, late: Process | None, *, is_written: bool) -> None:
+    def _committed(self, late: Process | None, *, is_catching_up: bool, is_written: bool) -> None:
         if is_written and self._copies.maxlen:
             self._copies.append(self.connection.serialize())
-        self._observe(late)
+        self._observe(late, is_catching_up)
 
 
 @cache

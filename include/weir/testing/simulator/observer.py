@@ -62,6 +62,15 @@ class Observer:
         for invariant in AFTER_A_REBUILD if is_rebuilt else AFTER_EACH_TRANSACTION:
             require(invariant.__name__, invariant(history))
 
+    def ledger_went_back(self) -> None:
+        """Take what the ledger has now for all that it ever had: it has lost its last commits."""
+        history = self._history
+        history.went_back()
+        self._note_valid_sinks()
+        if history.flow.keeps_state:
+            history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
+            history.restores.went_back(history.ledger)
+
     def attempt_stopped(self, begun: Begun) -> None:
         """Check that the commit of an attempt that a heartbeat stops would be refused."""
         require("only_attempts_that_cannot_commit_are_stopped", why_not_stopped(self._history, begun))
@@ -94,7 +103,7 @@ class Observer:
             self._history.state_files[folder] = tuple(file.path for file in manifest.state.files)
 
     def _deleted(self, path: str) -> Iterator[str]:
-        why = is_in_use(self._history, path)
+        why = is_in_use(self._history, path) or self._history.why_unknown(path)
         if why is not None:
             yield f"{path} is deleted: {why}"
         self._history.published.remove(path)

@@ -66,6 +66,8 @@ class Process:
         """Takes a heartbeat of the attempt that it runs; its second thread runs while it is suspended."""
         self.clock = timedelta()
         """How far its clock was set since it began."""
+        self.seen: dict[str, int] = {}
+        """By dataflow, the highest revision of the ledger that it has seen committed."""
         self._work = work
         self._fault = NO_FAULT
         self._passed = self._reads = 0

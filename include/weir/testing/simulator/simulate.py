@@ -29,8 +29,10 @@ from weir.testing.simulator.dataflows import (
     with_retained,
 )
 from weir.testing.simulator.events import (
+    MOST_LOST,
     OLD,
     Event,
+    Verb,
     events_to_text,
     random_events,
     with_bad_rows,
@@ -38,6 +40,7 @@ from weir.testing.simulator.events import (
     with_clocks,
     with_dag_runs,
     with_edits,
+    with_losses,
     with_meetings,
     with_rebuilds,
     with_runs,
@@ -77,6 +80,8 @@ class Shares:
     """DagRuns are queued, deleted, and created again."""
     rebuilt: float = 0.08
     """The ledger is rebuilt, though it is not lost."""
+    lossy: float = 0.05
+    """The ledger loses its last commits; results are collected then, as upkeep is to find out."""
 
 
 USUAL: Final = Shares()
@@ -104,7 +109,10 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
     for share, added in more:
         if random.random() < share:
             events = added(random, events)
-    return scene, with_beats(random, events)
+    events = with_beats(random, events)
+    if random.random() < shares.lossy:
+        scene, events = scene if scene.collects else collecting_scene(random, scene), with_losses(random, events)
+    return scene, events
 
 
 def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
@@ -112,7 +120,8 @@ def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Fi
 
     It ends early where a person would have to restore a checkpoint, and there is none.
     """
-    world, number = World(scene), None
+    is_lossy = any(event.verb is Verb.LOSE_COMMITS for event in events)
+    world, number = World(scene, MOST_LOST if is_lossy else 0), None
     try:
         for number, event in enumerate(events):  # noqa: B007 - the finding names it
             apply(world, event)

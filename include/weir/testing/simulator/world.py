@@ -46,8 +46,10 @@ def _known_errors() -> Iterator[None]:
 class World:
     """Everything that one simulation consists of."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, copies: int = 0) -> None:
         self.scene, self.sources = scene, scene.sources
+        self.is_lossy = copies > 0
+        """True if the ledger may lose commits; it may lose `copies` at once."""
         self.content: dict[str, int] = {}
         self.files = MemoryFiles(
             lambda: self._process,
@@ -55,7 +57,9 @@ class World:
             lambda: self.airflow.time,
         )
         self.store = Store(self.files)
-        self.ledger = SimulatedLedger(lambda: self._process, self._transaction_committed, lambda: self.airflow.time)
+        self.ledger = SimulatedLedger(
+            lambda: self._process, self._transaction_committed, lambda: self.airflow.time, copies
+        )
         numbers = count(1)
         self._suites = suite_folder(scene)
         self.services = Services(
@@ -147,8 +151,8 @@ class World:
     def _clock_of(self, process: Process) -> timedelta:
         return self.clocks[process.number % MACHINES] + process.clock
 
-    def _transaction_committed(self, late: Process | None) -> None:
-        is_rebuilt = (late or self._process) in self.rebuilders
+    def _transaction_committed(self, late: Process | None, is_catching_up: bool) -> None:  # noqa: FBT001
+        is_rebuilt = is_catching_up or (late or self._process) in self.rebuilders
         if late is None:
             self.observer.transaction_committed(is_rebuilt=is_rebuilt)
             return

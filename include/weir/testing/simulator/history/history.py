@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.formats.paths import manifest_path
+from weir.formats.paths import folder_of, manifest_path, name_of
 from weir.ledger.leases import LEASE
 from weir.testing.simulator.engine import SIZE, SimulatedEngine
 from weir.testing.simulator.history.epochs import Epochs, RunRegion
@@ -62,11 +62,34 @@ class History:
         """How far two clocks were apart at most."""
         self.deleted: set[str] = set()
         """The DagRuns that are deleted, and were not created again."""
-        self._leased: dict[int, tuple[str, datetime]] = {}
-        """By lease, until when the ledger says that it lasts, and when it was taken or renewed."""
+        self._leased: dict[tuple[int, str], datetime] = {}
+        """By lease, and until when the ledger says that it lasts: when it was taken or renewed."""
+        self.lost: set[str] = set()
+        """The folders of results that were current when the ledger went back in time."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
+
+    def went_back(self) -> None:
+        """Note that the ledger has lost its last commits: its tables are what they were before these.
+
+        What was committed then, and deleted since, counts as damaged: the ledger does not know who has deleted it.
+        """
+        self.lost |= {each.folder for each in self.ledger.current.values() if each.state == "finished"}
+        self.ledger.went_back()
+        self.note_leases()
+        self.committed_tries = {at: id_ for at, id_ in self.committed_tries.items() if id_ in self.ledger.attempts}
+        for result in self.ledger.results.values():
+            gone = {path for path in (manifest_path(result.folder), *self.files_of(result)) if path not in self.files}
+            self.damaged |= {folder_of(path) for path in gone}
+
+    def why_unknown(self, path: str) -> str | None:
+        """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with."""
+        folder = folder_of(path)
+        is_known = name_of(folder) in self.ledger.attempts
+        if folder not in self.lost or folder in self.damaged or is_known:
+            return None
+        return "its result was committed, and the ledger does not know its attempt any more"
 
     @property
     def strategy(self) -> FailoverStrategy:
@@ -79,18 +102,13 @@ class History:
 
     def note_leases(self) -> None:
         """Remember when leases were taken or renewed, by the right clock."""
-        before, now = self._leased, self.now()
-        self._leased = {
-            row.id: before[row.id]
-            if row.id in before and before[row.id][0] == row.expires_at
-            else (row.expires_at, now)
-            for row in self.ledger.leases.values()
-        }
+        for row in self.ledger.leases.values():
+            self._leased.setdefault((row.id, row.expires_at), self.now())
 
     def readers_of(self, results: Collection[int]) -> Iterator[str]:
         """Yield the holders of leases that were taken or renewed less than an hour ago."""
         for row in self.ledger.leases.values():
-            if row.result in results and self._leased[row.id][1] + LEASE > self.now():
+            if row.result in results and self._leased[row.id, row.expires_at] + LEASE > self.now():
                 yield row.holder
 
     def topology_of(self, run: str) -> Topology:

@@ -209,6 +209,12 @@ class LedgerView:
         self._read_others()
         return True
 
+    def went_back(self) -> None:
+        """Read the tables after they have gone back in time: what is lost is not there, and may be new again."""
+        self.failovers, self._leased = {}, set()
+        self.replace()
+        self.refresh(is_rebuilt=True)
+
     def replace(self) -> None:
         """Note that the tables are others, though this connection has not changed them."""
         self._changes = -1

@@ -56,6 +56,11 @@ class Restores:
         for done in snapshots.newly_completed:
             self.pins = {id_: kept for id_, kept in self.pins.items() if not _follows(snapshots, done, rows[id_])}
 
+    def went_back(self, view: LedgerView) -> None:
+        """Forget the restores that the ledger has lost."""
+        self.known, self.new = {row.id: row for row in view.rows(Restore, "restore")}, []
+        self.pins = {id_: kept for id_, kept in self.pins.items() if id_ in self.known}
+
     def why_kept(self, result: Result) -> str | None:
         """Return which restore still needs a result."""
         for id_, kept in self.pins.items():

@@ -126,8 +126,8 @@ def why_not_stopped(history: History, begun: Begun) -> Iterator[str]:
     ledger = history.ledger
     if any(each.manifest.state is not None for each in begun.inputs):
         return  # the lease on a state may have run out
-    lineage = max(row.lineage for row in ledger.attempts.values())
-    if lineage != begun.attempt.lineage:
+    lineage = max((row.lineage for row in ledger.attempts.values()), default=0)
+    if lineage != begun.attempt.lineage or begun.attempt.id not in ledger.attempts:
         return
     damaged = {(row.partition, row.attempt) for row in ledger.results.values() if row.fault == "damaged"}
     for read in begun.reads:
