@@ -54,7 +54,8 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     if kept is not None or not result.is_current or history.restores.began_with(result.run):
         return kept
     runs = history.ledger.runs()
-    following = [run for run in runs if history.epochs.previous_of(run) == result.run and runs[run].closed_at is None]
+    there = [run for run in runs if runs[run].run_id not in history.deleted and runs[run].closed_at is None]
+    following = [run for run in there if history.epochs.previous_of(run) == result.run]
     if following:
         return f"{following[0]} reads its state, and is not closed"
     epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
@@ -171,8 +172,9 @@ def _who_reads_it_later(history: History, result: Result) -> str | None:
         return None
     of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
     later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch]
-    readers = [run for run in later if history.epochs.previous_of(run) == result.run]
-    waiting = [run for run in readers if not _is_over(history, run) and not _is_given_up(history, run)]
+    there = [run for run in later if runs[run].run_id not in history.deleted]
+    readers = [run for run in there if history.epochs.previous_of(run) == result.run]
+    waiting = [run for run in readers if not _has_read(history, run) and not _is_given_up(history, run)]
     if waiting:
         return f"{waiting[0]} reads it"
     current = history.ledger.current.items()
@@ -222,13 +224,19 @@ def _may_need(history: History, result: Result, consumer: RegionId) -> bool:
     return (result.partition, result.attempt) not in read
 
 
+def _has_read(history: History, run: str) -> bool:
+    """Report whether a run was closed, and none of its regions is to run again."""
+    ledger, regions = history.ledger, history.topology_of(run).region_ids()
+    is_open = any(ledger.is_running(run, each) or _has_failed(ledger.newest(run, each)) for each in regions)
+    return ledger.runs()[run].closed_at is not None and not is_open
+
+
 def _is_over(history: History, run: str) -> bool:
     """Report whether nothing is running, and the closing task has read all that is current or an hour has passed."""
     ledger = history.ledger
-    regions = [*history.topology_of(run).region_ids(), CLOSE]
     closing = ledger.committed(run, CLOSE)
-    is_open = any(ledger.is_running(run, each) or _has_failed(ledger.newest(run, each)) for each in regions)
-    if ledger.runs()[run].closed_at is None or closing is None or is_open:
+    is_closing = ledger.is_running(run, CLOSE) or _has_failed(ledger.newest(run, CLOSE))
+    if closing is None or is_closing or not _has_read(history, run):
         return False
     current = [result.attempt for partition, result in ledger.current.items() if partition.run == run]
     made = [each for each in current if not ledger.attempts[each].is_restored]
