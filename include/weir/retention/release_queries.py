@@ -223,9 +223,22 @@ def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dic
         is_newest = row.published_at is not None and row.sink not in newest
         if is_newest:
             newest.add(row.sink)
-        for each in _parts(row, stored):
+        parts = _parts(row, stored)
+        for each in parts:
             pins.setdefault(each.id, Pin(f"it is version {row.version} of {row.sink}", is_lasting=is_newest))
+        if is_newest:  # or the next version of which another part has changed would have these parts recomputed
+            equal = Pin(f"it has the content of version {row.version} of {row.sink}", is_lasting=True)
+            pins = {each.id: equal for each in _equal_to(parts, stored)} | pins
     return pins
+
+
+def _equal_to(parts: Collection[ResultRow], stored: Collection[ResultRow]) -> list[ResultRow]:
+    """Return current results whose equals, of earlier attempts, are published."""
+    published = {(each.subtask, each.digest) for each in parts}
+    stages = {each.stage for each in parts}
+    return [
+        each for each in stored if each.is_current and each.stage in stages and (each.subtask, each.digest) in published
+    ]
 
 
 def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow]:

@@ -61,6 +61,23 @@ def test_on_consumed_only_the_published_result_is_left(world, kept):
     assert not any(any(each) for each in found.values())
 
 
+def test_a_part_whose_equal_is_published_stays_for_the_version_of_which_another_part_changes(world):
+    stages = [source("raw", "pipelines.ladder:raw", parallelism=2), sink("raw", "delays")]
+    world.airflow.flow = Dataflow("ladder", stages, keep="end_of_run")
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    for task in (("raw-delays", 1), ("weir_close",)):
+        world.airflow.clear_by_hand(run, *task)
+        world.airflow.run_until_quiet()
+    assert stored(world, runs(world)[0])["delays"] == [True, True, True]
+    before = world.airflow.executed(run)
+    world.lose("delays", 0)
+    world.airflow.clear_by_hand(run, "weir_close")
+    world.airflow.run_until_quiet()
+    after = world.airflow.executed(run)
+    assert {task for task in after if after[task] > before[task]} == {"raw-delays[0]", "weir_close[0]"}
+
+
 def test_two_runs_are_kept(world, kept):
     kept("2 runs", 3)
     first, second, third = runs(world)

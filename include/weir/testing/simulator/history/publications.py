@@ -29,6 +29,18 @@ class Publications:
         """Report whether a pointer names a folder."""
         return any(folder == part.folder for pointer, _ in self._there.values() for part in pointer.partitions)
 
+    def has_equal(self, sink: str, run: str, subtask: int, digest: str) -> bool:
+        """Report whether the newest version of a sink in a run has a part with this digest."""
+        versions = [
+            each
+            for each, _ in self._there.values()
+            if (each.sink, each.dataflow, each.epoch) == (sink, *run.split("@"))
+        ]
+        newest = max(versions, key=lambda each: each.version, default=None)
+        return newest is not None and any(
+            (each.subtask, each.digest) == (subtask, digest) for each in newest.partitions
+        )
+
     def may_be_read(self, path: str, now: datetime) -> bool:
         """Report whether a pointer is the newest of its epoch, or was within the last hour."""
         if path not in self._there:

@@ -150,6 +150,8 @@ def why_needed(history: History, result: Result) -> str | None:
         return "it is published"
     if not result.is_current:
         return None
+    if history.published.has_equal(result.stage, result.run, result.subtask, result.digest):
+        return "its equal is published"
     kept = history.restores.why_kept(result) or history.snapshots.why_needed(result)
     return kept or _who_reads_it_later(history, result) or _who_reads_it(history, result)
 
