@@ -92,8 +92,8 @@ COORDINATOR: Final = (
     _fault(
         "a-result-from-before-a-clear-is-adopted",
         f"{ATTEMPTS}begin",
-        "if committed is None or committed.max_tries != present.max_tries or present.id != registered.attempt.id:",
-        "if committed is None or present.id != registered.attempt.id:",
+        "    return committed.max_tries == present.max_tries",
+        "    return True",
         "A retry after a person's clear adopts the result that the person wanted recomputed.",
     ),
     _fault(
@@ -256,9 +256,9 @@ LEDGERS: Final = (
     _fault(
         "a-dataflow-is-not-locked",
         f"{LEDGER}ledger",
-        "        if dataflow is not None and self._is_server:\n            lock_dataflow(session, dataflow)\n",
-        "",
-        "On PostgreSQL two transactions of one dataflow overlap.",
+        "        found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
+        "        found = read_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
+        "On PostgreSQL two transactions of one dataflow overlap, and no revision is raised.",
     ),
 )
 

@@ -62,7 +62,7 @@ def ledger(world):
     with world.ledger.transaction() as session:
         return [
             [
-                {column: getattr(row, column) for column in list(kind.__table__.columns.keys())}
+                {column: getattr(row, column) for column in set(kind.__table__.columns.keys()) - {"revision"}}
                 for row in session.scalars(select(kind))
             ]
             for kind in LEDGER
