@@ -196,6 +196,7 @@ class Performer:
 
     def perform(self, asked, place):
         self.place, self.points.reached = place, []
+        self.ledger._seen.clear()  # of the databases of other cases
         self.strange_rows.clear()
         try:
             ended = self._task(asked) if asked.request is not None else self._command(asked)
