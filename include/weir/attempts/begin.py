@@ -138,20 +138,23 @@ def _candidate(session: Session, registered: Registered) -> tuple[RunState, Atte
     run, region = registered.run, registered.attempt.region
     state = run_state(session, run, registered.topology)
     committed = committed_attempt(session, run.id, region)
-    present = attempts_of(session, run.id, region)[-1]
-    if committed is None or present.id != registered.attempt.id or not _may_be_reused(session, committed, present):
+    tries = attempts_of(session, run.id, region)
+    if committed is None or tries[-1].id != registered.attempt.id or not _may_be_reused(session, committed, tries):
         return state, None
     outputs = registered.topology.outputs(region)
     good = all(each in state.results and _is_there(state, each) for each in outputs)
     return state, committed if good else None
 
 
-def _may_be_reused(session: Session, committed: AttemptRow, present: AttemptRow) -> bool:
+def _may_be_reused(session: Session, committed: AttemptRow, tries: Sequence[AttemptRow]) -> bool:
+    """Report whether nobody has cleared the task since the commit, also where a try has failed in between."""
+    present = tries[-1]
     region = RegionId(present.region, present.subtask)
     if present.origin == Origin.CLEARED_BY_WEIR.value:
         is_found = committed.origin == Origin.REBUILT.value
         return is_found and not is_cleared_for_newest(session, present.run, region, committed.try_number)
-    return committed.max_tries == present.max_tries
+    since = [each for each in tries if each.try_number > committed.try_number]
+    return committed.max_tries == present.max_tries and all(each.origin == Origin.RETRY.value for each in since)
 
 
 def _is_there(state: RunState, partition: PartitionId) -> bool:
