@@ -67,6 +67,9 @@ HELD_BACK: Final = "nothing was restarted: "
 IMPOSSIBLE: Final = "nothing was restarted, since it would not help: "
 """The error where a state that has to be recomputed has expired: a person restores a checkpoint."""
 
+TOO_LATE: Final = "comes too late: the dataflow keeps state"
+"""The error where a first day was deleted before it began, and comes again behind another: its DagRun has to go."""
+
 OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
 
 
@@ -187,6 +190,7 @@ def _run_until_well(world: World) -> None:
             return
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
+        stuck = _without_late_runs(world, stuck)
         if any(IMPOSSIBLE in _last_note(task) for task in stuck):
             _restore_newest(world)
         elif any(HELD_BACK in _last_note(task) for task in stuck):
@@ -202,6 +206,14 @@ def _run_until_well(world: World) -> None:
             if task.state == "skipped" or HELD_BACK not in _last_note(task) or world.is_lossy:
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
+
+
+def _without_late_runs(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
+    """Delete DagRuns that come too late, and return the other tasks."""
+    late = {task.key.run_id for task in stuck if TOO_LATE in _last_note(task)}
+    for run in sorted(late):
+        apply(world, Event(Verb.DELETE, world.runs.index(run)))
+    return [task for task in stuck if task.key.run_id not in late]
 
 
 def _restore_newest(world: World) -> None:
@@ -281,7 +293,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
         by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.marked else ()
-        by_marks += (GONE, NOT_CLOSED) if world.history.recreated or world.history.deleted else ()
+        by_marks += (GONE, NOT_CLOSED, TOO_LATE) if world.history.recreated or world.history.deleted else ()
         by_gates = (REFUSED,) if world.scene.is_gated else ()
         needs = (
             HELD_BACK,
