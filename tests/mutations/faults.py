@@ -256,8 +256,8 @@ LEDGERS: Final = (
     _fault(
         "a-dataflow-is-not-locked",
         f"{LEDGER}ledger",
-        "        found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
-        "        found = read_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
+        "found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
+        "found = read_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
         "On PostgreSQL two transactions of one dataflow overlap, and no revision is raised.",
     ),
 )

@@ -58,6 +58,9 @@ T = TypeVar("T")
 _REVISION = "weir_revision"
 """In a session's `info`: the revision that its commit makes."""
 
+_ENTERED = "weir_entered"
+"""In a session's `info`: the transaction that raised the revision."""
+
 _STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
 
 
@@ -118,8 +121,9 @@ class Ledger:
         """
         with _database_errors(self._engine.url), self._begun(dataflow) as session:
             yield session
+            is_whole = session.get_transaction() is session.info.get(_ENTERED)  # it was not rolled back on the way
             session.commit()
-            if dataflow is not None:
+            if dataflow is not None and is_whole:
                 self.saw(dataflow, session.info.get(_REVISION, 0))
 
     def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
@@ -235,6 +239,7 @@ class Ledger:
             found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)
         self._require(found, dataflow)
         session.info[_REVISION] = 0 if found is None else found.number + 1
+        session.info[_ENTERED] = session.get_transaction()
 
     def close(self) -> None:
         """Close the connections."""

