@@ -27,7 +27,7 @@ from weir.testing.simulator.chores import (
     upkeep,
 )
 from weir.testing.simulator.dataflows import rescaled
-from weir.testing.simulator.events import CLOSE_FIRST, MOST_LOST, OLD, OTHER, Event, Verb
+from weir.testing.simulator.events import CLOSE_FIRST, FIRST_COMMITS, MOST_LOST, OLD, OTHER, Event, Verb
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import World
 from weir.topology.regions import Topology
@@ -193,7 +193,8 @@ def _set_clock(world: World, event: Event) -> None:
 
 def _lose_commits(world: World, event: Event) -> None:
     """Have the ledger go back in time, by at least one commit."""
-    if world.ledger.go_back(event.number % MOST_LOST + 1, is_promoted=event.how == "promoted"):
+    most = world.ledger.kept_commits - FIRST_COMMITS
+    if most > 0 and world.ledger.go_back(min(event.number % MOST_LOST + 1, most), is_promoted=event.how == "promoted"):
         world.observer.ledger_went_back()
 
 

@@ -212,6 +212,9 @@ _DECLARED: Final = 0.2
 MOST_LOST: Final = 12
 """The commits that a ledger loses at most."""
 
+FIRST_COMMITS: Final = 2
+"""Commits that are never lost: of a dataflow that the ledger does not know, nobody finds out."""
+
 _LOST: Final = (1, 1, 2, 2, 3, 4, 5, 6, 8, MOST_LOST)
 
 _BEATS: Final = 0.5

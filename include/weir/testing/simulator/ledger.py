@@ -113,6 +113,11 @@ class SimulatedLedger(Ledger):
         self.connection.deserialize(state)
         self._committed(process, is_catching_up=is_catching_up, is_written=True)
 
+    @property
+    def kept_commits(self) -> int:
+        """How many commits can be lost."""
+        return len(self._copies) - 1
+
     def go_back(self, commits: int, *, is_promoted: bool = False) -> int:
         """Lose the last commits, as a replica has that becomes primary; return how many were lost.
 
@@ -120,7 +125,7 @@ class SimulatedLedger(Ledger):
         There are only as many copies of earlier states as were asked for.
         """
         self._in_doubt = None
-        lost = min(commits, len(self._copies) - 1)
+        lost = min(commits, self.kept_commits)
         for _ in range(lost):
             self._copies.pop()
         if lost > 0:

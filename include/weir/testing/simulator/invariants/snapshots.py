@@ -64,13 +64,12 @@ def _is_there(history: History, result: Result, files: tuple[str, ...]) -> bool:
 
 
 def _other_content(history: History, row: Snapshot) -> Iterator[str]:
-    """Yield the parts of a retained checkpoint that are not current; of a deleted run nothing may be."""
+    """Yield the parts of a retained checkpoint that are not current; those of a deleted run need not be."""
     ledger = history.ledger
-    is_deleted = ledger.runs()[row.run].run_id in history.deleted
+    if ledger.runs()[row.run].run_id in history.deleted:
+        return
     for partition, attempt, _, files in parts_of(history.snapshots.written[row.key]):
         found = ledger.current.get(partition)
-        if found is None and is_deleted:
-            continue
         if found is None or not _is_made_of(history, found, attempt, files) or not _is_there(history, found, files):
             now = "nothing" if found is None else found.attempt
             yield f"checkpoint {row.number} of {row.run} has {partition.id} of {attempt}; {now} is current"
