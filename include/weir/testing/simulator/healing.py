@@ -49,7 +49,10 @@ MOST_WORDS: Final = 12
 NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
 """The error where the closing task of an earlier run was marked: a person clears that, too."""
 
-NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", "times backtrack since", NOT_CLOSED)
+AGAIN_AND_AGAIN: Final = "times backtrack since"
+"""The error of a task whose producer fails for good each time, since a person has marked or deleted what that reads."""
+
+NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", AGAIN_AND_AGAIN, NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
 
 GONE: Final = "but Airflow has no such task instance"
@@ -293,7 +296,9 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
         by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.marked else ()
-        by_marks += (GONE, NOT_CLOSED, TOO_LATE) if world.history.recreated or world.history.deleted else ()
+        by_marks += (
+            (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
+        )
         by_gates = (REFUSED,) if world.scene.is_gated else ()
         needs = (
             HELD_BACK,
