@@ -9,7 +9,7 @@ from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.servers.postgres import new_postgres_url
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cases(postgres):
     with fast_folder() as folder, new_postgres_url(postgres) as url, postgres.connect() as admin:
         template = Template.build(admin, url, folder)

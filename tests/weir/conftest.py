@@ -33,3 +33,11 @@ def copied(request, database):
         return copied_ledger
     empty_ledger = request.getfixturevalue("empty_postgres_ledger")
     return lambda path: fill(empty_ledger(), copied_ledger(path))
+
+
+@pytest.fixture
+def done(world):
+    """A world in which a run has gone through."""
+    world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    return world

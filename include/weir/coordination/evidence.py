@@ -26,13 +26,16 @@ from weir.formats.codec import manifest_from_json, region_job_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
     attempt_of_folder,
+    attempt_records_folder,
     checkpoint_number,
     checkpoints_folder,
     epoch_folder,
     folder_of,
     manifest_path,
+    name_of,
     parse_attempt_path,
     pointer_folder,
+    results_folder,
     sinks_folder,
 )
 from weir.formats.pointer import pointer_from_json
@@ -42,7 +45,7 @@ from weir.ledger.checkpoints import checkpoints_of
 from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
 from weir.store.errors import NotFound
-from weir.store.walk import folders_in
+from weir.store.walk import files_in, folders_in
 from weir.topology.ids import is_synthetic
 from weir.topology.regions import PartitionId, RegionId
 
@@ -51,7 +54,7 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
     store = services.store
     epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
-    numbers = {checkpoint_number(name): name for name in _names(services, checkpoints_folder(dataflow))}
+    numbers = {checkpoint_number(name): name for name in files_in(services.store, checkpoints_folder(dataflow))}
     newest = max(epochs, default=None)
     sinks = folders_in(store, sinks_folder(dataflow))
     published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}
@@ -126,7 +129,7 @@ def require_known_publications(services: Services, run: str, sinks: Iterable[str
     require_known_versions(services, dataflow, found - known)
 
 
-def require_known_results(services: Services, run: str, folders: Iterable[str], running: bool = False) -> None:  # noqa: FBT001, FBT002
+def require_known_results(services: Services, run: str, folders: Iterable[str], *, running: bool = False) -> None:
     """Raise LedgerBehind for a whole result, in one of these folders, of an attempt that the ledger does not know.
 
     With `running`, also of one that it calls running: Airflow says that it has ended.
@@ -155,21 +158,15 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
             raise services.ledger.behind(manifest.dataflow, f"it does not know that {attempt} has written {folder}")
 
 
-def look_for_results(
-    services: Services,
-    run: str,
-    partitions: Iterable[PartitionId],
-    *,
-    running: bool = True,
-) -> None:
+def look_for_results(services: Services, run: str, partitions: Iterable[PartitionId], *, running: bool = True) -> None:
     """Look for results of partitions that the ledger calls missing though Airflow calls their tasks a success.
 
     Raises LedgerBehind, or Retryable.
     """
-    root = epoch_folder(dataflow_of(run), epoch_of_run(run))
+    of, epoch = dataflow_of(run), epoch_of_run(run)
     found = [
         f"{place}/{attempt}"
-        for place in {f"{root}/{each.stage}/{each.layout}/{each.subtask}" for each in partitions}
+        for place in {results_folder(of, epoch, each.stage, each.layout, each.subtask) for each in partitions}
         for attempt in folders_in(services.store, place)
     ]
     require_known_results(services, run, sorted(found), running=running)
@@ -182,7 +179,7 @@ def look_for_attempts(services: Services, run: str, region: RegionId, partitions
     """
     dataflow = dataflow_of(run)
     look_for_results(services, run, partitions, running=False)
-    records = f"{epoch_folder(dataflow, epoch_of_run(run))}/_regions/{region.name}/{region.subtask}"
+    records = attempt_records_folder(dataflow, epoch_of_run(run), region.name, region.subtask)
     for attempt in folders_in(services.store, records):
         try:
             job: Any = region_job_from_json(services.store.read(f"{records}/{attempt}/{JOB_NAME}"))
@@ -202,19 +199,12 @@ def _see_record(services: Services, dataflow: str, epoch: str) -> RunRecord | No
     return record
 
 
-def _names(services: Services, folder: str) -> list[str]:
-    try:
-        return [name for name, _ in services.store.list(folder)]
-    except NotFound:
-        return []
-
-
 def _versions(services: Services, folder: str) -> list[str]:
-    return [f"{folder}/{name}" for name in _names(services, folder) if re.fullmatch(r"\d+\.json", name)]
+    return [f"{folder}/{name}" for name in files_in(services.store, folder) if re.fullmatch(r"\d+\.json", name)]
 
 
 def _epoch_of(pointer: str) -> str:
-    return folder_of(pointer).rpartition("/")[2]
+    return name_of(folder_of(pointer))
 
 
 def _manifest(services: Services, folder: str) -> Manifest | None:

@@ -69,8 +69,7 @@ class AttemptRecordPath:
     attempt: str
 
     def __str__(self) -> str:
-        run = epoch_folder(self.dataflow, self.epoch)
-        return f"{run}/{_REGIONS}/{self.region}/{self.subtask}/{self.attempt}"
+        return f"{attempt_records_folder(self.dataflow, self.epoch, self.region, self.subtask)}/{self.attempt}"
 
 
 AttemptPath = ResultPath | AttemptRecordPath
@@ -99,9 +98,14 @@ def stage_folder(dataflow: str, epoch: str, stage: str) -> str:
     return f"{epoch_folder(dataflow, epoch)}/{stage}"
 
 
+def results_folder(dataflow: str, epoch: str, stage: str, layout: str, subtask: int) -> str:
+    """Return the folder of the results of one subtask in one layout, of all attempts."""
+    return f"{stage_folder(dataflow, epoch, stage)}/{layout}/{subtask}"
+
+
 def result_folder(dataflow: str, epoch: str, stage: str, layout: str, subtask: int, attempt: str) -> str:
     """Return the folder in which an attempt writes a result partition; `layout` is COPY for a cached stage's copy."""
-    return f"{stage_folder(dataflow, epoch, stage)}/{layout}/{subtask}/{attempt}"
+    return f"{results_folder(dataflow, epoch, stage, layout, subtask)}/{attempt}"
 
 
 def manifest_path(folder: str) -> str:
@@ -121,7 +125,12 @@ def name_of(path: str) -> str:
 
 def copies_folder(dataflow: str, epoch: str, stage: str, subtask: int) -> str:
     """Return the folder of all copies of one subtask of a cached stage in a run."""
-    return f"{stage_folder(dataflow, epoch, stage)}/{COPY}/{subtask}"
+    return results_folder(dataflow, epoch, stage, COPY, subtask)
+
+
+def attempt_records_folder(dataflow: str, epoch: str, region: str, subtask: int | str) -> str:
+    """Return the folder in which the jobs of all attempts of a region are described."""
+    return f"{epoch_folder(dataflow, epoch)}/{_REGIONS}/{region}/{subtask}"
 
 
 def attempt_record_folder(dataflow: str, epoch: str, region: str, subtask: int, attempt: str) -> str:

@@ -71,7 +71,9 @@ def catch_up(services: Services, dataflow: str) -> CaughtUp | None:
                 return None
             were_closed = {row.id for row in runs_of(session, dataflow) if row.closed_at is not None}
             built = enter_stored(session, services, dataflow, stored, is_catching_up=True)
-            owing = (each for each in built.runs if _owes_close(session, services, each, each.run in were_closed))
+            owing = (
+                each for each in built.runs if _owes_close(session, services, each, was_closed=each.run in were_closed)
+            )
             to_close = [each.run for each in owing]
             note_done(session, CAUGHT_UP, dataflow, services.now())
     return _described(built, to_close)
@@ -100,7 +102,7 @@ def _described(built: Rebuilt, to_close: list[str]) -> CaughtUp:
     return CaughtUp(built.dataflow, built.lineage, changed, tuple(to_close), built.notes)
 
 
-def _owes_close(session: Session, services: Services, built: RebuiltRun, was_closed: bool) -> bool:  # noqa: FBT001
+def _owes_close(session: Session, services: Services, built: RebuiltRun, *, was_closed: bool) -> bool:
     """Add the clear of the closing task of a run that lacks something, or whose close may be lost."""
     row = session.get_one(RunRow, built.run)
     if row.pinned is None or not row.has_dag_run or row.deleted_at is not None or row.expired_at is not None:
@@ -108,14 +110,14 @@ def _owes_close(session: Session, services: Services, built: RebuiltRun, was_clo
     if built.missing:
         row.closed_at = None
     is_open = built.is_outdated or row.closed_at is None
-    if not is_open or not (built.is_changed or _may_be_closed(session, row, built, was_closed)):
+    if not is_open or not (built.is_changed or _may_be_closed(session, row, built, was_closed=was_closed)):
         return False
     expected = newest_try(session, row.id, CLOSE)
     add_pending_clear(session, run_by_id(session, row.id), CLOSE, expected, _REASON, services.now())
     return True
 
 
-def _may_be_closed(session: Session, row: RunRow, built: RebuiltRun, was_closed: bool) -> bool:  # noqa: FBT001
+def _may_be_closed(session: Session, row: RunRow, built: RebuiltRun, *, was_closed: bool) -> bool:
     """Report whether a run of which the store knew nothing new is to be closed again.
 
     All of its regions have committed. One that was closed is only if Weir follows changes of the epoch before.

@@ -47,7 +47,7 @@ from weir.snapshots.source import Folder, Source, read_savepoint
 from weir.state.checkpoint_content import fingerprint
 from weir.store.catalogue import restored, stored_dataflows
 from weir.store.errors import NotFound
-from weir.store.walk import folders_in
+from weir.store.walk import files_in, folders_in
 from weir.topology.regions import PartitionId
 
 Found = dict[int, Checkpoint | str]
@@ -92,10 +92,7 @@ def _enter_pins(services: Services, store_id: str, dataflow: str, found: dict[st
 
 def stored_checkpoints(services: Services, dataflow: str) -> Found:
     """Read the checkpoints of a dataflow in the store. Raises Retryable."""
-    try:
-        names = [name for name, _ in services.store.list(checkpoints_folder(dataflow))]
-    except NotFound:
-        return {}
+    names = files_in(services.store, checkpoints_folder(dataflow))
     numbers = sorted(number for number in map(checkpoint_number, names) if number is not None)
     return {number: _read(services, dataflow, number) for number in numbers}
 
@@ -219,10 +216,7 @@ def _enter_savepoint(session: Session, source: Source) -> None:
 def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
     """Read the numbers of savepoints in other stores, and of what was deleted, with their folders. Raises Retryable."""
     folder = numbers_folder(dataflow)
-    try:
-        names = [name for name, _ in services.store.list(folder)]
-    except NotFound:
-        return {}
+    names = files_in(services.store, folder)
     numbers = {int(name): name for name in names if name.isdecimal()}
     return {number: services.store.read(f"{folder}/{name}").decode() for number, name in numbers.items()}
 

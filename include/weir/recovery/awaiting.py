@@ -57,8 +57,8 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
     """Ask Airflow for the status of awaited regions, and start earlier runs that are queued after this run.
 
     Raises Misconfigured for a region that was skipped, has failed finally or does not exist, and LedgerBehind if the
-    store has the result of one that is a success in Airflow. A failed region of an
-    earlier run is awaited, so that its repair needs no clear of later runs.
+    store has the result of one that is a success in Airflow. A failed region of an earlier run is awaited, so that its
+    repair needs no clear of later runs.
     """
     with services.ledger.transaction() as session:
         asked = [_asked(session, run, region) for region in sorted(regions)]

@@ -227,8 +227,10 @@ def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dic
         for each in parts:
             pins.setdefault(each.id, Pin(f"it is version {row.version} of {row.sink}", is_lasting=is_newest))
         if is_newest:  # or the next version of which another part has changed would have these parts recomputed
-            equal = Pin(f"it has the content of version {row.version} of {row.sink}", is_lasting=True)
-            pins = {each.id: equal for each in _equal_to(parts, stored)} | pins
+            for each in _equal_to(parts, stored):
+                pins.setdefault(
+                    each.id, Pin(f"it has the content of version {row.version} of {row.sink}", is_lasting=True)
+                )
     return pins
 
 

@@ -43,6 +43,14 @@ def folders_in(store: Store, path: str) -> list[str]:
         return []
 
 
+def files_in(store: Store, path: str) -> list[str]:
+    """Return the names of the files directly in a folder; none if it does not exist. Raises Retryable."""
+    try:
+        return [name for name, _ in store.list(path)]
+    except NotFound:
+        return []
+
+
 def _entries(store: Store, folder: str) -> tuple[tuple[str, int | None], ...]:
     try:
         return store.entries(folder)

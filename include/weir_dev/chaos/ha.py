@@ -12,10 +12,10 @@ from datetime import date, timedelta
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
-from weir.formats.paths import checkpoint_number, checkpoints_folder, pointer_folder
+from weir.formats.paths import checkpoint_number, checkpoints_folder, folder_of, name_of, pointer_folder
 from weir.formats.pointer import Pointer, pointer_from_json
 from weir.state.checkpoint_content import files_named, read_checkpoint
-from weir.store.errors import NotFound
+from weir.store.walk import files_in
 from weir_dev.chaos.chaos import LOOK_SECONDS, POLL_SECONDS, Chaos, first_settings
 from weir_dev.chaos.field import CALM, DAG, FIRST_DAY
 from weir_dev.chaos.healing import Healing
@@ -119,8 +119,7 @@ def slow_to_heal(healed: Sequence[tuple[str, float | None]]) -> Iterator[str]:
 def published_twice(field: Field) -> Iterator[str]:
     """Return the versions that say again what the version before them says."""
     for day in field.days():
-        versions = sorted(_pointers(field, epoch_key(day)), key=lambda each: each.version)
-        for before, after in pairwise(versions):
+        for before, after in pairwise(_versions(field, day)):
             if _content(before) == _content(after):
                 yield f"version {after.version} of {day} publishes again what version {before.version} has"
 
@@ -128,32 +127,25 @@ def published_twice(field: Field) -> Iterator[str]:
 def missing_files(field: Field) -> Iterator[str]:
     """Return the files that a visible pointer or a checkpoint names, and that are not there."""
     for day in field.days():
-        versions = sorted(_pointers(field, epoch_key(day)), key=lambda each: each.version)
+        versions = _versions(field, day)
         for part in versions[-1].partitions if versions else ():
-            names = _names(field, part.folder)
+            names = files_in(field.store, part.folder)
             yield from (
                 f"{part.folder}/{file}, which readers of {day} see, is gone" for file in part.files if file not in names
             )
-    for name in _names(field, checkpoints_folder(field.dag)):
+    for name in files_in(field.store, checkpoints_folder(field.dag)):
         number = checkpoint_number(f"{checkpoints_folder(field.dag)}/{name}")
         checkpoint = None if number is None else read_checkpoint(field.store, field.dag, number)
         for path in () if checkpoint is None else files_named(checkpoint):
-            if path.rpartition("/")[2] not in _names(field, path.rpartition("/")[0]):
+            if name_of(path) not in files_in(field.store, folder_of(path)):
                 yield f"{path}, which checkpoint {number} names, is gone"
 
 
-def _pointers(field: Field, epoch: str) -> Iterator[Pointer]:
-    folder = pointer_folder(field.dag, field.sink, epoch)
-    for name in _names(field, folder):
-        yield pointer_from_json(field.store.read(f"{folder}/{name}"))
+def _versions(field: Field, day: date) -> list[Pointer]:
+    folder = pointer_folder(field.dag, field.sink, epoch_key(day))
+    found = [pointer_from_json(field.store.read(f"{folder}/{name}")) for name in files_in(field.store, folder)]
+    return sorted(found, key=lambda each: each.version)
 
 
 def _content(pointer: Pointer) -> set[tuple[int, str]]:
     return {(part.subtask, part.digest) for part in pointer.partitions}
-
-
-def _names(field: Field, folder: str) -> set[str]:
-    try:
-        return {name for name, _ in field.store.list(folder)}
-    except NotFound:
-        return set()

@@ -15,13 +15,6 @@ AGES = (timedelta(), RENEWAL / 2, RENEWAL * 2, LEASE - timedelta(seconds=1), LEA
 """How long ago a lease was taken; None: never."""
 
 
-@pytest.fixture
-def done(world):
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
-    return world
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_results_are_held_unless_they_went_while_nobody_held_them(done, seed):
     random, now = Random(seed), done.airflow.time

@@ -43,13 +43,6 @@ def is_settled(expected, state, found, known):
     return found > expected and any(number > expected for number in known)
 
 
-@pytest.fixture
-def done(world):
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
-    return world
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_clear_is_settled_if_and_only_if_airflow_has_followed(done, seed):
     random = Random(seed)
