@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import signal
@@ -63,6 +64,19 @@ def pytest_xdist_make_scheduler(config, log):
     """Hand out the tests by lane."""
     config.option.loadscopereorder = False
     return schedule.ByLane(config, log)
+
+
+def pytest_collection(session):
+    """Nothing of what is made while tests are collected is garbage."""
+    if not is_first_of_several(session.config):
+        gc.disable()
+
+
+def pytest_collection_finish(session):
+    """What there is stays to the end: the collector need not look at it again and again, nor at each few objects."""
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config, items):
