@@ -34,7 +34,7 @@ LAST_DAY = "2013-01-05"
 CALM_AIRFLOW = {
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # what changes is touched (`ladder_stack.py`)
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "3",
 }
 """A stack of tests waits most of the time: while it does, the processor is for other tests."""
