@@ -110,11 +110,16 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
     """Return the oldest run before `run` that is not closed nor given up: all runs before it are valid."""
-    query = select(func.min(RunRow.id)).where(
-        RunRow.dataflow == run.dataflow.name,
-        RunRow.epoch < run.epoch,
-        RunRow.closed_at.is_(None),
-        ~RunRow.is_given_up,
+    query = (
+        select(RunRow.id)
+        .where(
+            RunRow.dataflow == run.dataflow.name,
+            RunRow.epoch < run.epoch,
+            RunRow.closed_at.is_(None),
+            ~RunRow.is_given_up,
+        )
+        .order_by(RunRow.epoch)
+        .limit(1)
     )
     oldest = session.scalar(query)
     return () if oldest is None else (oldest,)
