@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from sqlalchemy import select, text
+from sqlalchemy import ColumnElement, select, text
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
@@ -96,7 +96,7 @@ def _candidates(
 ) -> list[PublicationRow]:
     """Return all versions of the runs with a version that may expire: most runs have a single lasting version."""
     live = PublicationRow.expired_at.is_(None)
-    wanted = PublicationRow.run.in_(select(PublicationRow.run).where(text(UNSETTLED)))
+    wanted: ColumnElement[bool] = PublicationRow.run.in_(select(PublicationRow.run).where(text(UNSETTLED)))
     before = None if settings.keep_published is None else services.now() - settings.keep_published
     if before is not None:
         wanted |= PublicationRow.run.in_(select(PublicationRow.run).where(live, PublicationRow.published_at <= before))
