@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
@@ -56,28 +56,24 @@ def add_pending_clears(
     """
     if not wanted:
         return
-    known = {(row.region, row.subtask, row.expected_try) for row in session.execute(_OPEN_OF_RUN, {"run": run.id})}
+    known = {tuple(row) for row in session.execute(_OPEN_OF_RUN, {"run": run.id})}
+    always = {
+        "dataflow": run.dataflow.name,
+        "run": run.id,
+        "dag_id": run.dag_id,
+        "run_id": run.run_id,
+        "failover": failover,
+        "created_at": now,
+        "code": None if code is RepairCode.AS_IT_WAS else code.value,
+    }
+    new = []
     for region, (expected_try, reason) in wanted.items():
-        if (region.name, region.subtask, expected_try) in known:
-            continue
-        task_id, map_index = task_of(session, run, region)
-        session.add(
-            PendingClearRow(
-                dataflow=run.dataflow.name,
-                run=run.id,
-                region=region.name,
-                subtask=region.subtask,
-                dag_id=run.dag_id,
-                run_id=run.run_id,
-                task_id=task_id,
-                map_index=map_index,
-                expected_try=expected_try,
-                reason=reason,
-                failover=failover,
-                created_at=now,
-                code=None if code is RepairCode.AS_IT_WAS else code.value,
-            )
-        )
+        if (region.name, region.subtask, expected_try) not in known:
+            task_id, map_index = task_of(session, run, region)
+            of = {"region": region.name, "subtask": region.subtask, "task_id": task_id, "map_index": map_index}
+            new.append({**always, **of, "expected_try": expected_try, "reason": reason})
+    if new:
+        session.execute(insert(PendingClearRow), new)
 
 
 def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:

@@ -7,7 +7,8 @@ by the times of two workers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
+from weir.topology.ids import Epoch
 from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit uses them, and building a statement costs more than executing it.
@@ -137,17 +139,30 @@ def without_all_kept(
         return list(runs)
     pinned = _BRIEFLY.where(RunRow.id.in_(runs), RunRow.is_pinned, RunRow.deleted_at.is_(None))
     old = set(session.scalars(_WITH_OLD, {"runs": runs}))
-    rows = [row for row in session.scalars(pinned) if row.id not in old and _is_kept(session, row, settings, now)]
+    rows = [row for row in session.scalars(pinned) if row.id not in old]
+    closed = _newest_closed(session, dataflow, settings)
+    rows = [row for row in rows if _is_kept(session, row, settings, closed, now)]
     kept = {row.id for row in rows}
     kept -= _with_subsumed_state(session, dataflow, [row.id for row in rows if row.closed_at is not None])
     return [run for run in runs if run not in kept]
 
 
-def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
-    """Report whether a policy keeps a run's current results that are no state."""
+def _newest_closed(session: Session, dataflow: str, settings: RetentionSettings) -> list[Epoch]:
+    """Return as many of the newest closed epochs as are kept, oldest first."""
+    if settings.keep.until is not RetainUntil.RUNS:
+        return []
+    query = select(RunRow.epoch).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_not(None))
+    return sorted(session.scalars(query.order_by(RunRow.epoch.desc()).limit(settings.keep.runs)))
+
+
+def _is_kept(
+    session: Session, row: RunRow, settings: RetentionSettings, closed: Sequence[Epoch], now: datetime
+) -> bool:
+    """Report whether a policy keeps a run's current results that are no state; `closed` are `_newest_closed`."""
     if row.closed_at is None:
-        return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
-    closed_after = _closed_after(session, row) if settings.keep.until is RetainUntil.RUNS else 0
+        limit = settings.keep_failed
+        return limit is None or row.created_at + limit > now or last_event(session, row) + limit > now
+    closed_after = len(closed) - bisect_right(closed, row.epoch)
     return kept_by_policy(settings.keep, row.closed_at, closed_after, now) is not None
 
 

@@ -432,12 +432,16 @@ class PublicationRow(Table):
 
 
 class HousekeepingRow(Table):
-    """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty."""
+    """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty.
+
+    `reached` is the epoch up to which a process has done a job that takes long; another goes on after it.
+    """
 
     __tablename__ = "housekeeping"
     job: Mapped[str] = mapped_column(String(40), primary_key=True)
     scope: Mapped[str] = mapped_column(String(60), primary_key=True)
     done_at: Mapped[datetime]
+    reached: Mapped[Epoch | None] = mapped_column(String(32))
 
 
 class CheckpointRow(Table):

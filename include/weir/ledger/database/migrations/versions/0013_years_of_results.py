@@ -1,4 +1,4 @@
-"""Indexes for ledgers with the results of years."""
+"""Indexes for ledgers with the results of years, and jobs of upkeep that go on where they were stopped."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -27,7 +27,8 @@ PARTIAL = (
 
 
 def upgrade() -> None:
-    """Add the indexes."""
+    """Add the indexes, and how far a job of upkeep has come."""
+    op.add_column("housekeeping", sa.Column("reached", sa.String(length=32), nullable=True))
     for name, table, columns in INDEXES:
         op.create_index(name, table, columns)
     for name, table, columns, where, on_sqlite in PARTIAL:
