@@ -28,7 +28,7 @@ from weir.ledger.runs import newest_dataflow_settings
 from weir.rebuild.catching_up import catch_up
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
-from weir.retention.release_queries import runs_to_release, without_all_kept
+from weir.retention.release_queries import runs_not_kept, runs_to_release
 from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import report_unknown_dataflows
@@ -116,8 +116,13 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
 def _to_release(services: Services, dataflow: str) -> list[str]:
     """Return the runs of which anything may be released now: of most, a policy keeps everything."""
     with services.ledger.transaction() as session:
-        settings = newest_dataflow_settings(session, dataflow, services.retention)
-        return without_all_kept(session, dataflow, runs_to_release(session, dataflow), settings, services.now())
+        try:
+            settings = newest_dataflow_settings(session, dataflow, services.retention)
+            return runs_not_kept(session, dataflow, settings, services.now())
+        except Misconfigured:
+            return runs_to_release(
+                session, dataflow
+            )  # of one that cannot be read, its own release says so, and the others have their turn
 
 
 def _deleted_line(deleted: tuple[Deleted, ...]) -> str:

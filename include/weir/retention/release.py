@@ -30,6 +30,7 @@ from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id, topology_of
 from weir.retention.release_queries import (
     run_retention,
+    runs_not_kept,
     runs_to_release,
     stored_results,
     unpinned_release_decisions,
@@ -100,12 +101,20 @@ def release(
     that the ledger does not know.
     """
     with services.ledger.transaction() as session:
-        wanted = runs_to_release(session, dataflow) if runs is None else list(runs)
-        if wanted and not (is_reclaiming or is_dry):
-            settings = newest_dataflow_settings(session, dataflow, services.retention)
-            wanted = without_all_kept(session, dataflow, wanted, settings, services.now())
+        wanted = _wanted(session, services, dataflow, runs, is_all=is_reclaiming or is_dry)
     found = (_release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry) for run in wanted)
     return tuple(each for decisions in found for each in decisions)
+
+
+def _wanted(
+    session: Session, services: Services, dataflow: str, runs: Iterable[str] | None, *, is_all: bool
+) -> list[str]:
+    if is_all:
+        return runs_to_release(session, dataflow) if runs is None else list(runs)
+    settings = newest_dataflow_settings(session, dataflow, services.retention)
+    if runs is None:
+        return runs_not_kept(session, dataflow, settings, services.now())
+    return without_all_kept(session, dataflow, list(runs), settings, services.now())
 
 
 def _release_run(

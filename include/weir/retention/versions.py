@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from sqlalchemy import ColumnElement, select, text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
-from weir.ledger.runs import newest_dataflow_settings
+from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
@@ -96,12 +96,14 @@ def _candidates(
 ) -> list[PublicationRow]:
     """Return all versions of the runs with a version that may expire: most runs have a single lasting version."""
     live = PublicationRow.expired_at.is_(None)
-    wanted: ColumnElement[bool] = PublicationRow.run.in_(select(PublicationRow.run).where(text(UNSETTLED)))
+    runs = set(session.scalars(select(PublicationRow.run).where(text(UNSETTLED))))
     before = None if settings.keep_published is None else services.now() - settings.keep_published
     if before is not None:
-        wanted |= PublicationRow.run.in_(select(PublicationRow.run).where(live, PublicationRow.published_at <= before))
-    query = select(PublicationRow).join(RunRow, RunRow.id == PublicationRow.run)
-    query = query.where(RunRow.dataflow == dataflow, live, wanted)
+        runs |= set(session.scalars(select(PublicationRow.run).where(live, PublicationRow.published_at <= before)))
+    own = [run for run in runs if dataflow_of(run) == dataflow]
+    if not own:
+        return []
+    query = select(PublicationRow).where(live, PublicationRow.run.in_(own))
     rows = session.scalars(query.order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version))
     of_runs = (list(group) for _, group in groupby(rows, key=lambda row: row.run))
     return [row for group in of_runs if _may_expire(group, before) for row in group]

@@ -263,6 +263,7 @@ class ResultRow(Table):
             sqlite_where="is_current = 1",
             unique=True,
         ),
+        _only("old_results", "state", "run", where="is_current IS false", sqlite_where="is_current IS 0"),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -415,7 +416,7 @@ class PublicationRow(Table):
     __tablename__ = "publication"
     __table_args__ = (
         UniqueConstraint("run", "sink", "version"),
-        _only("live_publications", "published_at", where="expired_at IS NULL"),
+        _only("live_publications", "published_at", where="expired_at IS NULL AND published_at IS NOT NULL"),
         _only("unsettled_publications", "run", where=UNSETTLED),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)

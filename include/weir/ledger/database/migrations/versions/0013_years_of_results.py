@@ -13,13 +13,15 @@ INDEXES = (
     ("failovers_of_run", "failover", ["run"]),
 )
 
+PUBLISHED = "expired_at IS NULL AND published_at IS NOT NULL"
 UNSETTLED = "expired_at IS NULL AND (version > 1 OR published_at IS NULL OR expiring_at IS NOT NULL)"
 
 PARTIAL = (
     ("open_runs", "run", ["dataflow", "epoch"], "closed_at IS NULL", "closed_at IS NULL"),
     ("runs_to_release", "run", ["dataflow", "epoch"], "released_at IS NULL", "released_at IS NULL"),
     ("records_due", "run", ["dataflow"], "is_record_due", "is_record_due = 1"),
-    ("live_publications", "publication", ["published_at"], "expired_at IS NULL", "expired_at IS NULL"),
+    ("old_results", "result", ["state", "run"], "is_current IS false", "is_current IS 0"),
+    ("live_publications", "publication", ["published_at"], PUBLISHED, PUBLISHED),
     ("unsettled_publications", "publication", ["run"], UNSETTLED, UNSETTLED),
     ("undeleted_checkpoints", "checkpoint", ["dataflow", "number"], "deleted_at IS NULL", "deleted_at IS NULL"),
 )
