@@ -147,13 +147,13 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
     }
     for stage, layout in read_later:
         readers = []
-        for row in readers_in_other_runs(session, run.id, stage, layout):
-            region = RegionId(row.region, row.subtask)
-            if row.run not in states:
-                states[row.run] = run_state(session, run_by_id(session, row.run, topology))
-            if not clears_later_epochs(states[row.run].topology):
+        later = {(each.run, each.region): None for each in readers_in_other_runs(session, run.id, stage, layout)}
+        for of, region in later:
+            if of not in states:
+                states[of] = run_state(session, run_by_id(session, of, topology))
+            if not clears_later_epochs(states[of].topology):
                 continue  # it becomes stale, and is not cleared
-            readers.append(replace(states[row.run].region(region), region=region.in_run(RunRef(row.run))))
+            readers.append(replace(states[of].region(region), region=region.in_run(RunRef(of))))
         if readers:
             found[stage, layout] = tuple(readers)
     return found
