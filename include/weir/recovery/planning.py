@@ -113,12 +113,12 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
 
 def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], context: Iterable[str]) -> RunState:
     state = run_state(session, run, include=tuple(context))
-    # An attempt that misses a result that was never computed, or was refused, found its producer finished in Airflow.
+    # An attempt that misses a result that was never computed, or had failed, found its producer finished in Airflow.
     producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
     void = (
         region
         for partition, region in producers.items()
-        if state.region(region).is_refused
+        if state.region(region).has_failed
         or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
     return replace(state, void=frozenset(void))

@@ -17,6 +17,7 @@ from weir.testing.simulator.history.ledger_view import Clear, Partition, Read, R
 from weir.testing.simulator.invariants.clears import (
     a_clear_is_settled_when_airflow_has_followed,
     a_commit_records_the_clears_that_follow_from_it,
+    nothing_is_cleared_again_and_again_in_vain,
 )
 from weir.testing.simulator.invariants.code import (
     a_commit_owes_the_clears_of_siblings_of_older_code,
@@ -247,6 +248,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     a_clear_has_a_cause,
     a_commit_records_the_clears_that_follow_from_it,
     a_clear_is_settled_when_airflow_has_followed,
+    nothing_is_cleared_again_and_again_in_vain,
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
     no_needed_result_is_released,

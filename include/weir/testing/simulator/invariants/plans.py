@@ -13,7 +13,6 @@ from weir.execution.run_state import CLOSE
 from weir.testing.simulator.history.epochs import RunRegion
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Failover, LedgerView, Partition
-from weir.testing.simulator.invariants.gates import is_refused
 from weir.topology.regions import RegionId
 
 RERUN: Final = "rerun"
@@ -73,8 +72,8 @@ def _named(where: RunRegion) -> str:
 
 
 def _is_yet_to_come(history: History, failover: Failover, where: RunRegion) -> bool:
-    """Report whether a region of an earlier run has yet to start, or a gate has refused its rows."""
-    is_to_come = where not in history.ledger.regions() or is_refused(history, where)
+    """Report whether a region of an earlier run has yet to start, or has failed for good, so that a person is asked."""
+    is_to_come = where not in history.ledger.regions() or _has_failed(history.ledger, *where)
     return where[0] < failover.run and is_to_come
 
 
