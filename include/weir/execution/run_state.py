@@ -150,7 +150,7 @@ class RunState:
     predecessor: RunRef | None = None
     earlier: Mapping[RunRef, EarlierRun] = field(default_factory=dict)
     void: frozenset[RegionId] = frozenset()
-    """Regions of earlier runs that have never begun, or have failed finally, and that Airflow calls finished."""
+    """Regions that have failed finally, or are of an earlier run and never began, and that Airflow calls finished."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _behind: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -348,9 +348,12 @@ class RunState:
         )
 
     def is_coming(self, region: RegionId) -> bool:
-        """Report whether a region runs; of an earlier run also if it has yet to begin, or has failed finally."""
+        """Report whether a region runs, or has failed finally; of an earlier run also if it has yet to begin.
+
+        What has failed finally is awaited: cleared by Weir it would fail again, and a person has been asked already.
+        """
         known = self.region(region)
-        is_to_come = not region.is_of_own_run and (known.has_failed or not known.newest_try)
+        is_to_come = known.has_failed or not (known.newest_try or region.is_of_own_run)
         return known.is_running or (is_to_come and region not in self.void)
 
 

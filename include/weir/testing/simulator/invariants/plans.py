@@ -72,9 +72,9 @@ def _named(where: RunRegion) -> str:
 
 
 def _is_yet_to_come(history: History, failover: Failover, where: RunRegion) -> bool:
-    """Report whether a region of an earlier run has yet to start, or has failed for good, so that a person is asked."""
-    is_to_come = where not in history.ledger.regions() or _has_failed(history.ledger, *where)
-    return where[0] < failover.run and is_to_come
+    """Report whether a region has failed for good, so that a person is asked, or has yet to start in an earlier run."""
+    has_begun = where in history.ledger.regions()
+    return _has_failed(history.ledger, *where) if has_begun else where[0] < failover.run
 
 
 def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -> dict[RunRegion, None]:
