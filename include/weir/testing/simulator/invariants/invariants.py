@@ -185,12 +185,20 @@ def _again(history: History, partition: Partition, result: Result) -> str | None
 def a_clear_has_a_cause(history: History) -> Iterator[str]:
     """Invariant 5: a region that need not run again is not cleared."""
     for clear in history.ledger.new_clears:
-        if clear.failover is not None or is_of_older_code(history, clear.run_region):
+        if clear.failover is not None or is_of_older_code(history, clear.run_region) or _is_to_fail(history, clear):
             continue
         if not _reads_something_else(history, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"
         if history.strategy is FailoverStrategy.INDIVIDUAL:
             yield f"Weir clears {clear.region}[{clear.subtask}] by itself, though failover is individual"
+
+
+def _is_to_fail(history: History, clear: Clear) -> bool:
+    """Report whether a closing task is cleared since something has failed in its run, which is no longer closed."""
+    ledger = history.ledger
+    own = [region for run, region in ledger.regions() if run == clear.run and region != CLOSE]
+    has_failed = any(newest.state == "failed" for each in own if (newest := ledger.newest(clear.run, each)) is not None)
+    return clear.run_region[1] == CLOSE and ledger.runs()[clear.run].closed_at is None and has_failed
 
 
 def _reads_something_else(history: History, clear: Clear) -> bool:
