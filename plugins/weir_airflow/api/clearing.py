@@ -286,7 +286,8 @@ class DbClearer:
         from airflow.models.pool import Pool  # noqa: PLC0415
 
         found = Pool.get_pool(pool)
-        return get_airflow_health()["triggerer"]["status"] == _HEALTHY and found and not found.include_deferred
+        is_counted = found is None or found.include_deferred
+        return not is_counted and get_airflow_health()["triggerer"]["status"] == _HEALTHY
 
     def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
         from airflow.utils.session import create_session  # noqa: PLC0415

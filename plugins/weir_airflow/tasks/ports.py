@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _REPORT_SECONDS: Final = 3.0
 """Time for the scheduler to read a report, on top of the heartbeat interval."""
 
+_SHORTEST_SECONDS: Final = 10.0
+"""A shorter wait is not worth the start of another process, which takes processor time; a sleeping one takes a slot."""
+
 _GRACE_SECONDS: Final = 60.0
 """How late a trigger may fire: another triggerer has taken over by then from one that was killed, if there is one."""
 
@@ -63,7 +66,7 @@ class AirflowTask:
     def wait(self, awaiting: Awaiting) -> None:
         """Sleep, or raise TaskDeferred or AirflowRescheduleException."""
         quiet = shortest_reschedule()
-        if awaiting.seconds < quiet:
+        if awaiting.seconds < max(quiet, _SHORTEST_SECONDS):
             self.log(f"{awaiting.reason}; the task goes on in {awaiting.seconds:.1f} s")
             self._sleep(awaiting)
         elif awaiting.attempt and self._can_defer():

@@ -139,37 +139,6 @@ def test_a_trigger_without_a_ledger_says_so(days, waiting, monkeypatch):
 # The task's process
 
 
-@pytest.fixture
-def triggerer(airflow_home):
-    """Let Airflow's database have a triggerer that lives; called with False, one that was killed."""
-    from airflow.jobs.job import Job
-    from airflow.utils.session import create_session
-
-    def make(*, is_alive=True):
-        with create_session() as session:
-            job = Job(heartrate=5)
-            job.job_type, job.state = "TriggererJob", "running"
-            job.latest_heartbeat = datetime.now(UTC) + timedelta(hours=1 if is_alive else -1)  # however slow the test
-            session.add(job)
-
-    yield make
-    with create_session() as session:
-        session.query(Job).filter(Job.job_type == "TriggererJob").delete()
-
-
-@pytest.fixture
-def pool(airflow_home):
-    """A pool in which deferred tasks are counted."""
-    from airflow.models.pool import Pool
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        session.add(Pool(pool="narrow", slots=1, description="", include_deferred=True))
-    yield "narrow"
-    with create_session() as session:
-        session.query(Pool).filter(Pool.pool == "narrow").delete()
-
-
 def operator_of(**given):
     return SimpleNamespace(**{"may_defer": True, "max_active_tis_per_dag": None, "pool": "default_pool", **given})
 
@@ -238,7 +207,7 @@ def test_a_short_wait_in_the_process_ends_when_the_ledger_tells_that_it_is_over(
     monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", str(FAR))
     committing = threading.Thread(target=run_first_day, args=(days,))
     committing.start()
-    wait(Awaiting(FAR, "numbers are awaited", attempt=waiting[0]))
+    wait(Awaiting(FAR - 1, "numbers are awaited", attempt=waiting[0]))
     committing.join()
 
 
