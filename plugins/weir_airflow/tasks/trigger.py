@@ -21,8 +21,8 @@ from weir_airflow.connections.connections import settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-_SHARE: Final = 10
-"""A question that takes longer than usual is asked less often: it costs at most such a part of the time."""
+_PAUSES: Final = 4
+"""So many times as long as a question has taken is the pause behind it at least: a large one is asked less often."""
 
 
 class WaitTrigger(BaseTrigger):  # type: ignore[misc]  # Airflow's classes are not followed
@@ -85,7 +85,7 @@ class _Asking:
                     self._wake(await asyncio.to_thread(attempts.over, frozenset(self._waiting.values())))
                 except Retryable:
                     pass  # the ledger does not answer: it is asked again
-                await asyncio.sleep(max(ASK_SECONDS, _SHARE * (time.monotonic() - began)))
+                await asyncio.sleep(max(ASK_SECONDS, _PAUSES * (time.monotonic() - began)))
         except Exception as error:  # noqa: BLE001  each trigger raises it
             for waiting in self._unanswered():
                 waiting.set_exception(error)
