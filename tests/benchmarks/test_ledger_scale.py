@@ -193,7 +193,7 @@ def measure_questions(world: World, measured: Measured) -> None:
 
     third = "wide@20130103T000000Z"
     measured.of("weir plan", lambda: ask(world.services, Question(third)))
-    measured.of("weir plan --fail", lambda: ask(world.services, Question(SECOND, fail="totals[0]")))
+    measured.of("weir plan --fail", lambda: ask(world.services, Question(third, fail="totals[0]")))
     measured.of("weir why", lambda: read(why))
     measured.of("weir runs", lambda: read(lambda session: run_overviews(session, "wide")))
 
