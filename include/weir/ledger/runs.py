@@ -295,7 +295,7 @@ def topology_of(pinned: Mapping[str, Any]) -> Topology:
 
 @lru_cache(maxsize=256)
 def _topology(pinned: str) -> Topology:
-    return Topology(Dataflow.from_json(json.loads(pinned)))
+    return Topology.from_json(json.loads(pinned))
 
 
 def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
