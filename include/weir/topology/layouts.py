@@ -66,20 +66,27 @@ def taken(written: Collection[Layout], declared: Layout) -> Layout:
     return PLAIN if PLAIN in written else next(iter(written))
 
 
-def chosen_layouts(dataflow: Dataflow, sizes: Mapping[str, ResultSize], small: int) -> dict[str, WrittenLayouts]:
+def chosen_layouts(
+    dataflow: Dataflow, sizes: Mapping[str, ResultSize], small: int, before: Mapping[str, Collection[str]]
+) -> dict[str, WrittenLayouts]:
     """Choose the layouts of each stage that costs less than as it is declared; `sizes` are of an earlier run, by stage.
 
     A stage is written once, plain, if its result has at most `small` bytes or no reader divides it among subtasks.
     Otherwise it is written in a layout by keys if all subtasks that read it would read more, together, than
-    `REDISTRIBUTION` times the result; other readers take what is written.
+    `REDISTRIBUTION` times the result; other readers take what is written. `before` are the ids of layouts in which the
+    run has written stages before it is pinned again: these stay, since later runs have read them.
     """
     declared = declared_layouts(dataflow)
     chosen: dict[str, WrittenLayouts] = {}
     for stage in dataflow.stages:
-        if stage.kind is StageKind.STATE or not declared[stage.name]:
+        known = declared[stage.name]
+        if stage.kind is StageKind.STATE or not known:
             continue
-        found = _chosen(declared[stage.name], _rereads(dataflow, stage), sizes.get(stage.name), small)
-        if set(found.layouts) != set(declared[stage.name]):
+        again = tuple(layout for layout in dict.fromkeys((PLAIN, *known)) if layout.id in before.get(stage.name, ()))
+        found = _chosen(known, _rereads(dataflow, stage), sizes.get(stage.name), small)
+        if again:
+            found = WrittenLayouts(again, "the run has been pinned again, and had written it so before")
+        if set(found.layouts) != set(known):
             chosen[stage.name] = found
     return chosen
 

@@ -34,9 +34,9 @@ def made(by=(), **more):
     return blocking("made", by=by, **more)
 
 
-def choice(dataflow, size=None, small=SMALL_RESULT):
+def choice(dataflow, size=None, small=SMALL_RESULT, before=None):
     sizes = {} if size is None else {"made": ResultSize(size, "flow@before")}
-    found = chosen_layouts(dataflow, sizes, small).get("made")
+    found = chosen_layouts(dataflow, sizes, small, before or {}).get("made")
     return declared_layouts(dataflow)["made"] if found is None else found.layouts
 
 
@@ -67,20 +67,27 @@ def test_a_large_result_is_written_by_the_keys_by_which_it_would_be_read_too_oft
     assert choice(flow((made("a"), 50), (made("b"), 100)), LARGE) == (BY_A, BY_B)
 
 
+def test_a_run_that_is_pinned_again_keeps_the_layouts_that_later_runs_have_read():
+    dataflow = flow((made("a"), 8), (made("b"), 8))
+    assert choice(dataflow, 0, before={"made": {BY_B.id}}) == (BY_B,)
+    assert choice(dataflow, 10**12, before={"made": {PLAIN.id, "by-gone-128-0"}}) == (PLAIN,)
+    assert choice(dataflow, 0, before={"made": {"by-gone-128-0"}, "other": {BY_B.id}}) == (PLAIN,)
+
+
 def test_what_is_chosen_says_why():
     dataflow = flow((made("a"), 8), (made("b"), 8))
     sizes = {"made": ResultSize(12_000, "flow@before")}
-    assert chosen_layouts(dataflow, sizes, 10**6)["made"].reason == (
+    assert chosen_layouts(dataflow, sizes, 10**6, {})["made"].reason == (
         "it had 12.0 kB in flow@before, and up to 1.0 MB are filtered when they are read"
     )
-    assert chosen_layouts(dataflow, {"made": ResultSize(10**9, "flow@before")}, 10**6) == {}
+    assert chosen_layouts(dataflow, {"made": ResultSize(10**9, "flow@before")}, 10**6, {}) == {}
 
 
 def test_state_is_written_as_it_is_declared():
     state = keyed_state("history", key="k", schema="k bigint, n bigint")
     stages = [source("rows", "p:rows"), Stage("keep", "p:keep", {"rows": blocking("rows", by="k")}, state=state)]
     stages.append(sink("keep", "kept"))
-    found = chosen_layouts(Dataflow("flow", stages), {"history": ResultSize(1, "flow@before")}, SMALL_RESULT)
+    found = chosen_layouts(Dataflow("flow", stages), {"history": ResultSize(1, "flow@before")}, SMALL_RESULT, {})
     assert set(found) == {"rows"}
 
 
@@ -185,7 +192,7 @@ def test_the_layouts_never_change_what_a_subtask_reads(readers, size):
     readers = [(exchange, 2 if exchange.pointwise else parallelism) for exchange, parallelism in readers]
     dataflow = flow(*readers)
     sizes = {} if size is None else {"made": ResultSize(size, "flow@before")}
-    declared, chosen = Topology(dataflow), Topology(dataflow, chosen_layouts(dataflow, sizes, SMALL_RESULT))
+    declared, chosen = Topology(dataflow), Topology(dataflow, chosen_layouts(dataflow, sizes, SMALL_RESULT, {}))
     assert declared.region_ids() == chosen.region_ids()
     for region in declared.region_ids():
         for before, after in zip(declared.inputs(region), chosen.inputs(region), strict=True):
