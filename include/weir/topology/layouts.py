@@ -33,6 +33,11 @@ class WrittenLayouts:
     layouts: tuple[Layout, ...]
     reason: str
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the layouts."""
+        return tuple(layout.id for layout in self.layouts)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ResultSize:
