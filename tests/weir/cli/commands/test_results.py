@@ -66,7 +66,7 @@ def test_why_a_result_is_not_written_as_its_readers_declare_is_told(done):
     assert f"    written as plain: {why}" in typed(later).splitlines()
     told = asked(later)
     assert told["clean"]["written_as"] == {"layouts": ["plain"], "reason": why}
-    assert told["report"]["written_as"] is None
+    assert told["delays"]["written_as"] is None
 
 
 def test_one_stage_is_told_alone(done):
