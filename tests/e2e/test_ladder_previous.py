@@ -141,7 +141,7 @@ def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
     assert ran[SECOND].keys() == {"totals-sums"}
 
 
-@AT_ONCE.on("together")
+@AT_ONCE.on("together", soak=True)
 def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behind_it(driver):
     driver.hold(f"doubled-{epoch(THIRD)}")
     driver.deploy(last_day=FOURTH)
@@ -157,7 +157,7 @@ def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behin
     assert driver.chain(epoch(FOURTH)) == [epoch(day) for day in (*DAYS, FOURTH)]
 
 
-@AT_ONCE.on("together")
+@AT_ONCE.on("together", soak=True)
 def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
     before = driver.green()
     driver.person.pause()

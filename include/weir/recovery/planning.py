@@ -26,7 +26,7 @@ from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import WITH_CODE, Plan
 from weir.recovery.rules.staleness import clears_later_epochs
-from weir.topology.ids import RunRef
+from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20
@@ -113,12 +113,13 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
 
 def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], context: Iterable[str]) -> RunState:
     state = run_state(session, run, include=tuple(context))
-    # An attempt that misses a result that was never computed, or was refused, found its producer finished in Airflow.
-    producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
+    # An attempt that misses a result that was never computed, or had failed, found its producer finished in Airflow.
+    known = {OWN_RUN, *state.earlier}
+    producers = {partition: state.producer(partition) for partition in losses if partition.run in known}
     void = (
         region
         for partition, region in producers.items()
-        if state.region(region).is_refused
+        if state.region(region).has_failed
         or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
     return replace(state, void=frozenset(void))
@@ -147,13 +148,13 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
     }
     for stage, layout in read_later:
         readers = []
-        for row in readers_in_other_runs(session, run.id, stage, layout):
-            region = RegionId(row.region, row.subtask)
-            if row.run not in states:
-                states[row.run] = run_state(session, run_by_id(session, row.run, topology))
-            if not clears_later_epochs(states[row.run].topology):
+        later = {(each.run, each.region): None for each in readers_in_other_runs(session, run.id, stage, layout)}
+        for of, region in later:
+            if of not in states:
+                states[of] = run_state(session, run_by_id(session, of, topology))
+            if not clears_later_epochs(states[of].topology):
                 continue  # it becomes stale, and is not cleared
-            readers.append(replace(states[row.run].region(region), region=region.in_run(RunRef(row.run))))
+            readers.append(replace(states[of].region(region), region=region.in_run(RunRef(of))))
         if readers:
             found[stage, layout] = tuple(readers)
     return found

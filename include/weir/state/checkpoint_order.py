@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import Clearer
+from weir.coordination.airflow import MISSING, Clearer
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
@@ -69,8 +69,9 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
 
 def _require_running(session: Session, run: str, airflow_state: str) -> None:
     row = session.get_one(RunRow, run)
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
-    up_to = list(session.scalars(query))
+    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in.
+    is_before = RunRow.epoch < row.epoch if airflow_state == MISSING else RunRow.epoch <= row.epoch
+    up_to = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), is_before)))
     owed = select(PendingClearRow.id).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
     # The newest try of a region: an earlier try keeps the state in which it ended.
     tries = (newest for each in up_to for newest in newest_attempts(session, each).values())
