@@ -12,6 +12,7 @@ from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 TABLES = "result|attempt|consumption|result_event|owed_clear"
 """The tables that grow with each try."""
 
+
 class Statements:
     """The statements of all SQLite ledgers, each with values that it had."""
 
