@@ -86,7 +86,7 @@ def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
     """Record that an attempt waits, longer each time."""
     seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
     row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
-    return Awaiting(seconds, reason, registered.interrupt)
+    return Awaiting(seconds, reason, registered.interrupt, registered.attempt.id)
 
 
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
