@@ -193,7 +193,7 @@ def measure_questions(world: World, measured: Measured) -> None:
 
     newest = "wide@20130104T000000Z"
     measured.of("weir plan", lambda: ask(world.services, Question(newest)))
-    measured.of("weir plan --fail", lambda: ask(world.services, Question(THIRD, fail="totals[0]")))
+    measured.of("weir plan --fail", lambda: ask(world.services, Question(newest, fail="totals[0]")))
     measured.of("weir why", lambda: read(why))
     measured.of("weir runs", lambda: read(lambda session: run_overviews(session, "wide")))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -22,9 +22,6 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import sort_inputs
 from weir.state.checkpoint_order import awaited_predecessor
 from weir.topology.regions import RegionId
-
-ASK_SECONDS: Final = 1.0
-"""The pause between two questions."""
 
 _WAITING = (
     select(AttemptRow.id, AttemptRow.run, AttemptRow.region, AttemptRow.subtask, DataflowRow.revision)

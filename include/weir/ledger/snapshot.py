@@ -6,8 +6,8 @@ Attempts of deleted DagRuns (tries below 1) are history: decisions ignore them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import bindparam, func, select
@@ -102,30 +102,55 @@ _LATER_READERS = (
 ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.FAILED.value)
 
 
-def run_state(session: Session, run: Run, topology: Topology | None = None, include: Collection[str] = ()) -> RunState:
+def run_state(
+    session: Session,
+    run: Run,
+    topology: Topology | None = None,
+    include: Collection[str] = (),
+    known: dict[str, LoadedRun] | None = None,
+) -> RunState:
     """Return the present state of `run`, and of earlier runs that its `previous` exchanges reach.
 
     The earlier runs are the predecessor, all back to the run before the oldest that is not closed, and all back to the
-    earliest of `include`.
+    earliest of `include`. Runs are taken from `known`, and added to it: a decision that reaches further back, step by
+    step, in one transaction, loads each once.
     """
     own = topology or run.topology
     session.flush()
-    results = _results(session, run.id, run.id)
-    regions = _regions(session, run.id, run.id)
+    known = {} if known is None else known
+    own_run = _loaded(session, run.id, run.id, known)
+    results, regions = dict(own_run.results), dict(own_run.regions)
     before = None if run.predecessor_run is None or not own.reads_previous else RunRef(run.predecessor_run)
     earlier: dict[RunRef, EarlierRun] = {}
     reaching, oldest_open = before, _oldest_open(session, run) if before is not None else ()
     while reaching is not None:
-        found = _earlier(session, reaching, own)
+        of_run = _loaded(session, reaching, run.id, known)
+        found = of_run.earlier or _earlier(session, reaching, own)
+        known[reaching] = replace(of_run, earlier=found)
         earlier[reaching] = found
-        results |= _results(session, reaching, run.id)
-        regions |= _regions(session, reaching, run.id)
+        results |= of_run.results
+        regions |= of_run.regions
         # The inputs of an open run may have changed since: the run before it is loaded, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
     return RunState(
         run=RunId(run.id), topology=own, results=results, regions=regions, predecessor=before, earlier=earlier
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """What the ledger has of one run, seen from another; `earlier` is None for the run that a state is of."""
+
+    results: Mapping[PartitionId, CurrentResult]
+    regions: Mapping[RegionId, RegionState]
+    earlier: EarlierRun | None = None
+
+
+def _loaded(session: Session, run: str, current: str, known: dict[str, LoadedRun]) -> LoadedRun:
+    if run not in known:
+        known[run] = LoadedRun(_results(session, run, current), _regions(session, run, current))
+    return known[run]
 
 
 def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:

@@ -17,7 +17,7 @@ from weir.execution.run_state import MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.code import generations_of
 from weir.ledger.runs import Run, has_later, run_by_id
-from weir.ledger.snapshot import readers_in_other_runs, run_state
+from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
 from weir.recovery.failovers import costs_of
 from weir.recovery.history import not_deterministic_regions
 from weir.recovery.inputs import probe_partitions
@@ -45,10 +45,12 @@ class Decided:
 def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
     """Decide over the present ledger, with as many earlier runs as the decision needs."""
     context: set[str] = set()
+    known: dict[str, LoadedRun] = {}
+    later = _later_readers(session, run)
     while True:
-        state = _state(session, run, failure.losses, context)
+        state = _state(session, run, failure.losses, context, known)
         losses = _still_true(state, failure.losses)
-        present = replace(failure, losses=losses, later=_later_readers(session, run))
+        present = replace(failure, losses=losses, later=later)
         try:
             answer = decide(state, present)
         except MissingContext as missing:
@@ -111,11 +113,17 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
     raise Conflict(f"run {run.id} changed {ROUNDS} times while it was planned: plan again when fewer of its tasks run")
 
 
-def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], context: Iterable[str]) -> RunState:
-    state = run_state(session, run, include=tuple(context))
+def _state(
+    session: Session,
+    run: Run,
+    losses: Mapping[PartitionId, Loss],
+    context: Iterable[str],
+    known: dict[str, LoadedRun],
+) -> RunState:
+    state = run_state(session, run, include=tuple(context), known=known)
     # An attempt that misses a result that was never computed, or had failed, found its producer finished in Airflow.
-    known = {OWN_RUN, *state.earlier}
-    producers = {partition: state.producer(partition) for partition in losses if partition.run in known}
+    loaded = {OWN_RUN, *state.earlier}
+    producers = {partition: state.producer(partition) for partition in losses if partition.run in loaded}
     void = (
         region
         for partition, region in producers.items()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from weir.attempts.steps import HEARTBEAT_SECONDS, repeated
-from weir.attempts.waiting import ASK_SECONDS, WaitingAttempts
+from weir.attempts.waiting import WaitingAttempts
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
 from weir_airflow.engines.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 
@@ -42,6 +42,9 @@ _REPORT_SECONDS: Final = 3.0
 
 _SHORTEST_SECONDS: Final = 10.0
 """A shorter wait is not worth the start of another process, which takes processor time; a sleeping one takes a slot."""
+
+_LOOK_SECONDS: Final = 1.0
+"""The pause between two questions to the ledger while a process sleeps."""
 
 _GRACE_SECONDS: Final = 60.0
 """How late a trigger may fire: another triggerer has taken over by then from one that was killed, if there is one."""
@@ -81,7 +84,7 @@ class AirflowTask:
         waiting = WaitingAttempts(self._context.services.ledger)
         until = time.monotonic() + awaiting.seconds
         while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, ASK_SECONDS))
+            time.sleep(min(left, _LOOK_SECONDS))
             with suppress(Retryable):
                 if awaiting.attempt and waiting.over([awaiting.attempt]):
                     return

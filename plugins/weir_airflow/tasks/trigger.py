@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from weir.attempts.waiting import ASK_SECONDS, WaitingAttempts
 from weir.errors import Retryable
-from weir.ledger.ledger import Ledger
-from weir_airflow.connections.connections import settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
+
+    from weir.attempts.waiting import WaitingAttempts
+    from weir.ledger.ledger import Ledger
+
+_PAUSE_SECONDS: Final = 1.0
+"""The pause between two questions."""
 
 _PAUSES: Final = 4
 """So many times as long as a question has taken is the pause behind it at least: a large one is asked less often."""
@@ -74,25 +78,18 @@ class _Asking:
             del self._waiting[waiting]
 
     async def _ask(self) -> None:
-        ledger: Ledger | None = None
+        question = _Question()
         try:
             while self._waiting:
-                began = time.monotonic()
-                try:
-                    if ledger is None:
-                        ledger = await asyncio.to_thread(_open_ledger)
-                        attempts = WaitingAttempts(ledger)
-                    self._wake(await asyncio.to_thread(attempts.over, frozenset(self._waiting.values())))
-                except Retryable:
-                    pass  # the ledger does not answer: it is asked again
-                await asyncio.sleep(max(ASK_SECONDS, _PAUSES * (time.monotonic() - began)))
+                with suppress(Retryable):  # the ledger does not answer: it is asked again
+                    self._wake(await asyncio.to_thread(question.over, frozenset(self._waiting.values())))
+                await asyncio.sleep(max(_PAUSE_SECONDS, _PAUSES * question.seconds))
         except Exception as error:  # noqa: BLE001  each trigger raises it
             for waiting in self._unanswered():
                 waiting.set_exception(error)
         finally:
             self._task = None
-            if ledger is not None:
-                ledger.close()
+            question.close()
 
     def _wake(self, over: Collection[str]) -> None:
         for waiting in self._unanswered():
@@ -103,5 +100,30 @@ class _Asking:
         return [waiting for waiting in self._waiting if not waiting.done()]
 
 
-def _open_ledger() -> Ledger:
-    return Ledger.open_as_it_is(settings().ledger)
+class _Question:
+    """The question to the ledger. It is asked in a thread, since the first one imports what it needs, for seconds."""
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+        self._attempts: WaitingAttempts | None = None
+        self.seconds = 0.0
+        """How long the last answer took, without the imports."""
+
+    def over(self, asked: Collection[str]) -> Collection[str]:
+        """Return those of the attempts whose wait is over. Raises Retryable or Misconfigured."""
+        if self._attempts is None:
+            from weir.attempts.waiting import WaitingAttempts  # noqa: PLC0415
+            from weir.ledger.ledger import Ledger  # noqa: PLC0415
+            from weir_airflow.connections.connections import settings  # noqa: PLC0415
+
+            self._ledger = Ledger.open_as_it_is(settings().ledger)
+            self._attempts = WaitingAttempts(self._ledger)
+        began = time.monotonic()
+        over = self._attempts.over(asked)
+        self.seconds = time.monotonic() - began
+        return over
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()

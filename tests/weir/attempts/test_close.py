@@ -296,6 +296,12 @@ def test_a_green_dag_run_is_closed_also_where_what_weir_has_cleared_fails(green,
         closing = airflow.task(green.run, "weir_close")
         assert len(closing.runs) == 2
         assert "Airflow calls joined of run scheduled__2013-01-01 failed" in closing.notes[-1]
+        airflow.during = lambda _key: None
+        for each in (airflow.task(green.run, "joined", 0), airflow.task(green.run, "joined", 1), closing):
+            airflow.clear_by_hand(green.run, each.key.task_id, each.key.map_index)
+        airflow.run_until_quiet()
+        assert airflow.state_of(green.run) == "success"
+        assert pointer(green).version == 2
 
 
 def fail_in(task, key):

@@ -27,14 +27,17 @@ def days(world):
     return world
 
 
-def rest(days, most=60):
+LOOKS = 8
+"""So often in a row tasks that wait have looked in vain: they only wait, then."""
+
+
+def rest(days):
     """Run until all tasks only wait: for minutes, with nothing else in between."""
-    for _ in range(most):
-        ready = days.airflow._ready()
-        if ready is None:
-            return
+    looks = 0
+    while looks < LOOKS and (ready := days.airflow._ready()) is not None:
         days.airflow.time = max(days.airflow.time, ready.not_before or days.airflow.time)
         days.airflow.step(ready)
+        looks = looks + 1 if ready.state == "up_for_reschedule" else 0
 
 
 def predecessors(days):

@@ -11,8 +11,8 @@ from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.testing.fakes.airflow import Killed
 
 WAITS = "up_for_reschedule"
-PLAIN = (0, 4)
-"""Seeds of each commit, in which tasks wait."""
+PLAIN = 0
+"""Of each commit; tasks wait in it."""
 FIRST, SECOND = "scheduled__2013-01-01", "scheduled__2013-01-02"
 
 
@@ -102,7 +102,7 @@ def is_waiting_for_others(task):
     return task.state == WAITS and "restarting after" not in task.waits_on
 
 
-@pytest.mark.parametrize("seed", [*PLAIN, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 45))])
+@pytest.mark.parametrize("seed", [PLAIN, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 45))])
 def test_the_answer_is_that_of_a_begin_whatever_has_happened(world, seed):
     """Tasks run in any order, are killed and cleared, and what waits is begun at any time: it waits as was answered.
 
@@ -140,4 +140,4 @@ def test_the_answer_is_that_of_a_begin_whatever_has_happened(world, seed):
             assert is_waiting_for_others(task) is not answer, f"{task.key} waits for {task.waits_on}"
     airflow.during = lambda _key: None
     airflow.run_until_quiet()
-    assert set(outcomes) == {True, False} or seed not in PLAIN
+    assert set(outcomes) == {True, False} or seed != PLAIN

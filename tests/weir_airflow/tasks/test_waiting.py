@@ -260,8 +260,9 @@ def closing(airflow_home):
     file.unlink()
 
 
+@pytest.mark.soak
 def test_under_dag_test_the_trigger_runs_inline_and_the_task_goes_on_in_the_same_try(
-    days, closing, triggerer, monkeypatch, caplog
+    days, closing, triggerer, monkeypatch
 ):
     """The closing task of the second day waits until the first day is closed."""
     from airflow.sdk.definitions.dag import _run_task

@@ -364,7 +364,7 @@ def _wrong(world: World) -> Iterator[str]:
 def expected_contents(world: World) -> dict[Partition, str | None]:
     """Return the content of all partitions in runs without faults, epoch by epoch; None if it is not deterministic.
 
-    Restored results that were not recomputed since are given.
+    Restored results that were not recomputed since are given, and those of DagRuns that were deleted.
     """
     found: dict[Partition, str | None] = {}
     natures, epochs = world.scene.natures, world.history.epochs
@@ -379,7 +379,7 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
             edits = _edits(world, run, region)
             contents = contents_of(epochs, (run, region), natures, own, found.__getitem__, edits)
             found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
-            found |= _restored(world, run, topology.outputs(region))
+            found |= _given(world, run, topology.outputs(region))
     return found
 
 
@@ -396,10 +396,11 @@ def _edits(world: World, run: str, region: RegionId) -> Mapping[str, int]:
     return found or {}
 
 
-def _restored(world: World, run: str, outputs: Iterable[PartitionId]) -> dict[Partition, str | None]:
+def _given(world: World, run: str, outputs: Iterable[PartitionId]) -> dict[Partition, str | None]:
     found: dict[Partition, str | None] = {}
+    is_deleted = world.history.ledger.runs()[run].run_id in world.history.deleted
     for partition in (Partition(run, each) for each in outputs):
         result = world.history.ledger.current.get(partition)
-        if result is not None and world.history.ledger.attempts[result.attempt].is_restored:
+        if result is not None and (is_deleted or world.history.ledger.attempts[result.attempt].is_restored):
             found[partition] = world.engine.made[result.attempt].contents[result.stage]
     return found
