@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from weir_dev.airflow_api import TaskInstance
-from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST, LOST_KEY
+from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import DayCheck, Healing, print_checks, print_cleared, print_found, print_healing, print_lost
 from weir_dev.demo.stack import DAYS
@@ -78,7 +78,7 @@ def test_the_picture_is_what_the_demo_prints():
     tries = {one: (1, 1 + EXPECTED_TRIES[str(one)]) for one in reasons if str(one) in EXPECTED_TRIES}
     consumers = (f"{CONSUMER}[0]", f"{CONSUMER}[1]")
     lost = LostPartition(
-        name=f"{LOST} by {LOST_KEY}", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14
+        name=f"{LOST} by carrier", folder="folder", rows=519, bytes=11833, consumers=consumers, held_results=14
     )
     console = Console(file=StringIO(), width=120)
     print_found(console, DAMAGED_DAY, lost, len(reasons) * len(DAYS), [])

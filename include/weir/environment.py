@@ -73,6 +73,7 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
             recovery=found.recovery,
             retention=found.retention,
             expectations=found.expectations,
+            small_result=found.small_result,
         )
     finally:
         ledger.close()

@@ -17,6 +17,8 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.store.local import is_local
+from weir.topology.layouts import SMALL_RESULT
+from weir.units import size_from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,8 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
     """The folder of the suites; each is a file <suite>.json."""
+    small_result: int = SMALL_RESULT
+    """The bytes up to which a result is written plain, and filtered when it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ def read_settings(
         recovery=_of_section(RecoverySettings.from_options, found, section or {}),
         retention=_of_section(RetentionSettings.from_options, found, section or {}),
         expectations=value("expectations") or EXPECTATIONS,
+        small_result=size_from_text("small_result", value("small_result") or str(SMALL_RESULT)),
     )
 
 

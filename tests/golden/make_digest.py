@@ -1,6 +1,6 @@
 """Writes digest.json and digest-rules.json: `python tests/golden/make_digest.py sc://host:port`.
 
-Other digests need another VERSION.
+Other digests need another version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from weir.dataflow.digest_rule import DigestRule
-from weir_spark.results.digest import VERSION, digest_of
+from weir.formats.manifest import OF_STORED_ROWS
+from weir_spark.results.digest import digest_of
 from weir_spark.session import configure
 
 QUERIES = {
@@ -69,7 +70,7 @@ def main(url: str) -> None:
     ]
     session.stop()
     for name, found in (("digest.json", vectors), ("digest-rules.json", ruled)):
-        document = {"version": VERSION, "vectors": found}
+        document = {"version": OF_STORED_ROWS, "vectors": found}
         Path(__file__).with_name(name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -199,7 +199,8 @@ RECOVERING: Final = (
     _fault(
         "a-deleted-predecessor-is-awaited",
         f"{ATTEMPTS}registration",
-        "give_up_deleted_predecessors(services, request, lambda: _new_run(request, services.store_id()), clearer)",
+        "give_up_deleted_predecessors("
+        "services, request, lambda: _new_run(services, request, services.store_id()), clearer)",
         "services.store_id()",
         "An epoch whose DagRun was deleted before it began is awaited for ever by the next.",
         of="e9",

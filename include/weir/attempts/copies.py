@@ -268,4 +268,6 @@ def _definition(stage: StageToRun, digests: Digests) -> dict[str, object]:
 
 def _input(read: InputToRead, digests: Sequence[str]) -> list[object]:
     partitions = [[part.stage, part.subtask, part.run] for part in read.partitions]
-    return [read.argument, read.layout.id, read.key_groups, read.declared_schema, partitions, list(digests)]
+    kept = None if read.filter is None else [read.filter.layout.id, read.filter.key_groups]
+    read_from = [read.argument, read.layout.id, read.key_groups, kept, read.declared_schema]
+    return [*read_from, partitions, list(digests)]

@@ -23,7 +23,7 @@ from weir.dataflow.stage import ResolveContext, StageKind, checked_splits, spark
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Fenced, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
-from weir.formats.manifest import InputRead, Manifest
+from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest
 from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun, StateToRead
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, fix_slices, slices_of
@@ -91,6 +91,8 @@ def _stage(
 ) -> StageToRun:
     run, attempt = registered.run, registered.attempt
     subtask = attempt.region.subtask
+    # A run has digests of one version, so that what is computed again is compared.
+    version = OF_STORED_ROWS if registered.topology.chosen is None else OF_RESULT
     return StageToRun(
         name=stage.name,
         function=stage.function,
@@ -106,7 +108,7 @@ def _stage(
             if each.stage == stage.name
         ),
         outputs=tuple(
-            _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout)
+            _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout, version)
             for layout in registered.topology.layouts_of(stage.name)
         ),
         slice=slice_for(services, run, stage, subtask, attempt.id),
@@ -145,8 +147,8 @@ def _rule(registered: Registered, stage: Stage) -> DigestRule:
     return registered.run.dataflow.stage(published.stage).digest
 
 
-def _output(services: Services, folder: str, layout: Layout) -> OutputToWrite:
-    return OutputToWrite(layout, folder, services.store.spark_url(folder))
+def _output(services: Services, folder: str, layout: Layout, digest_version: int) -> OutputToWrite:
+    return OutputToWrite(layout, folder, services.store.spark_url(folder), digest_version)
 
 
 def _input(
@@ -171,6 +173,7 @@ def _input(
             for each in read.partitions
         ),
         key_groups=read.key_groups,
+        filter=read.filter,
         declared_schema=read.schema,
     )
 
@@ -192,12 +195,13 @@ def _check_keys(
     """Compare the key types of the inputs and states of a stage, also of states that are still empty."""
     found: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
     for read in inputs:
-        schema = spark_json(fields_of_ddl(read.schema)) if read.producer in states and read.layout.keys else ""
+        keys = read.declared.keys
+        schema = spark_json(fields_of_ddl(read.schema)) if read.producer in states and keys else ""
         if read.partitions:
             schema = manifests[read.partitions[0]].spark_schema
-        if read.layout.keys and schema:
-            types = key_types(schema, read.layout.keys, f"the result of stage {read.producer}")
-            found.setdefault(read.stage, {})[read.argument] = (read.layout.keys, types)
+        if keys and schema:
+            types = key_types(schema, keys, f"the result of stage {read.producer}")
+            found.setdefault(read.stage, {})[read.argument] = (keys, types)
     for stage, keyed in found.items():
         require_equal_key_types(stage, keyed)
 

@@ -83,7 +83,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
 
     Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
     """
-    give_up_deleted_predecessors(services, request, lambda: _new_run(request, services.store_id()), clearer)
+    give_up_deleted_predecessors(services, request, lambda: _new_run(services, request, services.store_id()), clearer)
     try:
         return register(services, request)
     except EpochOwned as owned:
@@ -287,7 +287,7 @@ def _register(
 
     with services.ledger.transaction(request.dataflow.name) as session:
         require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
-        run = own_epoch(session, _new_run(request, store_id), services.now(), not_pinned)
+        run = own_epoch(session, _new_run(services, request, store_id), services.now(), not_pinned)
         if session.get_one(RunRow, run.id).is_record_due:
             raise _RecordDue
         region = _region_of(run, run.topology, request)
@@ -314,7 +314,7 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
                 pin_archive(session, row, archives)
             owe_record(session, row)
 
-        own_epoch(session, _new_run(request, store_id), services.now(), on_pin)
+        own_epoch(session, _new_run(services, request, store_id), services.now(), on_pin)
     write_record(services, run_key(dataflow, epoch))
 
 
@@ -326,7 +326,7 @@ def _has_attempts(session: Session, run: str) -> bool:
     return session.scalar(select(AttemptRow.id).where(AttemptRow.run == run).limit(1)) is not None
 
 
-def _new_run(request: BeginRequest, store_id: str) -> NewRun:
+def _new_run(services: Services, request: BeginRequest, store_id: str) -> NewRun:
     return NewRun(
         dataflow=request.dataflow,
         interval=request.interval,
@@ -335,6 +335,7 @@ def _new_run(request: BeginRequest, store_id: str) -> NewRun:
         task_prefix=request.task_prefix,
         parameters=dict(request.parameters),
         store_id=store_id,
+        small_result=services.small_result,
         previous=request.previous,
     )
 

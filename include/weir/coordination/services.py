@@ -15,6 +15,7 @@ from weir.restarts.recovery_settings import RecoverySettings
 from weir.settings import EXPECTATIONS
 from weir.store.store import Store
 from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, new_attempt_id
+from weir.topology.layouts import SMALL_RESULT
 
 
 def _now() -> datetime:
@@ -35,6 +36,8 @@ class Services:
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     expectations: str = EXPECTATIONS
+    small_result: int = SMALL_RESULT
+    """The bytes up to which a result is written plain, and filtered when it is read."""
 
     def store_id(self) -> str:
         """The id of the store that is mounted now.

@@ -48,7 +48,10 @@ VERSION = 2
 STATE_VERSION = 3
 """The version of a dataflow with state, which an older Weir that has no state must refuse."""
 
-_READ = (1, VERSION, STATE_VERSION)
+LAYOUTS_VERSION = 4
+"""The version of a record with chosen layouts, with which an older Weir would look for other results."""
+
+_READ = (1, VERSION, STATE_VERSION, LAYOUTS_VERSION)
 
 _RETENTION = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
 """The fields about retention; None leaves one to the deployment."""

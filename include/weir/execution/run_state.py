@@ -19,6 +19,7 @@ from weir.code.generation_rules import UNRECORDED, agreed
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
+from weir.topology.partitions import Layout
 from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
 
 _Id = TypeVar("_Id", RegionId, PartitionId)
@@ -225,32 +226,38 @@ class RunState:
         return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
 
     def _of_epoch_before(self, run: RunRef, read: PreviousInput) -> InputPartitions:
-        partitions = self._previous_partitions(run, read)
+        layout, partitions = self._previous_partitions(run, read)
         return InputPartitions(
             argument=read.argument,
             stage=read.stage,
             producer=read.producer,
-            layout=read.layout,
+            layout=layout,
             partitions=partitions,
-            key_groups=read.key_groups,
+            declared=read.layout,
+            assigned=read.key_groups,
             schema=read.schema,
         )
 
-    def _previous_partitions(self, run: RunRef, read: PreviousInput) -> tuple[PartitionId, ...]:
-        """Return the producer's partitions in the run before; none in the first epoch, and none of a new state."""
+    def _previous_partitions(self, run: RunRef, read: PreviousInput) -> tuple[Layout, tuple[PartitionId, ...]]:
+        """Return the producer's partitions in the run before, in the layout that is read.
+
+        There are none in the first epoch, and none of a new state.
+        """
         before = self.predecessor_of(run)
         if before is None:
-            return ()
-        known = self._earlier(before)
-        if read.producer in self.topology_of(run).states and read.producer not in known.topology.states:
-            return ()
-        if not known.topology.writes(read.producer, read.layout.id):
+            return read.layout, ()
+        known = self._earlier(before).topology
+        is_state = read.producer in self.topology_of(run).states
+        if is_state and read.producer not in known.states:
+            return read.layout, ()
+        layout = known.layout_for(read.producer, read.layout)
+        if layout is None or (is_state and layout != read.layout):
             raise Misconfigured(
                 f"stage {read.stage} reads {read.producer} of the epoch before, but run {before} is pinned to a "
                 f"dataflow that does not write it as {read.layout.id}: `weir run adopt {before}`, and clear that run, "
                 "so that the current dataflow computes it"
             )
-        return self._in_run(before, known.topology.partitions_of(read.producer, read.layout.id))
+        return layout, self._in_run(before, known.partitions_of(read.producer, layout.id))
 
     # Validity
 

@@ -27,7 +27,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
         "manifest": 6,
         "stage copy": 1,
-        "region job": 6,
+        "region job": 7,
         "region report": 4,
         "region failure": 1,
         "run record": 3,

@@ -20,6 +20,12 @@ from weir.formats.checks import CheckOutcome, GateResult
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.regions import PartitionId
 
+OF_STORED_ROWS: Final = 1
+"""The version of a digest over the rows as they are stored, in a layout by keys with the key group of each row."""
+
+OF_RESULT: Final = 2
+"""The version of a digest over the rows of a result, without key groups: it is the same in every layout."""
+
 RULE = ":rule-"
 """Separates the fingerprint of a digest rule in the text of a digest; absent for the plain rule."""
 

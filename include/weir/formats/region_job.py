@@ -11,10 +11,10 @@ from typing import Any, Final
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
-from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest
+from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, UpdateDigest
 from weir.formats.paths import folder_of
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
-from weir.topology.partitions import Layout
+from weir.topology.partitions import KeyFilter, Layout
 
 JOB_NAME: Final = "job.json"
 FAILURE_NAME: Final = "failure.json"
@@ -96,10 +96,11 @@ class RestoredToCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputToRead:
-    """An input from the store: partitions, recorded schema, and the inclusive range of key groups to keep (None: all).
+    """An input from the store: partitions, recorded schema, and the inclusive range of key groups to read (None: all).
 
-    `declared_schema` is a DDL string, or empty. Names and types of the recorded schema must be those of the declared
-    one; without partitions the input is empty and has the declared schema.
+    `filter` are the rows to keep of those that are read (None: all). `declared_schema` is a DDL string, or empty. Names
+    and types of the recorded schema must be those of the declared one; without partitions the input is empty and has
+    the declared schema.
     """
 
     argument: str
@@ -107,6 +108,7 @@ class InputToRead:
     spark_schema: str
     partitions: tuple[PartitionToRead, ...]
     key_groups: tuple[int, int] | None = None
+    filter: KeyFilter | None = None
     declared_schema: str = ""
     state: StateToRead | None = None
     """Given where the stage keeps this input as its state: the function is handed a handle, not a DataFrame."""
@@ -116,7 +118,7 @@ class InputToRead:
 
 @dataclass(frozen=True, slots=True)
 class OutputToWrite:
-    """A result partition to write: the layout and the attempt's own folder.
+    """A result partition to write: the layout, the attempt's own folder, and the version of its digest.
 
     `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
     """
@@ -124,6 +126,7 @@ class OutputToWrite:
     layout: Layout
     folder: str
     spark_folder: str
+    digest_version: int = OF_STORED_ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

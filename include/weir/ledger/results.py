@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
@@ -20,6 +20,7 @@ from weir.execution.partition_state import PartitionState, StateEntry, require_t
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest
+from weir.topology.layouts import ResultSize
 from weir.topology.regions import PartitionId
 
 # Built once: to build a statement costs more than to execute it.
@@ -35,6 +36,19 @@ _PLACE = ("stage", "subtask", "layout")
 
 _DAMAGED = select(ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout).where(
     ResultRow.attempt.in_(bindparam("attempts", expanding=True)), ResultRow.fault == Fault.DAMAGED.value
+)
+
+_LATEST_CLOSED = (
+    select(RunRow.id)
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.closed_at.is_not(None), RunRow.has_dag_run)
+    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+    .limit(1)
+)
+
+_SIZES = (
+    select(ResultRow.stage, func.sum(ResultRow.bytes))
+    .where(ResultRow.run == bindparam("run"), ResultRow.is_current)
+    .group_by(ResultRow.stage, ResultRow.layout)
 )
 
 ResultKey = tuple[str, str, int, str]
@@ -207,3 +221,24 @@ def committed_entry(attempt: AttemptRow, later: Sequence[StateEntry]) -> tuple[S
 
 def _name(row: ResultRow) -> str:
     return f"{row.stage}[{row.subtask}] ({row.layout}) of {row.attempt} in {row.run}"
+
+
+def latest_sizes(session: Session, dataflow: str) -> dict[str, ResultSize]:
+    """Return the sizes of results by stage, in their largest layout, of the newest run of a dataflow that is closed."""
+    connection = session.connection()
+    run = connection.scalar(_LATEST_CLOSED, {"dataflow": dataflow})
+    found: dict[str, ResultSize] = {}
+    if run is None:
+        return found
+    for stage, size in connection.execute(_SIZES, {"run": run}).tuples():
+        found[stage] = max(ResultSize(int(size), run), found.get(stage, ResultSize(0, run)))
+    return found
+
+
+def layouts_of_run(session: Session, run: str) -> dict[str, set[str]]:
+    """Return the ids of all layouts in which a run has ever written each stage."""
+    query = select(ResultRow.stage, ResultRow.layout).where(ResultRow.run == run).distinct()
+    found: dict[str, set[str]] = {}
+    for stage, layout in session.execute(query).tuples():
+        found.setdefault(stage, set()).add(layout)
+    return found

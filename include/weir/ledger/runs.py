@@ -27,7 +27,9 @@ from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
 from weir.ledger.names import SHOWN, unknown_run
+from weir.ledger.results import latest_sizes, layouts_of_run
 from weir.topology.ids import Epoch, RunId
+from weir.topology.layouts import chosen_layouts, pinned_json
 from weir.topology.regions import Topology
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
@@ -117,6 +119,7 @@ class NewRun:
     task_prefix: str
     parameters: Mapping[str, Any]
     store_id: str
+    small_result: int
     previous: PreviousRun | None = None
 
     @property
@@ -197,7 +200,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
     if row.pinned is None:
         require_no_secrets(dataflow.name, (), new.parameters)
         dataflow.first_epoch = min(dataflow.first_epoch or epoch, epoch)
-        row.pinned, row.parameters = new.dataflow.to_json(), dict(new.parameters)
+        row.pinned, row.parameters = _pinned(session, row.id, new), dict(new.parameters)
         row.task_prefix, row.predecessor = new.task_prefix, predecessor_of(session, new, epoch, now)
         session.flush()
         is_backwards = new.previous is not None and new.previous.is_queued
@@ -207,6 +210,12 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
         session.flush()
         on_pin(row)  # its record is written again, from which its new results can be found
     return _run(row, dataflow.lineage)
+
+
+def _pinned(session: Session, run: str, new: NewRun) -> dict[str, Any]:
+    """Return the record that a run is pinned to: its dataflow, and the layouts in which its results are written."""
+    sizes, before = latest_sizes(session, new.dataflow.name), layouts_of_run(session, run)
+    return pinned_json(new.dataflow, chosen_layouts(new.dataflow, sizes, new.small_result, before))
 
 
 def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
@@ -295,7 +304,7 @@ def topology_of(pinned: Mapping[str, Any]) -> Topology:
 
 @lru_cache(maxsize=256)
 def _topology(pinned: str) -> Topology:
-    return Topology(Dataflow.from_json(json.loads(pinned)))
+    return Topology.from_json(json.loads(pinned))
 
 
 def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:

@@ -30,6 +30,7 @@ from weir.ledger.results import committed_entry
 from weir.ledger.runs import run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.state.compactions import compaction_rows
+from weir.topology.layouts import WrittenLayouts
 
 _RUNNING = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 _WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)
@@ -73,13 +74,15 @@ class Unfinished:
 class StageHistory:
     """The results of a stage in a run, by subtask, layout and attempt; and the attempts without results.
 
-    `compacted` is the number of bytes that compactions have written, if the stage is a state.
+    `compacted` is the number of bytes that compactions have written, if the stage is a state. `chosen` are its layouts
+    where they are not those that its readers declare.
     """
 
     stage: str
     results: tuple[ResultHistory, ...]
     unfinished: tuple[Unfinished, ...]
     compacted: int = 0
+    chosen: WrittenLayouts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def run_history(session: Session, run: RunRow, stage: str | None, now: datetime)
     compacted: dict[str, int] = defaultdict(int)
     for made in compaction_rows(session, run.id):
         compacted[made.state] += made.written_bytes
+    chosen = (None if run.pinned is None else topology_of(run.pinned).chosen) or {}
     return RunHistory(
         run,
         tuple(
@@ -113,6 +117,7 @@ def run_history(session: Session, run: RunRow, stage: str | None, now: datetime)
                 tuple(results[each]),
                 tuple(one for one in unfinished if one.attempt.region == regions.get(each)),
                 compacted[each],
+                chosen.get(each),
             )
             for each in order
             if stage in (None, each)

@@ -72,7 +72,7 @@ def checkpoint_of(
         attempt=attempt,
         states=states,
         results=in_flight,
-        pinned=run.dataflow.to_json(),
+        pinned=run.topology.to_json(),
         triggered_at=now.isoformat(),
         completed_at=now.isoformat(),
         full_bytes=sum(named.values()),

@@ -111,11 +111,20 @@ class Layout:
 PLAIN = Layout()
 
 
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """The rows whose keys are in an inclusive range of key groups, in files of another layout than `layout`."""
+
+    layout: Layout
+    key_groups: tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPartitions:
-    """The partitions that a blocking input of a region reads; `key_groups` is the inclusive range kept (None: all).
+    """The partitions that a blocking input of a region reads, in the layout in which they are written.
 
-    `schema` is the declared schema as Spark DDL (empty: none).
+    The rows are those of the inclusive range `assigned` of key groups of the layout `declared` by the exchange (None:
+    all rows). `schema` is the declared schema as Spark DDL (empty: none).
     """
 
     argument: str
@@ -123,15 +132,30 @@ class InputPartitions:
     producer: str
     layout: Layout
     partitions: tuple[PartitionId, ...]
-    key_groups: tuple[int, int] | None
+    declared: Layout
+    assigned: tuple[int, int] | None
     schema: str = ""
+
+    @property
+    def key_groups(self) -> tuple[int, int] | None:
+        """The inclusive range of the key groups of its files that it reads; None if it reads all of them."""
+        return self.assigned if self.layout == self.declared else None
+
+    @property
+    def filter(self) -> KeyFilter | None:
+        """The rows that it keeps of what it reads; None if these are all rows."""
+        if self.assigned is None or self.layout == self.declared:
+            return None
+        is_all = self.assigned == (0, self.declared.max_parallelism - 1)
+        return None if is_all else KeyFilter(self.declared, self.assigned)
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousInput:
     """A `previous` input of a region: it reads all partitions of the producer in the previous run.
 
-    `schema` is Spark DDL: where there is no previous run, it reads no rows with these columns.
+    `layout` is the one that the exchange declares; the previous run may have written another. `schema` is Spark DDL:
+    where there is no previous run, it reads no rows with these columns.
     """
 
     argument: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
@@ -18,24 +18,29 @@ from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Internal
 from weir.topology.key_groups import key_group_range
-from weir.topology.partitions import PLAIN, InputPartitions, Layout, LogicalRegion, PartitionId, PreviousInput, RegionId
+from weir.topology.layouts import WrittenLayouts, chosen_of_json, declared_layout, declared_layouts, pinned_json, taken
+from weir.topology.partitions import InputPartitions, Layout, LogicalRegion, PartitionId, PreviousInput, RegionId
 
 __all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "PreviousInput", "RegionId", "Topology"]
 _MAX_JOINED_NAME = 60
 
 
 class Topology:
-    """The regions, partitions, producers and consumers of a valid dataflow."""
+    """The regions, partitions, producers and consumers of a valid dataflow.
 
-    def __init__(self, dataflow: Dataflow) -> None:
-        self.dataflow = dataflow
+    `chosen` are the layouts of stages that are not written as their exchanges declare (None: no layout was chosen).
+    """
+
+    def __init__(self, dataflow: Dataflow, chosen: Mapping[str, WrittenLayouts] | None = None) -> None:
+        self.dataflow, self.chosen = dataflow, chosen
         self._stages = {stage.name: stage for stage in dataflow.stages}
         groups = {group[0].name: group for group in pipelined_groups(dataflow.stages)}
         order = topological_order(group_reads(tuple(groups.values())))
         self.regions: tuple[LogicalRegion, ...] = tuple(_logical_region(groups[first]) for first in order)
         self._regions = {region.name: region for region in self.regions}
         self._region_of = {stage: region for region in self.regions for stage in region.stages}
-        self._layouts: dict[str, dict[str, Layout]] = {stage.name: {} for stage in dataflow.stages}
+        written = declared_layouts(dataflow) | {name: found.layouts for name, found in (chosen or {}).items()}
+        self._layouts = {name: {each.id: each for each in layouts} for name, layouts in written.items()}
         self._readers: dict[tuple[str, str], dict[str, bool]] = {}
         """By stage and layout: the reading regions, and whether each subtask of them reads one partition only."""
         self._exchanges: dict[tuple[str, str], dict[Exchange, None]] = {}
@@ -48,24 +53,33 @@ class Topology:
         }
 
     def _enter(self, stage: Stage) -> None:
-        if stage.kind is StageKind.SINK:
-            self._layouts[stage.name][PLAIN.id] = PLAIN
         reader = self._region_of[stage.name].name
         for exchange in stage.exchanges.values():
-            if exchange.joins_plan:
+            if not exchange.is_boundary:
                 continue
             layout = self.layout_read(stage.name, exchange)
-            self._layouts[exchange.stage][layout.id] = layout
-            if exchange.is_previous:
-                continue
             readers = self._readers.setdefault((exchange.stage, layout.id), {})
             readers[reader] = readers.get(reader, True) and exchange.pointwise
             producer = self._region_of[exchange.stage].name
             self._exchanges.setdefault((producer, reader), {})[exchange] = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the record that a run is pinned to as plain JSON values."""
+        return pinned_json(self.dataflow, self.chosen)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Topology:
+        """Read the record that `to_json` wrote. Raises Misconfigured for an unknown version."""
+        return cls(Dataflow.from_json(document), chosen_of_json(document))
+
     def layout_read(self, reader: str, exchange: Exchange) -> Layout:
-        """Return the layout in which the stage `reader` reads a blocking or previous exchange."""
-        return Layout(exchange.keys, self.dataflow.max_parallelism_of(reader)) if exchange.keys else PLAIN
+        """Return the layout in which the stage `reader` reads a blocking or previous exchange of a run like this."""
+        return taken(self._layouts[exchange.stage].values(), declared_layout(self.dataflow, reader, exchange))
+
+    def layout_for(self, stage: str, declared: Layout) -> Layout | None:
+        """Return the layout of a stage in which a later run reads it; None if the stage is not written."""
+        written = self._layouts.get(stage)
+        return taken(written.values(), declared) if written else None
 
     # Regions
 
@@ -233,7 +247,8 @@ class Topology:
         )
 
     def _input(self, stage: Stage, argument: str, exchange: Exchange, region: RegionId) -> InputPartitions:
-        layout, groups = self._assigned(stage, exchange, region)
+        declared, groups = self._assigned(stage, exchange, region)
+        layout = self.layout_read(stage.name, exchange)
         partitions = self._partitions[exchange.stage, layout.id]
         read = partitions[region.subtask : region.subtask + 1] if exchange.pointwise else partitions
         return InputPartitions(
@@ -242,11 +257,12 @@ class Topology:
             producer=exchange.stage,
             layout=layout,
             partitions=read,
-            key_groups=groups,
+            declared=declared,
+            assigned=groups,
         )
 
     def _assigned(self, stage: Stage, exchange: Exchange, region: RegionId) -> tuple[Layout, tuple[int, int] | None]:
-        layout = self.layout_read(stage.name, exchange)
+        layout = declared_layout(self.dataflow, stage.name, exchange)
         if not layout.keys:
             return layout, None
         return layout, key_group_range(layout.max_parallelism, stage.parallelism, region.subtask)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 SINK: Final = "delays"
 DAMAGED_DAY: Final = DAYS[0]
-LOST, LOST_KEY = "join[0]", "carrier"
+LOST = "join[0]"
 CONSUMER, CONSUMER_SUBTASK = "by_carrier", 0
 EXPECTED_TRIES: Final = {f"{CONSUMER}[{CONSUMER_SUBTASK}]": 2, LOST: 1}
 """The further tries that the loss costs: the consumer finds the result missing, its producer makes it again, and the
@@ -165,7 +165,7 @@ class _Story:
 
     def _damage(self, before: _Before, held: HeldDay) -> LostPartition:
         """Delete a result that was found as it should be, and clear one of its consumers."""
-        lost = partition_to_lose(held, verified_day(self._services, held), LOST, LOST_KEY)
+        lost = partition_to_lose(held, verified_day(self._services, held), LOST, CONSUMER)
         print_found(self._console, DAMAGED_DAY, lost, len(before.instances), needed_several_tries(before.instances))
         print_lost(self._console, DAMAGED_DAY, lost, self._delete(lost))
         self._await(f"Airflow to clear {CONSUMER}[{CONSUMER_SUBTASK}]", lambda: self._clear_consumer(before))

@@ -75,8 +75,8 @@ def verified_day(services: Services, held: HeldDay) -> list[VerifiedResult]:
     return list(verify_results(services, rows, READER))
 
 
-def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: str, key: str) -> LostPartition:
-    """Choose the result of the subtask `name`, "join[0]" say, in the layout that is keyed by `key`.
+def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: str, reader: str) -> LostPartition:
+    """Choose the result of the subtask `name`, "join[0]" say, in the layout that the region `reader` reads.
 
     Raises Misconfigured, naming the results, unless it and all other results of the day are as the invariant says.
     """
@@ -95,18 +95,21 @@ def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: s
             f"{'; '.join(problems)}. The demo expected that each is current, available, and has the bytes recorded"
         )
     for result in _current(held):
-        if f"{result.partition.stage}[{result.partition.subtask}]" == name and _keys(held, result) == (key,):
-            consumers = tuple(str(region) for region in held.state.topology.consumers(result.partition))
+        consumers = held.state.topology.consumers(result.partition)
+        is_named = f"{result.partition.stage}[{result.partition.subtask}]" == name
+        if is_named and any(region.name == reader for region in consumers):
             label = _named(held, result)
             return LostPartition(
                 name=label,
                 folder=result.folder,
                 rows=result.rows,
                 bytes=result.bytes,
-                consumers=consumers,
+                consumers=tuple(str(region) for region in consumers),
                 held_results=len(held.held),
             )
-    raise Misconfigured(f"the ledger has no result of {name} by {key} for {held.day} ({epoch_key(held.day)})")
+    raise Misconfigured(
+        f"the ledger has no result of {name} that {reader} reads for {held.day} ({epoch_key(held.day)})"
+    )
 
 
 def _current(held: HeldDay) -> list[CurrentResult]:

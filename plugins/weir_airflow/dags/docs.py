@@ -94,7 +94,7 @@ def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str
             "",
             f"One Spark plan and one unit of recovery, {subtasks}.",
             "",
-            "| Stage | Function | Reads | Written as |",
+            "| Stage | Function | Reads | Declared layouts |",
             "|---|---|---|---|",
             *rows,
         ]

@@ -39,6 +39,7 @@ class TaskContext:
             recovery=found.recovery,
             retention=found.retention,
             expectations=found.expectations,
+            small_result=found.small_result,
         )
         self.coordinator = Coordinator(self.services)
 

@@ -24,7 +24,7 @@ from weir.formats.content_check import ContentAnswer, ResultToCheck, request_fro
 from weir.formats.manifest import digest_version
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.results.digest import VERSION, digest_of
+from weir_spark.results.digest import VERSIONS, digest_of
 from weir_spark.results.reader import READ_OPTIONS
 from weir_spark.session import active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
     """Return the digest of the rows in a result's files; of keyed state that of its visible rows."""
     version = digest_version(result.expected)
-    if version != VERSION:
-        why = f"its digest is of version {version}, this Weir computes {VERSION}: they cannot be compared"
+    if version not in VERSIONS:
+        why = f"its digest is of version {version}, this Weir computes {VERSIONS[-1]}: they cannot be compared"
         return ContentAnswer(result.number, error=why)
     try:
         found = _digest(session, result)
@@ -68,7 +68,7 @@ def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
 
 def _digest(session: SparkSession, result: ResultToCheck) -> str:
     if result.state is None:
-        return str(digest_of(_rows(session, result), result.rule))
+        return str(digest_of(_rows(session, result), result.rule, digest_version(result.expected)))
     return str(state_digest(StoredState(session, _as_written(result.state, result.spark_schema))))
 
 

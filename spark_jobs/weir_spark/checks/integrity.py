@@ -19,7 +19,7 @@ from weir.dataflow.quality import Policy
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_json
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
-from weir.formats.manifest import ContentDigest, digest_rule, digest_version
+from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, digest_rule, digest_version
 from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -27,7 +27,7 @@ from weir_spark.checks.gate import Checked, check, line_of, report
 from weir_spark.checks.one_aggregation import answers, first_line, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
-from weir_spark.results.digest import VERSION, digest_of, quoted, type_signature
+from weir_spark.results.digest import VERSIONS, digest_of, quoted, type_signature
 from weir_spark.results.reader import READ_OPTIONS
 from weir_spark.results.writer import key_group
 from weir_spark.session import Log
@@ -142,7 +142,7 @@ class _Restored:
     def _digest_as_recorded(self, digest: ContentDigest) -> list[ExpectationResult]:
         """Compare the digests; those of another version or another rule cannot be compared."""
         recorded = self.restored.digest
-        if digest_version(recorded) != VERSION or digest_rule(recorded) != digest.rule:
+        if digest_version(recorded) != digest.version or digest_rule(recorded) != digest.rule:
             return []
         expectation = Expectation("weir_digest_as_recorded", {"digest": recorded})
         if str(digest) != recorded and str(self._digest()) != str(digest):
@@ -177,7 +177,9 @@ class _Restored:
     def _digest(self) -> ContentDigest:
         if self.stored is not None:
             return state_digest(self.stored)
-        return digest_of(self._read(), self.restored.digest_rule)
+        recorded = digest_version(self.restored.digest)
+        version = recorded if recorded in VERSIONS else OF_STORED_ROWS
+        return digest_of(self._read(), self.restored.digest_rule, version)
 
     def _read(self) -> DataFrame:
         if not self.restored.files:

@@ -43,7 +43,7 @@ from pyspark.sql.types import (
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Internal, Misconfigured
-from weir.formats.manifest import ContentDigest
+from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, ContentDigest
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
 _PLAIN = (
@@ -60,8 +60,10 @@ _PLAIN = (
     TimestampType,
 )
 
-VERSION = 1
-"""The version of the definition; a new one needs a new number, and vectors of its own in tests/golden/digest.json."""
+VERSIONS = (OF_STORED_ROWS, OF_RESULT)
+"""The versions of the definition, which differ where rows have a key group: only the first hashes it.
+
+A further one needs a new number, and vectors of its own in tests/golden/digest.json."""
 
 _ROWS = "_weir_rows"
 """The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""
@@ -71,18 +73,20 @@ _LOW_HALF = 0xFFFFFFFF
 _MASK = 2**64 - 1
 
 
-def observe(df: DataFrame, observation: Observation, rule: DigestRule = PLAIN_RULE) -> DataFrame:
+def observe(
+    df: DataFrame, observation: Observation, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS
+) -> DataFrame:
     """Return the rows of `df`, whose measures `observation` has once they are computed, for `to_digest`.
 
     Raises Misconfigured for a column whose type has no canonical value, or that the rule names and cannot mean.
     """
-    return df.alias(_ROWS).observe(observation, *_measures(df.schema, rule))
+    return df.alias(_ROWS).observe(observation, *_measures(df.schema, rule, version))
 
 
-def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE) -> ContentDigest:
+def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS) -> ContentDigest:
     """Compute the digest of a DataFrame by a query of its own: for tests, and for data that is there already."""
-    row = df.alias(_ROWS).agg(*_measures(df.schema, rule)).collect()[0]
-    return to_digest(df.schema, row.asDict(), rule)
+    row = df.alias(_ROWS).agg(*_measures(df.schema, rule, version)).collect()[0]
+    return to_digest(df.schema, row.asDict(), rule, version)
 
 
 def hashed(df: DataFrame, counted: StructType, name: str) -> DataFrame:
@@ -109,8 +113,10 @@ def measures(values: Sequence[Any]) -> tuple[int, int, int, int]:
     return rows, xor & _MASK, low_sum, high_sum
 
 
-def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE) -> ContentDigest:
-    """Make a digest of the measures; a key-group column counts for the hash, not for the schema."""
+def to_digest(
+    schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS
+) -> ContentDigest:
+    """Make a digest of the measures; a key-group column never counts for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
         raise Internal(f"Spark has not observed the digest of a result: found {dict(measured)}")
     return ContentDigest(
@@ -119,18 +125,19 @@ def to_digest(schema: StructType, measured: Mapping[str, Any], rule: DigestRule 
         xor=int(measured["xor"] or 0) & _MASK,
         low_sum=int(measured["low_sum"] or 0),
         high_sum=int(measured["high_sum"] or 0),
-        version=VERSION,
+        version=version,
         rule=rule.fingerprint,
     )
 
 
-def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE) -> str:
+def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS) -> str:
     """Return the 64-bit hash of a row of `schema` as SQL, over null flags and canonical values, in the columns' order.
 
     As text, since Spark Connect refuses a tree of calls as deep as nested types make it.
     """
     _check_rule(schema, rule)
-    fields = [field for field in schema.fields if field.name not in rule.ignore]
+    ignored = {*rule.ignore, *([KEY_GROUP_COLUMN] if version == OF_RESULT else [])}
+    fields = [field for field in schema.fields if field.name not in ignored]
     values = [f"{_ROWS}.{quoted(field.name)}" for field in fields]
     counted = [_counted(value, field, rule) for value, field in zip(values, fields, strict=True)]
     # Where all columns are left out, the number of rows still counts.
@@ -195,8 +202,8 @@ def _counted(value: str, field: StructField, rule: DigestRule) -> str:
     return _canonical(value, kind, f"column {field.name}", 0)
 
 
-def _measures(schema: StructType, rule: DigestRule) -> tuple[Column, ...]:
-    return sums(F.expr(row_hash(schema, rule)))
+def _measures(schema: StructType, rule: DigestRule, version: int) -> tuple[Column, ...]:
+    return sums(F.expr(row_hash(schema, rule, version)))
 
 
 def _flagged(values: Sequence[str], types: Sequence[tuple[DataType, str]], depth: int = 0) -> list[str]:

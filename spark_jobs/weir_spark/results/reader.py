@@ -11,15 +11,16 @@ import re
 from collections.abc import Iterator
 
 from pyspark.errors import ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import InputUnreadable, Misconfigured
 from weir.formats.paths import folder_of
 from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
-from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir.topology.partitions import KEY_GROUP_COLUMN, KeyFilter
 from weir_spark.results.digest import quoted, type_signature
+from weir_spark.results.writer import key_group
 
 READ_OPTIONS = {
     "ignoreMissingFiles": "false",
@@ -39,7 +40,7 @@ _PARTS = 5
 
 
 def read_input(session: SparkSession, read: InputToRead) -> DataFrame:
-    """Read the recorded files by their recorded schema, of the wanted key groups only; without the key-group column.
+    """Read the recorded files by their recorded schema, of the wanted keys only; without the key-group column.
 
     No directory is listed, so that no schema and no partition column is guessed from other files in it.
     Raises Misconfigured if names or types are not those of the declared schema.
@@ -60,11 +61,17 @@ def _rows(session: SparkSession, read: InputToRead, schema: StructType) -> DataF
     if not files:
         return session.createDataFrame([], schema)
     if read.key_groups is None or not read.layout.keys:
-        return session.read.options(**READ_OPTIONS).schema(schema).parquet(*files)
+        rows = session.read.options(**READ_OPTIONS).schema(schema).parquet(*files)
+        return rows if read.filter is None else rows.where(_is_kept(read, read.filter, schema))
     first, last = read.key_groups
     stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType())
     rows = session.read.options(**READ_OPTIONS).schema(stored).parquet(*files)
     return rows.where(F.col(KEY_GROUP_COLUMN).between(first, last)).drop(KEY_GROUP_COLUMN)
+
+
+def _is_kept(read: InputToRead, wanted: KeyFilter, schema: StructType) -> Column:
+    """Return the condition by which the writer of the wanted layout would have put a row in one of these key groups."""
+    return key_group(schema, read.partitions[0].stage, wanted.layout).between(*wanted.key_groups)
 
 
 def _declared(session: SparkSession, read: InputToRead) -> StructType:

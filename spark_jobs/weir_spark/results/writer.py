@@ -77,8 +77,9 @@ def write(df: DataFrame, stage: str, output: OutputToWrite, rule: DigestRule = P
     """Write the rows of `df` in the output's layout into its folder, which must not exist, and observe their digest."""
     rows = _laid_out(df, stage, output.layout)
     observation = Observation(f"weir-{uuid.uuid4()}")
-    digest.observe(rows, observation, rule).write.mode("error").options(**OPTIONS).parquet(output.spark_folder)
-    return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get, rule))
+    observed = digest.observe(rows, observation, rule, output.digest_version)
+    observed.write.mode("error").options(**OPTIONS).parquet(output.spark_folder)
+    return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get, rule, output.digest_version))
 
 
 def report(written: Written, stage: str, output: OutputToWrite, store: Store) -> OutputReport:

@@ -49,7 +49,6 @@ def _merged(merge: MergeToWrite, session: SparkSession, store: Store) -> OutputR
         xor=0,
         low_sum=0,
         high_sum=0,
-        version=digest.VERSION,
     )
     return OutputReport(
         stage=merge.stage,

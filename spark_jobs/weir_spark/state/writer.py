@@ -286,7 +286,6 @@ def _digest(schema: StructType, tallies: Sequence[UpdateDigest]) -> ContentDiges
         xor=reduce(lambda xor, each: xor ^ each.xor, tallies, 0),
         low_sum=sum(each.low_sum for each in tallies),
         high_sum=sum(each.high_sum for each in tallies),
-        version=digest.VERSION,
     )
 
 

@@ -5,6 +5,7 @@ from sqlalchemy import select, update
 
 from weir.attempts import commit
 from weir.errors import Misconfigured
+from weir.formats.manifest import digest_schema
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, SameCodeRow
 from weir.testing.fakes.code import archive_of_edits
 
@@ -30,7 +31,7 @@ def with_other_columns(world, stage, **edits):
 def current(world, stage):
     with world.ledger.transaction() as session:
         query = select(ResultRow.digest, ResultRow.versions).where(ResultRow.stage == stage, ResultRow.is_current)
-        return [(digest.partition(":")[0], tuple(versions)) for digest, versions in session.execute(query)]
+        return [(digest_schema(digest), tuple(versions)) for digest, versions in session.execute(query)]
 
 
 def test_one_clear_with_code_of_other_columns_has_the_whole_stage_computed_with_it(green):

@@ -62,8 +62,9 @@ def test_the_run_goes_on_by_itself_once_there_is_room_and_its_outcome_is_that_wi
 
 def twofold():
     """A source that writes two results: one by key, one plain."""
-    by_key = Stage("by_key", "pipelines.ladder:by_key", [blocking("raw", by="k")])
-    whole = Stage("whole", "pipelines.ladder:whole", [blocking("raw"), blocking("by_key")])
+    by_key = Stage("by_key", "pipelines.ladder:by_key", [blocking("raw", by="k")], parallelism=2)
+    inputs = [blocking("raw", by="v"), blocking("by_key", by="v")]
+    whole = Stage("whole", "pipelines.ladder:whole", inputs, parallelism=2)
     return Dataflow("ladder", [source("raw", "pipelines.ladder:raw"), by_key, whole, sink("whole", "delays")])
 
 

@@ -96,7 +96,7 @@ def test_executor_config_is_not_pinned():
     assert Dataflow.from_json(flow.to_json()).stage("a").task == TaskSettings(pool="x")
 
 
-@pytest.mark.parametrize("version", [None, 0, 4, "1", True])
+@pytest.mark.parametrize("version", [None, 0, 5, "1", True])
 def test_an_unknown_version_is_refused(version):
     with pytest.raises(Misconfigured, match=r"version .*, this Weir reads 1, 2, 3"):
         Dataflow.from_json(flights().to_json() | {"version": version})

@@ -12,6 +12,7 @@ from weir.formats import codec
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind, StatePartition
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToRun, ExpectationResult, GateResult
 from weir.formats.manifest import (
+    OF_RESULT,
     ContentDigest,
     DataFile,
     InputRead,
@@ -45,7 +46,7 @@ from weir.formats.region_job import (
     StateToRead,
 )
 from weir.formats.suite import Expectation, Severity, Suite
-from weir.topology.partitions import PLAIN, Layout
+from weir.topology.partitions import PLAIN, KeyFilter, Layout
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KEYED = Layout(("origin", "hour"), 128)
@@ -371,6 +372,20 @@ VERSIONED_CHECKPOINT = replace(
 )
 REVISED_MANIFEST = replace(VERSIONED_MANIFEST, revision=41)
 REVISED_JOB = replace(VERSIONED_JOB, revision=40)
+FILTERED_INPUT = InputToRead(
+    argument="carriers",
+    layout=PLAIN,
+    spark_schema=SCHEMA,
+    partitions=(PartitionToRead("carriers", 0, ("file:///store/c.parquet",)),),
+    filter=KeyFilter(KEYED, (43, 85)),
+)
+LAID_OUT_STAGE = replace(
+    GATED_STAGE,
+    name="routes",
+    inputs=(FILTERED_INPUT,),
+    outputs=(OutputToWrite(PLAIN, "flight_delays/e/routes/plain/2/t", "file:///store/routes", OF_RESULT),),
+)
+LAID_OUT_JOB = replace(REVISED_JOB, stages=(*REVISED_JOB.stages, LAID_OUT_STAGE))
 REVISED_CHECKPOINT = replace(VERSIONED_CHECKPOINT, revision=42)
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
@@ -402,11 +417,14 @@ OLDER = {
     ("region-job", 5): (VERSIONED_JOB, codec.region_job_from_json),
     ("region-job-compaction", 5): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-job-check", 5): (CHECK_JOB, codec.region_job_from_json),
+    ("region-job", 6): (REVISED_JOB, codec.region_job_from_json),
+    ("region-job-compaction", 6): (COMPACTION_JOB, codec.region_job_from_json),
+    ("region-job-check", 6): (CHECK_JOB, codec.region_job_from_json),
     ("checkpoint", 3): (VERSIONED_CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
     "manifest": (REVISED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (REVISED_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-job": (LAID_OUT_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (GATED_REPORT, codec.region_report_to_json, codec.region_report_from_json),
@@ -478,7 +496,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 7, "1", True, None])
+@pytest.mark.parametrize("version", [0, 8, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):

@@ -20,7 +20,7 @@ from weir.upkeep import release_everywhere, sweep_everywhere
 FEW, MORE = 25, 500
 """Earlier runs; what an attempt writes is estimated by the newest twenty."""
 
-RUN, LATER = "square@20130101T000000Z", "square@20130102T000000Z"
+RUN, LATER = "square@20130101T000000Z", "square@20130103T000000Z"
 
 GROWING = ("SELECT run.epoch FROM run WHERE run.dataflow",)
 """Upkeep compares the epochs in the store with all in the ledger: a row of an index each."""

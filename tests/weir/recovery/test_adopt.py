@@ -3,6 +3,7 @@
 import pytest
 from tests.weir.small_dataflow import World, ladder
 
+from weir.dataflow import Dataflow
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import run_record_from_json
 from weir.ledger.database.tables import PendingClearRow, ResultRow, RunRow
@@ -218,13 +219,13 @@ def test_the_record_of_a_run_follows_its_pin(world):
     run = run_green(world)
     first = record()
     assert (first.run, first.run_id, first.abandoned) == (RUN, run, ())
-    assert first.pinned == ladder(3).to_json()
+    assert Dataflow.from_json(first.pinned) == ladder(3)
     adopt(world.services, RUN)
     assert record().pinned is None
     world.airflow.deploy(ladder(4))
     world.airflow.clear_run_by_hand(run)
     world.airflow.run_until_quiet()
-    assert record().pinned == ladder(4).to_json()
+    assert Dataflow.from_json(record().pinned) == ladder(4)
     assert len(record().abandoned) == 11
     assert record().created_at == first.created_at
 

@@ -19,7 +19,7 @@ from weir_dev.demo.hold import held_day, partition_to_lose, verified_day
 from weir_dev.demo.report import changed_tries, unexpected_reruns
 
 DAY = date(2013, 1, 1)
-LOST, KEY = "joined[0]", "k"
+LOST, READER = "joined[0]", "totals"
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def world():
 def chosen(world):
     """What the demo would delete."""
     with held_day(world.services, "ladder", DAY) as held:
-        return partition_to_lose(held, verified_day(world.services, held), LOST, KEY)
+        return partition_to_lose(held, verified_day(world.services, held), LOST, READER)
 
 
 def instances(world):
@@ -86,7 +86,7 @@ def test_a_result_that_was_already_released_is_refused(world):
 def test_what_is_held_is_not_released(world):
     with held_day(world.services, "ladder", DAY) as held:
         release_everything_that_is_not_held(world)
-        lost = partition_to_lose(held, verified_day(world.services, held), LOST, KEY)
+        lost = partition_to_lose(held, verified_day(world.services, held), LOST, READER)
         assert state_of(world, lost.folder) == "finished"
     release(world.services, "ladder")
     assert state_of(world, lost.folder) == "released"
@@ -120,14 +120,14 @@ def test_a_loss_of_another_result_of_the_day_is_refused_too(world):
 
 def test_a_result_that_was_not_verified_is_refused(world):
     with held_day(world.services, "ladder", DAY) as held, pytest.raises(Misconfigured, match="were not verified"):
-        partition_to_lose(held, [], LOST, KEY)
+        partition_to_lose(held, [], LOST, READER)
 
 
 def test_a_subtask_without_such_a_result_is_refused(world):
     with held_day(world.services, "ladder", DAY) as held:
         verified = verified_day(world.services, held)
-        with pytest.raises(Misconfigured, match=r"no result of joined\[7\] by k"):
-            partition_to_lose(held, verified, "joined[7]", KEY)
+        with pytest.raises(Misconfigured, match=r"no result of joined\[7\] that totals reads"):
+            partition_to_lose(held, verified, "joined[7]", READER)
 
 
 def test_a_day_without_a_run_is_refused(world):
@@ -141,7 +141,7 @@ def test_a_day_without_a_run_is_refused(world):
 def test_a_loss_has_exactly_the_producer_and_the_cleared_consumer_run_again(world):
     before, pointer = instances(world), published(world.store, "ladder", "delays", epoch_key(DAY))
     with held_day(world.services, "ladder", DAY) as held:
-        lost = partition_to_lose(held, verified_day(world.services, held), LOST, KEY)
+        lost = partition_to_lose(held, verified_day(world.services, held), LOST, READER)
         world.store.delete_folder(lost.folder)
         world.airflow.clear_by_hand(world.run_id, "totals", 0)
         world.airflow.run_until_quiet()

@@ -101,6 +101,8 @@ def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
     _print(_headline(memory))
     for stage in memory.stages:
         _print(f"  {_stage_line(stage)}")
+        if stage.chosen is not None:
+            _print(f"    written as {', '.join(stage.chosen.ids)}: {stage.chosen.reason}")
         for result in stage.results:
             for line in _result_lines(result, kept, with_story=with_story):
                 _print(f"    {line}")
@@ -273,6 +275,9 @@ def _run_json(memory: RunHistory, kept: Reasons) -> dict[str, Any]:
                 "stage": stage.stage,
                 "bytes_at_rest": _at_rest(stage),
                 "bytes_compacted": stage.compacted,
+                "written_as": None
+                if stage.chosen is None
+                else {"layouts": list(stage.chosen.ids), "reason": stage.chosen.reason},
                 "results": [_result_json(each, kept) for each in stage.results],
                 "unfinished": [_unfinished_json(each) for each in stage.unfinished],
             }

@@ -242,7 +242,8 @@ class FakeEngine:
         )
         file = DataFile("part-0.bin", 1, len(data), hashlib.sha256(data).hexdigest(), segments)
         schema = str(self._world.get(f"schema of {stage}", "k:bigint"))
-        digest = ContentDigest(schema=schema, rows=1, xor=int(content[:15], 16), low_sum=0, high_sum=0)
+        xor, version = int(content[:15], 16), output.digest_version
+        digest = ContentDigest(schema=schema, rows=1, xor=xor, low_sum=0, high_sum=0, version=version)
         return OutputReport(
             stage=stage, layout=output.layout, folder=output.folder, spark_schema=SCHEMA, digest=digest, files=(file,)
         )

@@ -49,12 +49,24 @@ def test_each_result_of_a_run_is_told_with_its_readers_and_why_it_stays(done):
     assert "clean: 2 finished; 2 rows, 160 bytes at rest" in told
     [line] = [line for line in told.splitlines() if line.startswith("    delays[0]")]
     assert "(plain) of t0001-" in line
-    assert ": finished; 1 rows, 80 bytes, digest k:bigint:1" in line
+    assert ": finished; 1 rows, 80 bytes, digest v2:k:big" in line
     assert "read by weir_close[0] (t0001-" in told
     assert "published in delays v1" in told
     assert "kept: it is version 1 of delays" in told
     assert "kept: it is kept until 2 runs of later epochs are closed" in told
     assert typed(NAME) == told
+
+
+def test_why_a_result_is_not_written_as_its_readers_declare_is_told(done):
+    assert "written as" not in typed(RUN)
+    done.airflow.dag_run(2)
+    done.airflow.run_until_quiet()
+    later = "ladder@20130102T000000Z"
+    why = f"it had 160 bytes in {RUN}, and up to 16.8 MB are filtered when they are read"
+    assert f"    written as plain: {why}" in typed(later).splitlines()
+    told = asked(later)
+    assert told["clean"]["written_as"] == {"layouts": ["plain"], "reason": why}
+    assert told["delays"]["written_as"] is None
 
 
 def test_one_stage_is_told_alone(done):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import run_key, topology_of
 from weir.testing.simulator.history.ledger_view import Partition
+from weir.topology.partitions import PreviousInput
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 RunRegion = tuple[str, RegionId]
@@ -22,20 +23,24 @@ class Epochs:
     """The runs of one simulation; `newest` is the dataflow that a run is pinned to which begins now."""
 
     def __init__(self, connection: sqlite3.Connection, topology: Topology) -> None:
-        self.newest, self.is_rescaled = topology, False
+        self.newest = topology
         self._connection = connection
+        self._pinned: dict[str, Topology | None] = {}
+        """By the text of a record that a run is pinned to."""
 
     def deploy(self, topology: Topology) -> None:
         """Runs that begin from now on are pinned to another one."""
-        self.newest, self.is_rescaled = topology, True
+        self.newest = topology
 
     def topology_of(self, run: str) -> Topology:
-        """Return the topology that a run is pinned to."""
-        if not self.is_rescaled:
-            return self.newest
+        """Return the topology that a run is pinned to: its dataflow and its layouts."""
         row = self._connection.execute("SELECT pinned FROM run WHERE id = ?", (run,)).fetchone()
-        pinned = None if row is None or row[0] is None else json.loads(row[0])
-        return self.newest if not pinned else topology_of(pinned)
+        if row is None or row[0] is None:
+            return self.newest
+        if row[0] not in self._pinned:
+            pinned = json.loads(row[0])
+            self._pinned[row[0]] = topology_of(pinned) if pinned else None
+        return self._pinned[row[0]] or self.newest
 
     def previous_of(self, run: str) -> str | None:
         """Return the run before it, whose state and results it reads."""
@@ -62,7 +67,12 @@ class Epochs:
             return
         before = self.previous_of(run)
         for read in () if before is None else self.topology_of(run).previous_inputs(region):
-            yield from self.partitions_of(before or "", read.producer, read.layout.id)
+            yield from self.partitions_read(before or "", read)
+
+    def partitions_read(self, before: str, read: PreviousInput) -> list[Partition]:
+        """Return the partitions that an input is of the run before, in the layout in which they are written."""
+        layout = self.topology_of(before).layout_for(read.producer, read.layout)
+        return [] if layout is None else self.partitions_of(before, read.producer, layout.id)
 
     def partitions_of(self, run: str, stage: str, layout: str) -> list[Partition]:
         """Return the partitions of a stage in a run."""

@@ -98,7 +98,7 @@ def _read(
     for one in topology.previous_inputs(region):
         if one.stage != stage.name:
             continue
-        partitions = [] if before is None else epochs.partitions_of(before, one.producer, one.layout.id)
+        partitions = [] if before is None else epochs.partitions_read(before, one)
         contents = [content(each) for each in partitions]
         if one.argument in states:
             kept[one.argument] = state = _kept(states[one.argument], one, contents, day_of(run))
