@@ -27,7 +27,7 @@ def two_days():
         yield Saved(world, folder / "saved")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 def late(request, two_days, tmp_path):
     """Two days, the first with a savepoint, on a ledger that can lose answers."""
 
