@@ -24,11 +24,12 @@ from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
+from weir.ledger.runs import newest_dataflow_settings
 from weir.rebuild.catching_up import catch_up
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
-from weir.retention.release_queries import runs_to_release
-from weir.retention.sweep import sweep
+from weir.retention.release_queries import runs_not_kept, runs_to_release
+from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.retention.versions import expire_versions
@@ -37,7 +38,6 @@ from weir.units import format_size
 FULL_SWEEP = timedelta(days=1)
 """How often every folder of the store is swept, and not only those of recent runs."""
 
-_FULL_SWEEP = "full sweep"
 _STORE = "the store"
 
 _KINDS = (Retryable, Misconfigured)
@@ -99,7 +99,6 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     require_not_behind(services, dataflow)
     with services.ledger.transaction(dataflow) as session:
         drop_expired(session, services.now())
-        runs = runs_to_release(session, dataflow)
     with kept.trying(dataflow, LedgerBehind):
         write_records(services, dataflow)
     with kept.trying(dataflow, LedgerBehind):
@@ -107,11 +106,23 @@ def _release(services: Services, dataflow: str, kept: Upkept) -> str:
     checkpoints = ""
     with kept.trying(dataflow, LedgerBehind):
         checkpoints = str(maintain_checkpoints(services, dataflow, is_thorough=True))
-    for run in runs:
+    for run in _to_release(services, dataflow):
         with kept.trying(run, LedgerBehind):
             release(services, dataflow, [run])
     deleted = _deleted_line(delete_released(services, dataflow))
     return f"{deleted}; {checkpoints}" if checkpoints else deleted
+
+
+def _to_release(services: Services, dataflow: str) -> list[str]:
+    """Return the runs of which anything may be released now: of most, a policy keeps everything."""
+    with services.ledger.transaction() as session:
+        try:
+            settings = newest_dataflow_settings(session, dataflow, services.retention)
+            return runs_not_kept(session, dataflow, settings, services.now())
+        except Misconfigured:
+            return runs_to_release(
+                session, dataflow
+            )  # of one that cannot be read, its own release says so, and the others have their turn
 
 
 def _deleted_line(deleted: tuple[Deleted, ...]) -> str:
@@ -129,7 +140,7 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
         with kept.trying(dataflow):
             began = services.now()
             is_full = _is_full_due(services, dataflow)
-            job = partial(sweep, services, dataflow, is_full=is_full, clearer=clearer)
+            job = partial(sweep, services, dataflow, is_daily=is_full, clearer=clearer)
             kept.done[dataflow] = _up_to_date(services, dataflow, job)
             if is_full:
                 is_daily = True
@@ -142,7 +153,7 @@ def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:
 
 def _note_full(services: Services, dataflow: str, began: datetime) -> None:
     with services.ledger.transaction(dataflow) as session:
-        note_done(session, _FULL_SWEEP, dataflow, began)
+        note_done(session, DAILY, dataflow, began)
 
 
 def _of_nobody(services: Services) -> str:
@@ -156,7 +167,7 @@ def _of_nobody(services: Services) -> str:
 
 def _is_full_due(services: Services, dataflow: str) -> bool:
     with services.ledger.transaction() as session:
-        return is_due(session, _FULL_SWEEP, dataflow, FULL_SWEEP, services.now())
+        return is_due(session, DAILY, dataflow, FULL_SWEEP, services.now())
 
 
 def scrub_everywhere(services: Services, clearer: Clearer) -> Upkept:

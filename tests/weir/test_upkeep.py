@@ -1,5 +1,6 @@
 """Upkeep does for all dataflows what tasks have left undone, and what fails for one hinders no other."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,8 +14,10 @@ from weir.formats.paths import MANIFEST
 from weir.ledger.database.tables import LeaseRow, ResultRow, RunRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import LEASE, take_leases
+from weir.retention import release
 from weir.retention.release import RELEASED_NOTE
-from weir.testing.fakes.airflow import FakeAirflow
+from weir.store.store import Store
+from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 
@@ -127,6 +130,67 @@ def test_a_sweep_that_fails_is_full_again(two):
     assert set(sweep_everywhere(two.services, two.airflow).failed) == {"first", "second"}
     with two.ledger.transaction() as session:
         assert is_due(session, "full sweep", "first", DAY, two.airflow.time)
+
+
+class Watched(Store):
+    """A store that says what was listed and deleted, and whose process is killed before `dies` lists or deletes."""
+
+    def __init__(self, store, dies):
+        super().__init__(store.files)
+        self.listed, self.deleted, self.dies = set(), [], dies
+
+    def entries(self, path):
+        self._perhaps_die(path)
+        self.listed.add(path)
+        return super().entries(path)
+
+    def delete(self, path):
+        self._perhaps_die(path)
+        self.deleted.append(path)
+        super().delete(path)
+
+    def _perhaps_die(self, path):
+        if self.dies(self, path):
+            raise Killed
+
+    def epochs(self, dataflow):
+        """The epochs of a dataflow of which folders were listed."""
+        return {each.split("/")[1] for each in self.listed if re.match(rf"{dataflow}/\d", each)}
+
+
+def watched(world, dies=lambda _store, _path: False):
+    return replace(world.services, store=Watched(world.store, dies))
+
+
+def test_a_daily_sweep_that_was_killed_goes_on_with_the_run_at_which_it_was(two):
+    ran(two, named(two.airflow.flow, "first", "1 day"), [2, 3])
+    epochs = [f"2013010{day}T000000Z" for day in (1, 2, 3)]
+    services = watched(two, lambda _store, path: path.startswith(f"first/{epochs[2]}"))
+    with pytest.raises(Killed):
+        sweep_everywhere(services, two.airflow)
+    assert services.store.epochs("first") == set(epochs[:2])
+    services = watched(two)
+    assert f"went on after epoch {epochs[1]}" in sweep_everywhere(services, two.airflow).done["first"]
+    assert services.store.epochs("first") == {epochs[2]}
+    two.airflow.time += DAY
+    services = watched(two)
+    said = sweep_everywhere(services, two.airflow).done["first"]
+    assert "3 run(s) swept" in said
+    assert "went on" not in said
+    assert services.store.epochs("first") == set(epochs)
+
+
+@ON_BOTH
+def test_released_results_are_deleted_page_by_page(two, monkeypatch):
+    monkeypatch.setattr(release, "AT_ONCE", 3)
+    two.airflow.time += DAY
+    with pytest.raises(Killed):
+        release_everywhere(watched(two, lambda store, _path: len(store.deleted) >= 3))
+    said = release_everywhere(two.services).done
+    assert "5 result(s) deleted" in said["first"]  # the first page of eight was recorded
+    assert "8 result(s) deleted" in said["second"]
+    for name in ("first", "second"):
+        assert {stage for _, stage in with_data(two, name)} == {"delays"}
 
 
 def test_a_scrub_has_made_again_what_is_bad_and_somebody_needs(world):

@@ -41,9 +41,9 @@ from weir.formats.paths import (
 from weir.formats.pointer import pointer_from_json
 from weir.formats.region_job import JOB_NAME
 from weir.formats.run_record import RunRecord
-from weir.ledger.checkpoints import checkpoints_of
+from weir.ledger.checkpoints import numbers_taken
 from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
-from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
+from weir.ledger.runs import dataflow_of, epoch_of_run, run_key, topology_of
 from weir.store.errors import NotFound
 from weir.store.walk import files_in, folders_in
 from weir.topology.ids import is_synthetic
@@ -69,8 +69,9 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     with services.ledger.transaction() as session:
         services.ledger.require_not_behind(session, dataflow)
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
-        taken = {row.number for row in checkpoints_of(session, dataflow)}
-        versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.pointer.in_(pointers))))
+        taken = numbers_taken(session, dataflow, [each for each in numbers if each is not None])
+        newest_runs = {run_key(dataflow, each) for each in published.values() if each is not None}
+        versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run.in_(newest_runs))))
     for epoch in sorted(set(epochs) - known):
         if _see_record(services, dataflow, epoch) is not None:
             raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 
 from sqlalchemy import select
 
@@ -113,9 +114,10 @@ def _reserved(services: Services, dataflow: str, now: datetime) -> Sequence[Resu
             return ()
         oldest = longest_unverified(session, dataflow)
         until = scrubbed_until(session, dataflow) or now - _HOUR
-        allowed = min(an_hour * ((now - until) / _HOUR), max(an_hour, _size(oldest[0])))
+        first = next(oldest)
+        allowed = min(an_hour * ((now - until) / _HOUR), max(an_hour, _size(first)))
         wanted: list[ResultRow] = []
-        for row in oldest:
+        for row in chain([first], oldest):
             if _size(row) > allowed:
                 break
             wanted.append(row)

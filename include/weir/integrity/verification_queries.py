@@ -5,7 +5,7 @@ Invariant: a query reads the ledger in one transaction, and never the store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from sqlalchemy import func, select, update
@@ -21,6 +21,9 @@ _SCRUBBED = "scrubbed until"
 
 _MOST = 10_000
 """The largest number of results that one scrub considers."""
+
+_AT_ONCE = 100
+"""How many of them are fetched together: an hour's share is some of them."""
 
 
 def runs_named(session: Session, name: str | None) -> list[str]:
@@ -59,16 +62,17 @@ def bytes_at_rest(session: Session, dataflow: str) -> int:
     return int(session.scalar(query) or 0)
 
 
-def longest_unverified(session: Session, dataflow: str) -> list[ResultRow]:
-    """Return the finished results, those first whose last comparison, or commit, is the oldest."""
+def longest_unverified(session: Session, dataflow: str) -> Iterator[ResultRow]:
+    """Yield the finished results as they are asked for, those first whose last comparison, or commit, is the oldest."""
     query = (
         select(ResultRow)
         .join(RunRow, RunRow.id == ResultRow.run)
         .where(RunRow.dataflow == dataflow, ResultRow.state == PartitionState.FINISHED.value)
         .order_by(func.coalesce(ResultRow.verified_at, ResultRow.state_at), ResultRow.id)
         .limit(_MOST)
+        .execution_options(yield_per=_AT_ONCE)
     )
-    return list(session.scalars(query))
+    return iter(session.scalars(query))
 
 
 def undecided_losses(session: Session, dataflow: str, since: datetime) -> list[ResultRow]:

@@ -6,6 +6,7 @@ are recorded with its number, and none of them is released while the checkpoint 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from enum import Enum
 
@@ -57,9 +58,16 @@ def checkpoints_of(session: Session, dataflow: str) -> list[CheckpointRow]:
     return list(session.scalars(query.order_by(CheckpointRow.number)))
 
 
+def numbers_taken(session: Session, dataflow: str, numbers: Collection[int]) -> set[int]:
+    """Return those of `numbers` that checkpoints or savepoints of a dataflow have, or had."""
+    query = select(CheckpointRow.number).where(CheckpointRow.dataflow == dataflow, CheckpointRow.number.in_(numbers))
+    return set(session.scalars(query))
+
+
 def pending_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the pending checkpoints of a dataflow."""
-    return _own(session, dataflow, CheckpointRow.status == CheckpointStatus.PENDING.value)
+    is_pending = CheckpointRow.status == CheckpointStatus.PENDING.value
+    return _own(session, dataflow, is_pending & CheckpointRow.deleted_at.is_(None))
 
 
 def undeleted_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:

@@ -6,9 +6,10 @@ have followed it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
@@ -19,6 +20,10 @@ from weir.topology.regions import RegionId
 
 _ANY_OPEN = select(PendingClearRow.__table__.c.id).where(PendingClearRow.__table__.c.settled_at.is_(None)).limit(1)
 _OPEN = select(PendingClearRow).where(PendingClearRow.settled_at.is_(None)).order_by(PendingClearRow.id)
+
+_OPEN_OF_RUN = select(PendingClearRow.region, PendingClearRow.subtask, PendingClearRow.expected_try).where(
+    PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)
+)
 
 _OPEN_OF = _OPEN.where(PendingClearRow.dataflow == bindparam("dataflow"))
 """Built once: each task runs this query when it begins, and mostly finds nothing."""
@@ -31,40 +36,44 @@ def add_pending_clear(
     expected_try: int,
     reason: str,
     now: datetime,
+    code: RepairCode = RepairCode.AS_IT_WAS,
+) -> None:
+    """Record once that the task instance of `region` is to be cleared if it still has `expected_try`."""
+    add_pending_clears(session, run, {region: (expected_try, reason)}, now, code=code)
+
+
+def add_pending_clears(
+    session: Session,
+    run: Run,
+    wanted: Mapping[RegionId, tuple[int, str]],
+    now: datetime,
     failover: int | None = None,
     code: RepairCode = RepairCode.AS_IT_WAS,
 ) -> None:
-    """Record once that the task instance of `region` is to be cleared if it still has `expected_try`.
+    """Record once that task instances are to be cleared that still have the expected try, each with the reason.
 
-    `code` is the code that the try after the clear runs.
+    `code` is the code that the tries after the clears run.
     """
-    same = select(PendingClearRow.id).where(
-        PendingClearRow.run == run.id,
-        PendingClearRow.region == region.name,
-        PendingClearRow.subtask == region.subtask,
-        PendingClearRow.expected_try == expected_try,
-        PendingClearRow.settled_at.is_(None),
-    )
-    if session.scalar(same) is not None:
+    if not wanted:
         return
-    task_id, map_index = task_of(session, run, region)
-    session.add(
-        PendingClearRow(
-            dataflow=run.dataflow.name,
-            run=run.id,
-            region=region.name,
-            subtask=region.subtask,
-            dag_id=run.dag_id,
-            run_id=run.run_id,
-            task_id=task_id,
-            map_index=map_index,
-            expected_try=expected_try,
-            reason=reason,
-            failover=failover,
-            created_at=now,
-            code=None if code is RepairCode.AS_IT_WAS else code.value,
-        )
-    )
+    known = {tuple(row) for row in session.execute(_OPEN_OF_RUN, {"run": run.id})}
+    always = {
+        "dataflow": run.dataflow.name,
+        "run": run.id,
+        "dag_id": run.dag_id,
+        "run_id": run.run_id,
+        "failover": failover,
+        "created_at": now,
+        "code": None if code is RepairCode.AS_IT_WAS else code.value,
+    }
+    new = []
+    for region, (expected_try, reason) in wanted.items():
+        if (region.name, region.subtask, expected_try) not in known:
+            task_id, map_index = task_of(session, run, region)
+            of = {"region": region.name, "subtask": region.subtask, "task_id": task_id, "map_index": map_index}
+            new.append({**always, **of, "expected_try": expected_try, "reason": reason})
+    if new:
+        session.execute(insert(PendingClearRow), new)
 
 
 def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:

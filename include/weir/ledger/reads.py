@@ -91,6 +91,12 @@ def reads_of_current(session: Session, run: str, current: str | None = None) -> 
     return found
 
 
+def read_sets(session: Session, names: Iterable[str], source: Sequence[str], current: str) -> dict[str, ReadSet]:
+    """Return read sets by name, of the `source` (run, stage, layout); partitions of the run `current` have no run."""
+    members = _members_of(session, wanted := set(names))
+    return {name: ReadSet(tuple(_results_read(source, members[name], current))) for name in wanted}
+
+
 def reads_of(session: Session, attempt: str, current: str | None = None) -> tuple[ReadResult, ...]:
     """Return the inputs of `attempt`; partitions of the run `current` are those of its own run."""
     session.flush()

@@ -6,18 +6,18 @@ Attempts of deleted DagRuns (tries below 1) are history: decisions ignore them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import UNRECORDED
-from weir.execution.failure_class import FailureCause
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.reads import reads_of_current
+from weir.ledger.reads import read_sets, reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -48,9 +48,8 @@ _CURRENT_RESULTS = (
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
 
-_IS_REFUSED = (_ATTEMPT.failure_cause == FailureCause.REFUSED.value) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
-    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED, _ATTEMPT.generation)
+    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _ATTEMPT.generation)
     .where(_ATTEMPT.run == bindparam("run"), AttemptRow.is_of_dag_run)
     .order_by(_ATTEMPT.try_number)
 )
@@ -72,33 +71,86 @@ _COMMITTED = (
     .limit(1)
 )
 
+_NEWER = AttemptRow.__table__.alias("newer")
+_IS_READER = (
+    (ConsumptionRow.run == bindparam("run"))
+    & (ConsumptionRow.stage == bindparam("stage"))
+    & (ConsumptionRow.layout == bindparam("layout"))
+)
+_SETS_READ = select(ConsumptionRow.read_set).where(_IS_READER).distinct()
+_LATER_READERS = (
+    select(_ATTEMPT.run, _ATTEMPT.region, _ATTEMPT.subtask, ConsumptionRow.read_set)
+    .join(ConsumptionRow, ConsumptionRow.attempt == _ATTEMPT.id)
+    .where(
+        _IS_READER,
+        _ATTEMPT.run != bindparam("run"),
+        _ATTEMPT.state == AttemptState.COMMITTED.value,
+        AttemptRow.is_of_dag_run,
+        ~select(_NEWER.c.id)
+        .where(
+            _NEWER.c.run == _ATTEMPT.run,
+            _NEWER.c.region == _ATTEMPT.region,
+            _NEWER.c.subtask == _ATTEMPT.subtask,
+            _NEWER.c.try_number > _ATTEMPT.try_number,
+            _NEWER.c.state == AttemptState.COMMITTED.value,
+        )
+        .exists(),
+    )
+    .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
+)
+
 ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.FAILED.value)
 
 
-def run_state(session: Session, run: Run, topology: Topology | None = None, include: Collection[str] = ()) -> RunState:
+def run_state(
+    session: Session,
+    run: Run,
+    topology: Topology | None = None,
+    include: Collection[str] = (),
+    known: dict[str, LoadedRun] | None = None,
+) -> RunState:
     """Return the present state of `run`, and of earlier runs that its `previous` exchanges reach.
 
     The earlier runs are the predecessor, all back to the run before the oldest that is not closed, and all back to the
-    earliest of `include`.
+    earliest of `include`. Runs are taken from `known`, and added to it: a decision that reaches further back, step by
+    step, in one transaction, loads each once.
     """
     own = topology or run.topology
     session.flush()
-    results = _results(session, run.id, run.id)
-    regions = _regions(session, run.id, run.id)
+    known = {} if known is None else known
+    own_run = _loaded(session, run.id, run.id, known)
+    results, regions = dict(own_run.results), dict(own_run.regions)
     before = None if run.predecessor_run is None or not own.reads_previous else RunRef(run.predecessor_run)
     earlier: dict[RunRef, EarlierRun] = {}
     reaching, oldest_open = before, _oldest_open(session, run) if before is not None else ()
     while reaching is not None:
-        found = _earlier(session, reaching, own)
+        of_run = _loaded(session, reaching, run.id, known)
+        found = of_run.earlier or _earlier(session, reaching, own)
+        known[reaching] = replace(of_run, earlier=found)
         earlier[reaching] = found
-        results |= _results(session, reaching, run.id)
-        regions |= _regions(session, reaching, run.id)
+        results |= of_run.results
+        regions |= of_run.regions
         # The inputs of an open run may have changed since: the run before it is loaded, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
     return RunState(
         run=RunId(run.id), topology=own, results=results, regions=regions, predecessor=before, earlier=earlier
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """What the ledger has of one run, seen from another; `earlier` is None for the run that a state is of."""
+
+    results: Mapping[PartitionId, CurrentResult]
+    regions: Mapping[RegionId, RegionState]
+    earlier: EarlierRun | None = None
+
+
+def _loaded(session: Session, run: str, current: str, known: dict[str, LoadedRun]) -> LoadedRun:
+    if run not in known:
+        known[run] = LoadedRun(_results(session, run, current), _regions(session, run, current))
+    return known[run]
 
 
 def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
@@ -110,11 +162,16 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
     """Return the oldest run before `run` that is not closed nor given up: all runs before it are valid."""
-    query = select(func.min(RunRow.id)).where(
-        RunRow.dataflow == run.dataflow.name,
-        RunRow.epoch < run.epoch,
-        RunRow.closed_at.is_(None),
-        ~RunRow.is_given_up,
+    query = (
+        select(RunRow.id)
+        .where(
+            RunRow.dataflow == run.dataflow.name,
+            RunRow.epoch < run.epoch,
+            RunRow.closed_at.is_(None),
+            ~RunRow.is_given_up,
+        )
+        .order_by(RunRow.epoch)
+        .limit(1)
     )
     oldest = session.scalar(query)
     return () if oldest is None else (oldest,)
@@ -168,16 +225,15 @@ def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionS
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
     """`repairs` are (expected try, found try, whether it is void), attempts as they are selected, oldest first."""
-    newest, state, is_refused, _ = attempts[-1] if attempts else (0, None, False, None)
+    newest, state, _ = attempts[-1] if attempts else (0, None, None)
     return RegionState(
         region=region,
         newest_try=max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
         newest_state=AttemptState(state) if state else None,
-        ended_try=max((number for number, ended, _, _ in attempts if ended in ENDED), default=0),
+        ended_try=max((number for number, ended, _ in attempts if ended in ENDED), default=0),
         repair_after_try=max((expected for expected, _, is_void in repairs if not is_void), default=None),
-        is_refused=bool(is_refused),
         committed_generation=max(
-            (number or 0 for *_, committed, _, number in attempts if committed == AttemptState.COMMITTED.value),
+            (number or 0 for _, committed, number in attempts if committed == AttemptState.COMMITTED.value),
             default=0,
         ),
     )
@@ -188,26 +244,36 @@ def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRo
     return session.scalar(_COMMITTED, {"run": run, "region": region.name, "subtask": region.subtask})
 
 
-def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[AttemptRow]:
-    """Return the newest committed attempts of regions of other runs that have read `run`; oldest epoch first.
+@dataclass(frozen=True, slots=True)
+class LaterReader:
+    """A region of another run whose newest commit has read a run, and the name of the set that it has read."""
 
-    A region whose newest commit has not read the run is left out.
-    """
-    query = (
-        select(AttemptRow)
-        .join(ConsumptionRow, ConsumptionRow.attempt == AttemptRow.id)
-        .where(
-            ConsumptionRow.run == run,
-            ConsumptionRow.stage == stage,
-            ConsumptionRow.layout == layout,
-            AttemptRow.run != run,
-            AttemptRow.state == AttemptState.COMMITTED.value,
-        )
-        .order_by(AttemptRow.run, AttemptRow.try_number)
+    run: RunId
+    region: RegionId
+    read_set: str
+
+
+def read_sets_of(session: Session, run: str, stage: str, layout: str) -> dict[str, ReadSet]:
+    """Return what any attempt has read of a stage of `run` in one layout, by the name of the read set."""
+    sets = session.connection().scalars(_SETS_READ, {"run": run, "stage": stage, "layout": layout})
+    return read_sets(session, sets, (run, stage, layout), run)
+
+
+def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[LaterReader]:
+    """Return the regions of other runs whose newest commit has read `run`; oldest epoch first."""
+    session.flush()
+    rows = session.connection().execute(_LATER_READERS, {"run": run, "stage": stage, "layout": layout})
+    return [LaterReader(of, RegionId(name, subtask), read_set) for of, name, subtask, read_set in rows]
+
+
+def newest_tries(session: Session, run: str) -> dict[RegionId, int]:
+    """Return the number of the newest registered try of each region that has one."""
+    rows = session.execute(
+        select(AttemptRow.region, AttemptRow.subtask, func.max(AttemptRow.try_number))
+        .where(AttemptRow.run == run, AttemptRow.is_of_dag_run)
+        .group_by(AttemptRow.region, AttemptRow.subtask)
     )
-    readers = {(row.run, RegionId(row.region, row.subtask)): row for row in session.scalars(query)}
-    newest = {whose: committed_attempt(session, *whose) for whose in readers}
-    return [row for whose, row in readers.items() if (last := newest[whose]) is not None and last.id == row.id]
+    return {RegionId(name, subtask): number for name, subtask, number in rows}
 
 
 def newest_try(session: Session, run: str, region: RegionId) -> int:

@@ -5,13 +5,15 @@ Invariant 7: a failure, its plan and the clears of the plan are one transaction,
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.execution.failure_class import FailureClass
-from weir.ledger.clears import add_pending_clear
+from weir.ledger.clears import add_pending_clears
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.runs import Run, run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
@@ -19,6 +21,7 @@ from weir.recovery.planning import decide_now
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
+from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import RegionId, Topology
 
 RESTARTING = frozenset({FailureClass.APPLICATION, FailureClass.KILLED})
@@ -30,14 +33,14 @@ def apply_plan(
 ) -> int:
     """Record a plan and its clears, and return the failover's id. `row` is the failed attempt, if there is one."""
     failover, code = record_failover(session, run, plan, services.now(), kind, row), RepairCode(plan.code)
+    by_run: dict[RunRef, dict[RegionId, tuple[int, str]]] = defaultdict(dict)
     for step in plan.of(StepKind.RERUN):
-        owner = run if step.region.is_of_own_run else run_by_id(session, step.region.run, run.topology)
+        by_run[step.region.run][step.region.in_run(OWN_RUN)] = (step.after_try, f"weir: {step.reason}")
+    for of, wanted in by_run.items():
+        owner = run if of == OWN_RUN else run_by_id(session, of, run.topology)
         # The results of a closed run are no longer taken for valid without a check.
         session.get_one(RunRow, owner.id).closed_at = None
-        region = RegionId(step.region.name, step.region.subtask)
-        add_pending_clear(
-            session, owner, region, step.after_try, f"weir: {step.reason}", services.now(), failover, code
-        )
+        add_pending_clears(session, owner, wanted, services.now(), failover, code)
     return failover
 
 

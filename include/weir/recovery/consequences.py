@@ -5,6 +5,7 @@ Invariant 7: the clears that follow from a commit are recorded in its transactio
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,15 +15,17 @@ from weir.code.generation_rules import RepairCode, agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, CurrentResult, RunState
-from weir.ledger.clears import add_pending_clear
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
+from weir.ledger.attempts import attempts_of
+from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.code import equal_versions
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
-from weir.ledger.snapshot import committed_attempt, newest_try, readers_in_other_runs, run_state
+from weir.ledger.snapshot import committed_attempt, newest_tries, read_sets_of, readers_in_other_runs, run_state
 from weir.recovery.rules.staleness import Replacement, clears_consumers, clears_later_epochs, reasons, stale_consumers
+from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 _NOT_PUBLISHED = (PartitionState.LOST, PartitionState.QUARANTINED)
@@ -62,9 +65,9 @@ def add_clears_that_follow(
     closing = _why_close_again(session, run, before, replaced)
     if closing is not None:
         stale[CLOSE] = closing
-    for consumer, reason in stale.items():
-        # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
-        add_pending_clear(session, run, consumer, before.region(consumer).newest_try, reason, services.now())
+    # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
+    wanted = {consumer: (before.region(consumer).newest_try, reason) for consumer, reason in stale.items()}
+    add_pending_clears(session, run, wanted, services.now())
     return owed + len(stale)
 
 
@@ -101,8 +104,8 @@ def add_clears_of_siblings(
         for other in _siblings(before, result.partition)
         if version not in other.versions and not before.region(before.producer(other.partition)).is_unended
     }
-    for region, reason in reasons.items():
-        add_pending_clear(session, begun.run, region, before.region(region).newest_try, reason, services.now())
+    wanted = {region: (before.region(region).newest_try, reason) for region, reason in reasons.items()}
+    add_pending_clears(session, begun.run, wanted, services.now())
     return len(reasons)
 
 
@@ -142,31 +145,55 @@ def _in_other_runs(
 
     An epoch that is only to be marked is stale from now on, and is not cleared.
     """
-    stale = stale_in_other_runs(session, run, topology, replaced)
     owed = 0
-    for (other, region), reason in stale.items():
+    for other, stale in stale_in_other_runs(session, run, topology, replaced).items():
         session.get_one(RunRow, other).closed_at = None
         later = run_by_id(session, other, topology)
         if clears_later_epochs(later.topology):
-            located = reason.replace("weir: ", f"weir: in run {run.id} ", 1)
-            expected = newest_try(session, other, region)
-            add_pending_clear(session, later, region, expected, located, services.now(), code=code)
-            owed += 1
+            tries = newest_tries(session, other)
+            located = {
+                region: (tries.get(region, 0), reason.replace("weir: ", f"weir: in run {run.id} ", 1))
+                for region, reason in stale.items()
+            }
+            add_pending_clears(session, later, located, services.now(), code=code)
+            owed += len(stale)
     return owed
 
 
 def stale_in_other_runs(
     session: Session, run: Run, topology: Topology, replaced: Replaced
-) -> dict[tuple[str, RegionId], str]:
-    """Return the regions of later runs that have read other content of `run`, with the reasons."""
-    stale: dict[tuple[str, RegionId], str] = {}
+) -> dict[RunId, dict[RegionId, str]]:
+    """Return the regions of later runs that have read other content of `run`, by run, with the reasons.
+
+    What all subtasks of a stage have read is compared once.
+    """
+    stale: dict[RunId, dict[RegionId, str]] = defaultdict(dict)
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
-    for stage, layout in {(each.stage, each.layout) for each in replaced} if has_later(session, run) else ():
-        for reader in readers_in_other_runs(session, run.id, stage, layout):
-            read = [each for each in reads_of(session, reader.id, run.id) if each.partition.is_of_own_run]
-            for reason in reasons(topology, read, replaced):
-                stale[reader.run, RegionId(reader.region, reader.subtask)] = reason
+    for place in sorted({(each.stage, each.layout) for each in replaced}) if has_later(session, run) else ():
+        found = {
+            name: reason
+            for name, read in read_sets_of(session, run.id, *place).items()
+            for reason in reasons(topology, read.members, replaced)
+        }
+        for reader in readers_in_other_runs(session, run.id, *place) if found else ():
+            if reader.read_set in found:
+                stale[reader.run][reader.region] = found[reader.read_set]
     return stale
+
+
+def add_clear_of_closing(session: Session, services: Services, row: AttemptRow) -> None:
+    """Add the clear of a closing task that has succeeded, since an attempt in its run has failed finally.
+
+    A run that was closed is open again if results of it became stale, or are to be published again. What Weir has
+    cleared to recompute them is no leaf of the DagRun: without the closing task, which fails then, Airflow would call
+    the DagRun a success.
+    """
+    run = run_by_id(session, row.run)
+    closing = attempts_of(session, row.run, CLOSE)
+    has_closed = bool(closing) and closing[-1].state == AttemptState.COMMITTED.value
+    if has_closed and session.get_one(RunRow, row.run).closed_at is None and clears_consumers(run.topology):
+        reason = f"weir: {RegionId(row.region, row.subtask)} has failed for good, and this run is no longer closed"
+        add_pending_clear(session, run, CLOSE, closing[-1].try_number, reason, services.now())
 
 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:

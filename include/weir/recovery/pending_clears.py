@@ -9,7 +9,7 @@ before Weir's stays a person's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from sqlalchemy import select
@@ -52,7 +52,7 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
         except WeirError as error:
             refused.append(error)  # the clears of other DAGs may still be possible
             continue
-        done += [_record(services, row, answer) for row, answer in zip(batch, answers, strict=True)]
+        done += _record(services, batch, answers)
     if refused:
         raise refused[0]
     return done
@@ -64,27 +64,51 @@ def _item(row: PendingClearRow) -> ClearItem:
 
 def _count_sends(services: Services, rows: Sequence[PendingClearRow]) -> None:
     """Count a delivery that is about to be sent, of which the answer may be lost."""
-    for dataflow, some in groupby(sorted(rows, key=lambda row: row.dataflow), key=lambda row: row.dataflow):
+    for dataflow, some in groupby(sorted(rows, key=_dataflow), key=_dataflow):
         with services.ledger.transaction(dataflow) as session:
-            for row in some:
-                session.get_one(PendingClearRow, row.id).sends += 1
+            for row in _fresh(session, some).values():
+                row.sends += 1
 
 
-def _record(services: Services, row: PendingClearRow, answer: ClearAnswer) -> DeliveredClear:
-    with services.ledger.transaction(row.dataflow) as session:
-        settlement = _outcome_of(session, row, answer)
-        outcome = _described(settlement, row, answer)
-        fresh = session.get(PendingClearRow, row.id)
-        if fresh is not None and not answer.cleared:
-            fresh.sends -= 1  # this delivery has done nothing
-        if fresh is not None and fresh.settled_at is None:
-            fresh.outcome, fresh.found_try = outcome, answer.try_number
-            fresh.settled_at = services.now() if settlement.is_settled else None
-            fresh.expected_try = answer.try_number if settlement is ClearOutcome.UNSEEN else fresh.expected_try
-            # The expected try is unfinished and is no repair: no newer try is to be awaited. Without a state it has
-            # already been cleared, and a newer try follows.
-            is_itself = answer.try_number == row.expected_try and answer.state is not None
-            fresh.is_void = settlement is ClearOutcome.UNFINISHED and is_itself
+def _dataflow(row: PendingClearRow) -> str:
+    return row.dataflow
+
+
+def _fresh(session: Session, rows: Iterable[PendingClearRow]) -> dict[int, PendingClearRow]:
+    """Return clears as they are now, by number."""
+    found = session.scalars(select(PendingClearRow).where(PendingClearRow.id.in_([row.id for row in rows])))
+    return {row.id: row for row in found}
+
+
+def _record(
+    services: Services, rows: Sequence[PendingClearRow], answers: Sequence[ClearAnswer]
+) -> list[DeliveredClear]:
+    """Record the answers to clears, in one transaction for each dataflow: one of all to all may have hundreds."""
+    by_row = {row.id: answer for row, answer in zip(rows, answers, strict=True)}
+    done: list[DeliveredClear] = []
+    for dataflow, some in groupby(sorted(rows, key=_dataflow), key=_dataflow):
+        batch = list(some)
+        with services.ledger.transaction(dataflow) as session:
+            fresh = _fresh(session, batch)
+            done += [_recorded(session, services, row, fresh.get(row.id), by_row[row.id]) for row in batch]
+    return done
+
+
+def _recorded(
+    session: Session, services: Services, row: PendingClearRow, fresh: PendingClearRow | None, answer: ClearAnswer
+) -> DeliveredClear:
+    settlement = _outcome_of(session, row, answer)
+    outcome = _described(settlement, row, answer)
+    if fresh is not None and not answer.cleared:
+        fresh.sends -= 1  # this delivery has done nothing
+    if fresh is not None and fresh.settled_at is None:
+        fresh.outcome, fresh.found_try = outcome, answer.try_number
+        fresh.settled_at = services.now() if settlement.is_settled else None
+        fresh.expected_try = answer.try_number if settlement is ClearOutcome.UNSEEN else fresh.expected_try
+        # The expected try is unfinished and is no repair: no newer try is to be awaited. Without a state it has
+        # already been cleared, and a newer try follows.
+        is_itself = answer.try_number == row.expected_try and answer.state is not None
+        fresh.is_void = settlement is ClearOutcome.UNFINISHED and is_itself
     return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 

@@ -17,7 +17,7 @@ from weir.execution.run_state import MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.code import generations_of
 from weir.ledger.runs import Run, has_later, run_by_id
-from weir.ledger.snapshot import readers_in_other_runs, run_state
+from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
 from weir.recovery.failovers import costs_of
 from weir.recovery.history import not_deterministic_regions
 from weir.recovery.inputs import probe_partitions
@@ -26,7 +26,7 @@ from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import WITH_CODE, Plan
 from weir.recovery.rules.staleness import clears_later_epochs
-from weir.topology.ids import RunRef
+from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20
@@ -45,10 +45,12 @@ class Decided:
 def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
     """Decide over the present ledger, with as many earlier runs as the decision needs."""
     context: set[str] = set()
+    known: dict[str, LoadedRun] = {}
+    later = _later_readers(session, run)
     while True:
-        state = _state(session, run, failure.losses, context)
+        state = _state(session, run, failure.losses, context, known)
         losses = _still_true(state, failure.losses)
-        present = replace(failure, losses=losses, later=_later_readers(session, run))
+        present = replace(failure, losses=losses, later=later)
         try:
             answer = decide(state, present)
         except MissingContext as missing:
@@ -111,14 +113,21 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
     raise Conflict(f"run {run.id} changed {ROUNDS} times while it was planned: plan again when fewer of its tasks run")
 
 
-def _state(session: Session, run: Run, losses: Mapping[PartitionId, Loss], context: Iterable[str]) -> RunState:
-    state = run_state(session, run, include=tuple(context))
-    # An attempt that misses a result that was never computed, or was refused, found its producer finished in Airflow.
-    producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
+def _state(
+    session: Session,
+    run: Run,
+    losses: Mapping[PartitionId, Loss],
+    context: Iterable[str],
+    known: dict[str, LoadedRun],
+) -> RunState:
+    state = run_state(session, run, include=tuple(context), known=known)
+    # An attempt that misses a result that was never computed, or had failed, found its producer finished in Airflow.
+    loaded = {OWN_RUN, *state.earlier}
+    producers = {partition: state.producer(partition) for partition in losses if partition.run in loaded}
     void = (
         region
         for partition, region in producers.items()
-        if state.region(region).is_refused
+        if state.region(region).has_failed
         or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
     return replace(state, void=frozenset(void))
@@ -147,13 +156,13 @@ def _later_readers(session: Session, run: Run) -> LaterReaders:
     }
     for stage, layout in read_later:
         readers = []
-        for row in readers_in_other_runs(session, run.id, stage, layout):
-            region = RegionId(row.region, row.subtask)
-            if row.run not in states:
-                states[row.run] = run_state(session, run_by_id(session, row.run, topology))
-            if not clears_later_epochs(states[row.run].topology):
+        later = {(each.run, each.region): None for each in readers_in_other_runs(session, run.id, stage, layout)}
+        for of, region in later:
+            if of not in states:
+                states[of] = run_state(session, run_by_id(session, of, topology))
+            if not clears_later_epochs(states[of].topology):
                 continue  # it becomes stale, and is not cleared
-            readers.append(replace(states[row.run].region(region), region=region.in_run(RunRef(row.run))))
+            readers.append(replace(states[of].region(region), region=region.in_run(RunRef(of))))
         if readers:
             found[stage, layout] = tuple(readers)
     return found

@@ -13,7 +13,7 @@ from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.clears import add_pending_clear, task_of
+from weir.ledger.clears import add_pending_clears, task_of
 from weir.ledger.names import similar
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
@@ -151,12 +151,11 @@ def add_clears_of_upstream_failed(services: Services, run: Run, clearer: Clearer
         regions = [*run.topology.region_ids(), CLOSE]
         tasks = [task_of(session, run, each) for each in regions]
     items = [ClearItem(run.dag_id, run.run_id, task_id, map_index, None) for task_id, map_index in tasks]
-    given_up = [
-        (region, answer.try_number)
+    given_up = {
+        region: (answer.try_number, "weir: what it waits for runs again")
         for region, answer in zip(regions, clearer.inspect(items), strict=True)
         if answer.state == "upstream_failed"
-    ]
+    }
     with services.ledger.transaction(run.dataflow.name) as session:
-        for region, found_try in given_up:
-            add_pending_clear(session, run, region, found_try, "weir: what it waits for runs again", services.now())
+        add_pending_clears(session, run, given_up, services.now())
     return len(given_up)

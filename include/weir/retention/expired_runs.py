@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
@@ -42,10 +42,12 @@ from weir.ledger.results import transition
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
 from weir.retention.release_queries import stored_results
-from weir.retention.sweep_queries import live_attempts, runs_to_sweep
+from weir.retention.sweep_queries import live_attempts, unexpired_dag_runs
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
 from weir.topology.ids import RunId
+
+_LAST = select(func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at)).where(AttemptRow.run == bindparam("run"))
 
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
@@ -71,8 +73,7 @@ def _expire(services: Services, dataflow: str, run: str, settings: RetentionSett
     now = services.now()
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(RunRow, run)
-        is_due = any(run == each for each, _ in runs_to_expire(session, dataflow, settings, now))
-        if not is_due or live_attempts(session, row, settings, now):
+        if not runs_to_expire(session, dataflow, settings, now, run) or live_attempts(session, row, settings, now):
             return []
         if why_not_yet(session, run, now) is not None:
             return []
@@ -81,29 +82,23 @@ def _expire(services: Services, dataflow: str, run: str, settings: RetentionSett
 
 
 def runs_to_expire(
-    session: Session, dataflow: str, settings: RetentionSettings, now: datetime
+    session: Session, dataflow: str, settings: RetentionSettings, now: datetime, only: str | None = None
 ) -> list[tuple[RunId, str]]:
-    """Return the runs whose manifests and records are due to expire, oldest epoch first, and why."""
-    query = (
-        select(RunRow, func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at))
-        .outerjoin(AttemptRow, AttemptRow.run == RunRow.id)
-        .where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
-        .group_by(RunRow.id)
-        .order_by(RunRow.epoch)
-    )
-    found = []
-    for row, began, ended in session.execute(query):
-        last = max(each for each in (row.created_at, began, ended) if each is not None)
-        why = _why(row, last, settings, now)
-        if why is not None:
-            found.append((row.id, why))
-    return found
+    """Return the runs, or `only` this one, whose manifests and records are due to expire, oldest first, and why."""
+    may_be_due: ColumnElement[bool] = RunRow.deleted_at.is_not(None)
+    if settings.expire_runs is not None:  # the last event in a run is not before it was created
+        may_be_due |= RunRow.created_at <= now - settings.expire_runs
+    query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None), may_be_due)
+    rows = session.scalars((query if only is None else query.where(RunRow.id == only)).order_by(RunRow.epoch))
+    found = ((row.id, _why(session, row, settings, now)) for row in rows)
+    return [(run, why) for run, why in found if why is not None]
 
 
-def _why(row: RunRow, last: datetime, settings: RetentionSettings, now: datetime) -> str | None:
+def _why(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> str | None:
     if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
         return "Airflow has no such run any more"
-    if _is_past(last, settings.expire_runs, now):
+    began, ended = session.execute(_LAST, {"run": row.id}).one()
+    if _is_past(max(each for each in (row.created_at, began, ended) if each is not None), settings.expire_runs, now):
         return "nothing has happened in it for as long as runs are kept"
     return None
 
@@ -200,11 +195,8 @@ def note_deleted_runs(services: Services, clearer: Clearer, dataflow: str, since
 
     With `since`, only runs with an event since then are looked up.
     """
-    is_airflows = (RunRow.dataflow == dataflow) & RunRow.has_dag_run
-    query = select(RunRow).where(is_airflows, RunRow.expired_at.is_(None)).order_by(RunRow.epoch)
     with services.ledger.transaction() as session:
-        wanted = set(runs_to_sweep(session, dataflow, since))
-        runs = [row for row in session.scalars(query) if row.id in wanted]
+        runs = unexpired_dag_runs(session, dataflow, since)
     found: dict[str, bool] = {}
     try:
         for row in runs:

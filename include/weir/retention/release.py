@@ -10,13 +10,13 @@ rebuilt ledger does not take it for lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import and_, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from weir.coordination.evidence import require_known_publications
@@ -25,24 +25,32 @@ from weir.errors import DiskFull
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST, folder_of
-from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.database.tables import ResultRow, RunRow, Table
 from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id, topology_of
-from weir.retention.release_queries import run_retention, runs_to_release, unpinned_release_decisions, without_all_kept
+from weir.retention.release_queries import (
+    run_retention,
+    runs_not_kept,
+    runs_to_release,
+    stored_results,
+    unpinned_release_decisions,
+    without_all_kept,
+)
 from weir.retention.release_rules import ReleaseDecision, release_decisions
-from weir.state.files_in_use import has_kept_state, live_state_files, may_be_keyed_state
+from weir.state.files_in_use import has_kept_state, keyed_state_among, live_state_files
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
 
-_RELEASED = select(ResultRow.id).where(
-    ResultRow.attempt == bindparam("attempt"),
-    ResultRow.stage == bindparam("stage"),
-    ResultRow.subtask == bindparam("subtask"),
-    ResultRow.layout == bindparam("layout"),
-    ResultRow.run == bindparam("run"),
-    ResultRow.folder == bindparam("folder"),
-    ResultRow.state == PartitionState.RELEASED.value,
+_KEY = ("attempt", "stage", "subtask", "layout", "run", "folder")
+_RESULT = Table.metadata.tables[ResultRow.__tablename__]
+_IS_RELEASED = and_(
+    *(_RESULT.c[name] == bindparam(f"of_{name}") for name in _KEY), _RESULT.c.state == PartitionState.RELEASED.value
 )
+_RELEASED = select(_RESULT.c.id).where(_IS_RELEASED)
+_NOTE_DELETED = update(_RESULT).where(_IS_RELEASED).values(deleted_at=bindparam("now"))
+
+AT_ONCE = 500
+"""How many released results are deleted, and recorded as deleted, together."""
 
 _RECENT = timedelta(days=1)
 """How long after its release a result whose files are still in use gets its note, if it has none."""
@@ -93,12 +101,20 @@ def release(
     that the ledger does not know.
     """
     with services.ledger.transaction() as session:
-        wanted = runs_to_release(session, dataflow) if runs is None else list(runs)
-        if wanted and not (is_reclaiming or is_dry):
-            settings = newest_dataflow_settings(session, dataflow, services.retention)
-            wanted = without_all_kept(session, dataflow, wanted, settings, services.now())
+        wanted = _wanted(session, services, dataflow, runs, is_all=is_reclaiming or is_dry)
     found = (_release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry) for run in wanted)
     return tuple(each for decisions in found for each in decisions)
+
+
+def _wanted(
+    session: Session, services: Services, dataflow: str, runs: Iterable[str] | None, *, is_all: bool
+) -> list[str]:
+    if is_all:
+        return runs_to_release(session, dataflow) if runs is None else list(runs)
+    settings = newest_dataflow_settings(session, dataflow, services.retention)
+    if runs is None:
+        return runs_not_kept(session, dataflow, settings, services.now())
+    return without_all_kept(session, dataflow, list(runs), settings, services.now())
 
 
 def _release_run(
@@ -136,9 +152,10 @@ def _sinks_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> set[str]:
 
 def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable[ReleaseDecision]) -> None:
     is_all = row.closed_at is not None
+    results = {each.id: each for each in stored_results(session, row.id)}
     for decision in decisions:
         if decision.is_released:
-            result = session.get_one(ResultRow, decision.stored.result)
+            result = results[decision.stored.result]
             transition(session, result, PartitionState.RELEASED, decision.reason, services.now())
         else:
             is_all = is_all and decision.is_lasting
@@ -163,29 +180,55 @@ def _retention(run: str, decision: ReleaseDecision) -> ResultRetention:
 def delete_released(services: Services, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
     """Delete the data files of results that are marked released and not deleted yet. Raises Retryable.
 
-    Keyed state stays while any of its files is in use: manifests of later epochs name it.
+    Keyed state stays while any of its files is in use: manifests of later epochs name it. Results are deleted, and
+    recorded as deleted, page by page, so that a process that is killed leaves a page at most to do again.
     """
+    wanted = None if runs is None else list(runs)
+    deleted: list[Deleted] = []
+    after = 0
+    while (page := _page(services, dataflow, wanted, after)).pending:
+        after = page.last
+        deleted += _delete_page(services, dataflow, page)
+    return tuple(deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Released results, up to number `last`, and the folders of those that were released recently.
+
+    `may_be_in_use`: the files of some may be keyed state.
+    """
+
+    pending: tuple[Deleted, ...]
+    last: int
+    may_be_in_use: bool
+    recent: frozenset[str]
+
+
+def _page(services: Services, dataflow: str, runs: Sequence[str] | None, after: int) -> _Page:
     with services.ledger.transaction() as session:
-        rows = _pending(session, dataflow, runs)
-        pending = [_deleted(row) for row, _ in rows]
-        has_state = any(may_be_keyed_state(*each) for each in rows) and has_kept_state(session, dataflow)
+        rows = _pending(session, dataflow, runs, after)
+        pending = tuple(_deleted(row) for row in rows)
+        has_state = bool(keyed_state_among(session, rows)) and has_kept_state(session, dataflow)
         recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
-    if not pending:
-        return ()
+    return _Page(pending, rows[-1].id if rows else after, has_state, recent)
+
+
+def _delete_page(services: Services, dataflow: str, page: _Page) -> list[Deleted]:
     services.store_id()  # an unmounted disk looks as if all were deleted already
-    if has_state:
+    pending = list(page.pending)
+    if page.may_be_in_use:
         # Read after the release: a file that is not in use now is never used again.
         in_use = {folder_of(path) for path in live_state_files(services, dataflow)}
-        noted = [each for each in pending if each.folder in in_use & recent]
+        noted = [each for each in pending if each.folder in in_use & page.recent]
         in_parallel(lambda each: _is_noted(services, each), noted, services.store.workers)
         pending = [each for each in pending if each.folder not in in_use]
     in_parallel(lambda each: _delete_data(services, each), pending, services.store.workers)
     if pending:  # without those in use
         services.store_id()  # or it was unmounted meanwhile
         with services.ledger.transaction(dataflow) as session:
-            for each in pending:
-                _note_deleted(session, services, each)
-    return tuple(pending)
+            session.connection().execute(_NOTE_DELETED, [{**_key(each), "now": services.now()} for each in pending])
+    return pending
 
 
 def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
@@ -197,23 +240,21 @@ def _released_since(session: Session, pending: Iterable[Deleted], since: datetim
     return frozenset(session.scalars(query))
 
 
-def _pending(
-    session: Session, dataflow: str, runs: Iterable[str] | None
-) -> list[tuple[ResultRow, Mapping[str, Any] | None]]:
-    """Return released results that are not deleted yet, each with the topology that its run is pinned to."""
+def _pending(session: Session, dataflow: str, runs: Sequence[str] | None, after: int) -> list[ResultRow]:
+    """Return a page of the released results after a number that are not deleted yet."""
     query = (
-        select(ResultRow, RunRow.pinned)
+        select(ResultRow)
         .join(RunRow, RunRow.id == ResultRow.run)
         .where(
             RunRow.dataflow == dataflow,
             ResultRow.state == PartitionState.RELEASED.value,
             ResultRow.deleted_at.is_(None),
+            ResultRow.id > after,
         )
         .order_by(ResultRow.id)
+        .limit(AT_ONCE)
     )
-    if runs is not None:
-        query = query.where(ResultRow.run.in_(list(runs)))
-    return [(row, pinned) for row, pinned in session.execute(query)]
+    return list(session.scalars(query if runs is None else query.where(ResultRow.run.in_(runs))))
 
 
 def _deleted(row: ResultRow) -> Deleted:
@@ -248,9 +289,13 @@ def _delete_data(services: Services, deleted: Deleted) -> None:
         _write_note(services, deleted)
 
 
+def _key(deleted: Deleted) -> dict[str, Any]:
+    return {f"of_{name}": getattr(deleted, name) for name in _KEY}
+
+
 def _is_released(services: Services, deleted: Deleted) -> bool:
     with services.ledger.transaction() as session:
-        return bool(session.scalar(_RELEASED, asdict(deleted)))
+        return bool(session.scalar(_RELEASED, _key(deleted)))
 
 
 def _is_noted(services: Services, deleted: Deleted) -> bool:
@@ -265,9 +310,3 @@ def _write_note(services: Services, deleted: Deleted) -> None:
     note = {"released_at": services.now().isoformat(), **asdict(deleted)}
     with suppress(AlreadyExists):
         services.store.create(f"{deleted.folder}/{RELEASED_NOTE}", json.dumps(note, indent=1, sort_keys=True).encode())
-
-
-def _note_deleted(session: Session, services: Services, deleted: Deleted) -> None:
-    result = session.scalar(_RELEASED, asdict(deleted))
-    if result is not None:
-        session.get_one(ResultRow, result).deleted_at = services.now()

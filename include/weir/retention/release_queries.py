@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.retention import RetainUntil
@@ -43,6 +43,10 @@ _BRIEFLY = select(RunRow).options(defer(RunRow.pinned), defer(RunRow.parameters)
 _FINISHED = ResultRow.run.in_(bindparam("runs", expanding=True)) & (ResultRow.state == PartitionState.FINISHED.value)
 
 _WITH_OLD = select(ResultRow.run).where(_FINISHED, ResultRow.is_current.is_(False)).distinct()
+
+_RUNS_WITH_OLD = select(ResultRow.run).where(
+    ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current.is_(False)
+)
 
 _CURRENT_STAGES = select(ResultRow.run, ResultRow.stage).where(_FINISHED, ResultRow.is_current).distinct()
 
@@ -92,6 +96,16 @@ def runs_to_release(session: Session, dataflow: str) -> list[str]:
     return list(session.scalars(query.order_by(RunRow.epoch)))
 
 
+def runs_not_kept(session: Session, dataflow: str, settings: RetentionSettings, now: datetime) -> list[str]:
+    """Return those of them of which a policy does not keep all stored results."""
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None)).order_by(RunRow.epoch)
+    kept = _is_closed_and_kept(session, dataflow, settings, now)
+    if kept is not None and not runs_with_checkpoints(session, dataflow):
+        # As `without_all_kept` does, for the most of them without a look at each.
+        query = query.where(~kept | RunRow.id.in_(_RUNS_WITH_OLD))
+    return without_all_kept(session, dataflow, list(session.scalars(query)), settings, now)
+
+
 def run_retention(session: Session, run: Run, settings: RetentionSettings, now: datetime) -> RunRetention:
     """Return the facts that the release of `run` depends on; `settings` are those of its dataflow."""
     row = session.get_one(RunRow, run.id)
@@ -137,18 +151,42 @@ def without_all_kept(
         return list(runs)
     pinned = _BRIEFLY.where(RunRow.id.in_(runs), RunRow.is_pinned, RunRow.deleted_at.is_(None))
     old = set(session.scalars(_WITH_OLD, {"runs": runs}))
-    rows = [row for row in session.scalars(pinned) if row.id not in old and _is_kept(session, row, settings, now)]
+    rows = [row for row in session.scalars(pinned) if row.id not in old]
+    oldest = _oldest_kept(session, dataflow, settings)
+    rows = [row for row in rows if _is_kept(session, row, settings, oldest, now)]
     kept = {row.id for row in rows}
     kept -= _with_subsumed_state(session, dataflow, [row.id for row in rows if row.closed_at is not None])
     return [run for run in runs if run not in kept]
 
 
-def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
-    """Report whether a policy keeps a run's current results that are no state."""
+def _oldest_kept(session: Session, dataflow: str, settings: RetentionSettings) -> str:
+    """Return the oldest closed epoch that a number of retained runs keeps; empty if it keeps all."""
+    if settings.keep.until is not RetainUntil.RUNS:
+        return ""
+    query = select(RunRow.epoch).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_not(None))
+    return session.scalar(query.order_by(RunRow.epoch.desc()).offset(settings.keep.runs - 1).limit(1)) or ""
+
+
+def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, oldest: str, now: datetime) -> bool:
+    """Report whether a policy keeps a run's current results that are no state; `oldest` is `_oldest_kept`."""
     if row.closed_at is None:
-        return settings.keep_failed is None or last_event(session, row) + settings.keep_failed > now
-    closed_after = _closed_after(session, row) if settings.keep.until is RetainUntil.RUNS else 0
+        limit = settings.keep_failed
+        return limit is None or row.created_at + limit > now or last_event(session, row) + limit > now
+    closed_after = 0 if row.epoch >= oldest else settings.keep.runs
     return kept_by_policy(settings.keep, row.closed_at, closed_after, now) is not None
+
+
+def _is_closed_and_kept(
+    session: Session, dataflow: str, settings: RetentionSettings, now: datetime
+) -> ColumnElement[bool] | None:
+    """Return the condition on rows of closed runs that `_is_kept` holds for; None if it holds for none."""
+    if settings.keep.until is RetainUntil.RUNS:
+        kept = RunRow.closed_at.is_not(None) & (RunRow.epoch >= _oldest_kept(session, dataflow, settings))
+    elif settings.keep.until is RetainUntil.TIME:
+        kept = RunRow.closed_at.is_not(None) & (RunRow.closed_at > now - settings.keep.time)
+    else:
+        return None
+    return kept & RunRow.deleted_at.is_(None) & RunRow.is_pinned
 
 
 def _with_subsumed_state(session: Session, dataflow: str, runs: Collection[str]) -> set[str]:

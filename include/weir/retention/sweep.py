@@ -14,7 +14,9 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.evidence import require_closes_known, require_not_behind
 from weir.coordination.services import Services
 from weir.ledger.database.tables import DataflowRow
+from weir.ledger.housekeeping import note_reached, reached
 from weir.ledger.names import require_dataflow
+from weir.ledger.runs import epoch_of_run
 from weir.retention.archives import delete_unused_archives
 from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
@@ -24,9 +26,13 @@ from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
 from weir.retention.unknown_folders import report_unknown_dataflows, sweep_pages, sweep_unknown_folders
 from weir.retention.versions import expire_versions
+from weir.topology.ids import Epoch
 
 RECENT = timedelta(days=2)
 """A sweep that is not full covers runs with an event since the age limit plus this time."""
+
+DAILY = "full sweep"
+"""The job of upkeep that sweeps all folders; when it was done is recorded by who has it done."""
 
 
 def sweep(
@@ -38,23 +44,27 @@ def sweep(
     is_reclaiming: bool = False,
     older_than: timedelta | None = None,
     clearer: Clearer | None = None,
+    is_daily: bool = False,
 ) -> SweepReport:
     """Release and delete results that are not needed, and files of dead attempts, of one dataflow or of all.
 
     A full sweep covers every folder, else only runs of the last days. With `is_reclaiming`, space is needed: retention
     policies keep nothing. `older_than` is the age limit for files without a row in the ledger. With a `clearer`, runs
-    that were deleted in Airflow are recorded. A dry sweep changes nothing. Raises Retryable, LedgerBehind before
+    that were deleted in Airflow are recorded. A daily sweep is full, and goes on with the run after the last one that a
+    daily sweep had done before it was stopped. A dry sweep changes nothing. Raises Retryable, LedgerBehind before
     anything is deleted that the store shows to be newer than the ledger, and Misconfigured for an unknown dataflow.
     """
     services.store_id()  # on an unmounted disk everything seems missing
-    report = SweepReport(is_dry=is_dry, is_full=is_full)
+    report = SweepReport(is_dry=is_dry, is_full=is_full or is_daily)
     names = _known(services)
     if dataflow is not None and dataflow not in names:
         with services.ledger.transaction() as session:
             require_dataflow(session, dataflow)
     for name in names if dataflow is None else [dataflow]:
-        _sweep_dataflow(services, name, report, older_than, clearer, is_reclaiming=is_reclaiming)
-    if is_full and dataflow is None:
+        _sweep_dataflow(
+            services, name, report, older_than, clearer, is_reclaiming=is_reclaiming, is_daily=is_daily and not is_dry
+        )
+    if report.is_full and dataflow is None:
         report_unknown_dataflows(services, report, older_than or services.retention.orphan_age)
     return report
 
@@ -72,6 +82,7 @@ def _sweep_dataflow(
     clearer: Clearer | None,
     *,
     is_reclaiming: bool,
+    is_daily: bool,
 ) -> None:
     require_not_behind(services, dataflow)
     if clearer is not None and not report.is_dry:
@@ -90,8 +101,10 @@ def _sweep_dataflow(
     _release(services, dataflow, report, is_reclaiming=is_reclaiming)
     expire_runs(services, dataflow, settings, report)
     of_runs = RunSweep(services, settings, report, age_limit, is_reclaiming=is_reclaiming)
-    for run in _runs(services, dataflow, since):
+    for run in _runs(services, dataflow, since, report, is_daily=is_daily):
         of_runs.sweep(run)
+        if is_daily:
+            _note_reached(services, dataflow, epoch_of_run(run))
     if report.is_full:
         delete_unused_archives(services, dataflow, services.now() - age_limit, report)
         sweep_unknown_folders(services, dataflow, of_runs, report)
@@ -112,6 +125,18 @@ def _release(services: Services, dataflow: str, report: SweepReport, *, is_recla
         report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
 
 
-def _runs(services: Services, dataflow: str, since: datetime | None) -> list[str]:
+def _runs(
+    services: Services, dataflow: str, since: datetime | None, report: SweepReport, *, is_daily: bool
+) -> list[str]:
     with services.ledger.transaction() as session:
-        return runs_to_sweep(session, dataflow, since)
+        runs = runs_to_sweep(session, dataflow, since)
+        done = reached(session, DAILY, dataflow) if is_daily else None
+    if done is None:
+        return runs
+    report.notes.append(f"went on after epoch {done}: a sweep was stopped there")
+    return [run for run in runs if epoch_of_run(run) > done]
+
+
+def _note_reached(services: Services, dataflow: str, epoch: Epoch) -> None:
+    with services.ledger.transaction(dataflow) as session:
+        note_reached(session, DAILY, dataflow, epoch)

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, select, union
+from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
@@ -29,16 +29,24 @@ from weir.topology.regions import PartitionId, Topology
 
 def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> list[str]:
     """Return the runs whose folders may hold garbage, oldest epoch first: all, or those with an event since then."""
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow).order_by(RunRow.epoch)
+    return list(session.scalars(select(RunRow.id).where(_is_swept(dataflow, since)).order_by(RunRow.epoch)))
+
+
+def unexpired_dag_runs(session: Session, dataflow: str, since: datetime | None) -> list[RunRow]:
+    """Return those of these runs that are not expired and have a DagRun, or had one."""
+    query = select(RunRow).where(_is_swept(dataflow, since), RunRow.has_dag_run, RunRow.expired_at.is_(None))
+    brief = query.options(defer(RunRow.pinned), defer(RunRow.parameters), defer(RunRow.abandoned))
+    return list(session.scalars(brief.order_by(RunRow.epoch)))
+
+
+def _is_swept(dataflow: str, since: datetime | None) -> ColumnElement[bool]:
+    is_of_dataflow = RunRow.dataflow == dataflow
     if since is None:
-        return list(session.scalars(query))
-    touched = (
-        select(AttemptRow.run)
-        .group_by(AttemptRow.run)
-        .having((func.max(AttemptRow.began_at) >= since) | (func.max(AttemptRow.ended_at) >= since))
-    )
-    recent = RunRow.id.in_(touched) | (RunRow.deleted_at >= since) | (RunRow.expired_at >= since)
-    return list(session.scalars(query.where(recent)))
+        return is_of_dataflow
+    # Two queries, each of an index: with OR, PostgreSQL may read all attempts.
+    touched = [select(AttemptRow.run).where(at >= since) for at in (AttemptRow.began_at, AttemptRow.ended_at)]
+    recent = RunRow.id.in_(union(*touched)) | (RunRow.deleted_at >= since) | (RunRow.expired_at >= since)
+    return is_of_dataflow & recent
 
 
 def knowledge_of(

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from sqlalchemy import func, select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.ledger.database.tables import PublicationRow, RunRow
-from weir.ledger.runs import newest_dataflow_settings
+from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
+from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.retention.version_rules import Version, expired
@@ -95,16 +95,28 @@ def _candidates(
     session: Session, services: Services, dataflow: str, settings: RetentionSettings
 ) -> list[PublicationRow]:
     """Return all versions of the runs with a version that may expire: most runs have a single lasting version."""
-    live = (RunRow.dataflow == dataflow) & PublicationRow.expired_at.is_(None)
-    runs = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run).where(live)
-    several = runs.group_by(PublicationRow.run, PublicationRow.sink).having(func.count() > 1)
-    begun = PublicationRow.published_at.is_(None) | PublicationRow.expiring_at.is_not(None)
-    wanted = PublicationRow.run.in_(several) | PublicationRow.run.in_(runs.where(begun))
-    if settings.keep_published is not None:
-        old = runs.where(PublicationRow.published_at <= services.now() - settings.keep_published)
-        wanted = wanted | PublicationRow.run.in_(old)
-    query = select(PublicationRow).join(RunRow, RunRow.id == PublicationRow.run).where(live, wanted)
-    return list(session.scalars(query.order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)))
+    live = PublicationRow.expired_at.is_(None)
+    runs = set(session.scalars(select(PublicationRow.run).where(text(UNSETTLED))))
+    before = None if settings.keep_published is None else services.now() - settings.keep_published
+    if before is not None:
+        runs |= set(session.scalars(select(PublicationRow.run).where(live, PublicationRow.published_at <= before)))
+    own = [run for run in runs if dataflow_of(run) == dataflow]
+    if not own:
+        return []
+    query = select(PublicationRow).where(live, PublicationRow.run.in_(own))
+    rows = session.scalars(query.order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version))
+    of_runs = (list(group) for _, group in groupby(rows, key=lambda row: row.run))
+    return [row for group in of_runs if _may_expire(group, before) for row in group]
+
+
+def _may_expire(rows: Sequence[PublicationRow], before: datetime | None) -> bool:
+    """Report whether a version of a run is replaced, not complete, about to go, or was published before a time."""
+    if len({row.sink for row in rows}) < len(rows):
+        return True
+    return any(
+        row.published_at is None or row.expiring_at is not None or (before is not None and row.published_at <= before)
+        for row in rows
+    )
 
 
 def _of_sink(

@@ -228,7 +228,9 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         lineage=lineage + 1,
         partitions=tuple(PartitionPlan(each, digest, each in replaced) for each, digest in sorted(wanted.items())),
         stale=tuple(
-            f"{region} of {run}: {reason.removeprefix('weir: ')}" for (run, region), reason in sorted(stale.items())
+            f"{region} of {run}: {reason.removeprefix('weir: ')}"
+            for run, regions in sorted(stale.items())
+            for region, reason in sorted(regions.items())
         ),
         later=tuple(session.scalars(later.order_by(RunRow.epoch))),
         is_repinned=is_repinned,

@@ -11,10 +11,9 @@ began with, until that checkpoint names files of its own only. From then on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 from sqlalchemy import ColumnElement, literal, select
 from sqlalchemy.orm import Session
@@ -133,20 +132,25 @@ def state_results(
 ) -> list[ResultRow]:
     """Return the results of a dataflow, in one of these states, that may be of keyed states, current or not."""
     query = (
-        select(ResultRow, RunRow.pinned)
+        select(ResultRow)
         .join(RunRow, RunRow.id == ResultRow.run)
         .where(RunRow.dataflow == dataflow, ResultRow.state.in_(list(states)), ResultRow.layout != PLAIN.id, *more)
         .order_by(ResultRow.id)
     )
-    return [row for row, pinned in session.execute(query) if may_be_keyed_state(row, pinned)]
+    return keyed_state_among(session, list(session.scalars(query)))
 
 
-def may_be_keyed_state(row: ResultRow, pinned: Mapping[str, Any] | None) -> bool:
-    """Report whether a result may be of a keyed state; `pinned` is the dataflow that its run is pinned to now.
+def keyed_state_among(session: Session, rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Return those of some results that may be of a keyed state.
 
-    A current result is of that dataflow. Another may be of an earlier one, with other states: its manifest shows it.
+    A current result is of the dataflow that its run is pinned to. Another may be of an earlier one, with other states:
+    its manifest shows it.
     """
-    return row.layout != PLAIN.id and (not row.is_current or _is_keyed(row.stage, pinned))
+    keyed = [row for row in rows if row.layout != PLAIN.id]
+    runs = {row.run for row in keyed if row.is_current}
+    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(runs))).tuples() if runs else ()
+    states = {run: keyed_states(topology_of(content)) for run, content in pinned if content is not None}
+    return [row for row in keyed if not row.is_current or row.stage in states.get(row.run, ())]
 
 
 def has_kept_state(session: Session, dataflow: str) -> bool:
@@ -163,10 +167,6 @@ def has_kept_state(session: Session, dataflow: str) -> bool:
         return True
     pinned = session.scalars(select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_(None)))
     return any(each is not None and keyed_states(topology_of(each)) for each in pinned)
-
-
-def _is_keyed(stage: str, pinned: Mapping[str, Any] | None) -> bool:
-    return pinned is not None and stage in keyed_states(topology_of(pinned))
 
 
 # Pins of restored results

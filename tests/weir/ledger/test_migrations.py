@@ -1,17 +1,19 @@
 """Older ledgers are brought to the present form without losing what they know."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import MetaData, Table, create_engine, select
+from sqlalchemy import MetaData, Table, create_engine, select, text
 
 from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import ReadResult
 from weir.ledger.code import archives_of, equal_versions, generations_of
 from weir.ledger.database.migrate import upgrade
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow, RunRow
+from weir.ledger.housekeeping import is_due, reached
 from weir.ledger.ledger import Ledger
 from weir.ledger.reads import reads_of
+from weir.retention.release_queries import runs_to_release
 from weir.topology.regions import PartitionId
 
 RUN = "flow@20130101T000000Z"
@@ -122,4 +124,26 @@ def test_of_the_code_of_old_runs_nothing_is_known(tmp_path):
         assert session.scalars(select(ResultRow.versions)).all() == [None]
         assert generations_of(session, RUN, {"totals"}) == []
         assert archives_of(session, "flow") == equal_versions(session, "flow", "totals") == []
+    ledger.close()
+
+
+def test_a_sweep_of_an_old_ledger_begins_with_the_first_epoch(tmp_path):
+    """And its partial indexes hold the rows that were there before."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    engine = create_engine(url)
+    upgrade(engine, "0012")
+    with engine.begin() as connection:
+        insert(connection, "dataflow", name="flow", lineage=1, store_id="store", revision=1, is_behind=False)
+        insert(connection, "housekeeping", job="full sweep", scope="flow", done_at=NOON)
+        owner = {"dag_id": "dag", "run_id": "run", "task_prefix": "", "parameters": {}, "created_at": NOON}
+        interval = {"epoch": "20130101T000000Z", "interval_start": NOON, "interval_end": NOON, "is_record_due": False}
+        insert(connection, "run", id=RUN, dataflow="flow", **interval, **owner)
+    engine.dispose()
+    ledger = Ledger.open(url)
+    with ledger.transaction() as session:
+        assert reached(session, "full sweep", "flow") is None
+        assert not is_due(session, "full sweep", "flow", timedelta(days=1), NOON.replace(tzinfo=UTC))
+        assert runs_to_release(session, "flow") == [RUN]
+        query = "SELECT id FROM run INDEXED BY runs_to_release WHERE dataflow = 'flow' AND released_at IS NULL"
+        assert session.execute(text(query)).scalars().all() == [RUN]
     ledger.close()

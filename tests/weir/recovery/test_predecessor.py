@@ -180,6 +180,25 @@ def test_adopting_a_deleted_run_gives_it_up_and_the_next_epoch_goes_on_from_the_
     assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
 
 
+def test_later_epochs_await_one_that_has_failed_for_good_and_go_on_once_a_person_has_helped_it(days):
+    third = committed_and_deleted(days)
+    fourth = days.airflow.dag_run(4)
+    rest(days)
+    failed, waiting = (days.airflow.task(run, AIRCRAFT, 0) for run in (third, fourth))
+    tries = len(failed.runs)
+    assert (failed.state, waiting.state, waiting.try_number) == ("failed", "up_for_reschedule", 1)
+    both = ", ".join(f"{AIRCRAFT}[{subtask}] of ladder@{EPOCHS[2]}" for subtask in (0, 1))
+    assert (
+        waiting.waits_on == f"waiting for {both}: {both} failed for good; look at the log, correct the cause, clear it"
+    )
+    adopt(days.services, f"ladder@{EPOCHS[1]}")
+    days.airflow.clear_run_by_hand(third)
+    rest(days)
+    assert is_green(days, third)
+    assert is_green(days, fourth)
+    assert (len(failed.runs), waiting.try_number) == (tries + 1, 1)
+
+
 def test_adopting_the_run_that_waits_helps(days, waiting):
     second, third = waiting
     days.airflow.delete(second)

@@ -78,6 +78,12 @@ NO_DAG = ""
 """The DAG of a run that was restored and never computed here."""
 
 
+def _only(*name_and_columns: str, where: str, sqlite_where: str = "", unique: bool = False) -> Index:
+    """Return an index of the rows where a condition holds; of most tables they are few, however many rows it gets."""
+    on_sqlite = text(sqlite_where or where)
+    return Index(*name_and_columns, unique=unique, sqlite_where=on_sqlite, postgresql_where=text(where))
+
+
 class Table(DeclarativeBase):
     """The declarative base of all tables."""
 
@@ -116,6 +122,10 @@ class RunRow(Table):
         UniqueConstraint("dataflow", "epoch"),
         Index("run_in_airflow", "dag_id", "run_id"),
         Index("runs_by_age", "dataflow", "created_at"),
+        Index("runs_by_predecessor", "dataflow", "predecessor"),
+        _only("open_runs", "dataflow", "epoch", where="closed_at IS NULL"),
+        _only("runs_to_release", "dataflow", "epoch", where="released_at IS NULL"),
+        _only("records_due", "dataflow", where="is_record_due", sqlite_where="is_record_due = 1"),
     )
     id: Mapped[RunId] = mapped_column(String(120), primary_key=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
@@ -178,6 +188,8 @@ class AttemptRow(Table):
     __table_args__ = (
         UniqueConstraint("run", "region", "subtask", "try_number"),
         Index("attempts_in_state", "state"),
+        Index("attempts_by_begin", "began_at"),
+        Index("attempts_by_end", "ended_at"),
     )
     id: Mapped[AttemptId] = mapped_column(String(40), primary_key=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -245,16 +257,13 @@ class ResultRow(Table):
         UniqueConstraint("attempt", "stage", "subtask", "layout"),
         Index("results_of_run", "run", "state"),
         Index("results_to_delete", "state", "deleted_at"),
-        Index(
-            "one_current_result",
-            "run",
-            "stage",
-            "subtask",
-            "layout",
+        _only(
+            *("one_current_result", "run", "stage", "subtask", "layout"),
+            where="is_current",
+            sqlite_where="is_current = 1",
             unique=True,
-            sqlite_where=text("is_current = 1"),
-            postgresql_where=text("is_current"),
         ),
+        _only("old_results", "state", "run", where="is_current IS false", sqlite_where="is_current IS 0"),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -333,6 +342,7 @@ class FailoverRow(Table):
     """
 
     __tablename__ = "failover"
+    __table_args__ = (Index("failovers_of_run", "run"),)
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     attempt: Mapped[AttemptId] = mapped_column(String(40))
@@ -392,6 +402,10 @@ class LeaseRow(Table):
     expires_at: Mapped[datetime]
 
 
+UNSETTLED: Final = "expired_at IS NULL AND (version > 1 OR published_at IS NULL OR expiring_at IS NOT NULL)"
+"""Of publications: one that has replaced another, is not complete, or is about to be deleted."""
+
+
 class PublicationRow(Table):
     """A version of a published data set; the highest completed version of an epoch is what readers see.
 
@@ -400,7 +414,11 @@ class PublicationRow(Table):
     """
 
     __tablename__ = "publication"
-    __table_args__ = (UniqueConstraint("run", "sink", "version"),)
+    __table_args__ = (
+        UniqueConstraint("run", "sink", "version"),
+        _only("live_publications", "published_at", where="expired_at IS NULL AND published_at IS NOT NULL"),
+        _only("unsettled_publications", "run", where=UNSETTLED),
+    )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     sink: Mapped[str] = mapped_column(String(60))
@@ -415,12 +433,16 @@ class PublicationRow(Table):
 
 
 class HousekeepingRow(Table):
-    """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty."""
+    """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty.
+
+    `reached` is the epoch up to which a process has done a job that takes long; another goes on after it.
+    """
 
     __tablename__ = "housekeeping"
     job: Mapped[str] = mapped_column(String(40), primary_key=True)
     scope: Mapped[str] = mapped_column(String(60), primary_key=True)
     done_at: Mapped[datetime]
+    reached: Mapped[Epoch | None] = mapped_column(String(32))
 
 
 class CheckpointRow(Table):
@@ -433,7 +455,11 @@ class CheckpointRow(Table):
     """
 
     __tablename__ = "checkpoint"
-    __table_args__ = (UniqueConstraint("dataflow", "number"), Index("checkpoints_of_run", "run"))
+    __table_args__ = (
+        UniqueConstraint("dataflow", "number"),
+        Index("checkpoints_of_run", "run"),
+        _only("undeleted_checkpoints", "dataflow", "number", where="deleted_at IS NULL"),
+    )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
     number: Mapped[int]
