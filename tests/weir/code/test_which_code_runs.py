@@ -342,8 +342,18 @@ def test_an_attempt_of_older_code_gives_way_to_newer_that_has_committed(green, e
     assert green.is_valid()
 
 
-@pytest.mark.parametrize("failover", ["region", "full", "individual"])
-@pytest.mark.parametrize("consumers", ["if_changed", "always"])
+OTHER_POLICIES = (("region", "always"), ("full", "if_changed"), ("individual", "always"))
+
+
+@pytest.mark.parametrize(
+    ("failover", "consumers"),
+    [
+        ("region", "if_changed"),
+        ("full", "always"),
+        ("individual", "if_changed"),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in OTHER_POLICIES),
+    ],
+)
 def test_no_policy_lets_a_stage_of_two_codes_be_published(fresh, expected, failover, consumers):
     world = fresh(keep="5 runs", failover=failover, consumers=consumers)
     world.run_day()

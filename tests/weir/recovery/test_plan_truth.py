@@ -22,7 +22,7 @@ from weir.restarts.recovery_settings import RecoverySettings
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 
-SEEDS = range(20)
+SEEDS = (*range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 20)))
 ANY_SIZE = RecoverySettings.from_options({"largest_plan": "1"})
 
 
@@ -124,7 +124,7 @@ def test_what_the_plan_says_is_what_runs(world, seed):
 
 
 @pytest.mark.parametrize("code", RepairCode)
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", [100, 101, 102, *(pytest.param(at, marks=pytest.mark.soak) for at in range(103, 106))])
 def test_what_an_applied_plan_says_is_what_runs_also_where_other_code_is_deployed(world, seed, code):
     drawn = Drawn(world, seed)
     chance, airflow = drawn.chance, drawn.airflow

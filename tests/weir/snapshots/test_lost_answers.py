@@ -4,27 +4,39 @@ import os
 from contextlib import nullcontext
 
 import pytest
+from tests.postgres_ledgers import fill
 from tests.weir.late_ledger import LateLedger
 from tests.weir.restoring import aircraft, keep_savepoints, lineage_of, restore, rows_of, run_days, spoil, states_of
-from tests.weir.small_dataflow import World
+from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Retryable
 from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints, show
 from weir.store.store import Store
 from weir.store.walk import files_below
+from weir.testing.fakes.ledgers import copied_ledger, fast_folder
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def late(request, tmp_path):
+@pytest.fixture(scope="module")
+def two_days():
+    """Two days, the first with a savepoint: a world of which each test has its own copy."""
+    with fast_folder() as folder:
+        world = World(folder / "world", aircraft(retained_checkpoints=9))
+        run_days(world.airflow, 1, 2)
+        keep_savepoints(world, 1)
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
+def late(request, two_days, tmp_path):
     """Two days, the first with a savepoint, on a ledger that can lose answers."""
-    (tmp_path / "store").mkdir()
-    url = f"sqlite:///{tmp_path}/late.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("new_postgres_url")()
-    world = World(tmp_path, aircraft(retained_checkpoints=9), lambda: LateLedger.open(url))
-    run_days(world.airflow, 1, 2)
-    keep_savepoints(world, 1)
+
+    def opened(path):
+        if request.param == "sqlite":
+            return LateLedger.open(f"sqlite:///{path}")
+        return fill(LateLedger.open(request.getfixturevalue("new_postgres_url")()), copied_ledger(path))
+
+    world = two_days.go_on(tmp_path, opened)
     yield world
     world.ledger.close()
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import select
+from tests.weir.small_dataflow import Saved, World
 
 from weir.attempts import close
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
@@ -15,6 +16,7 @@ from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
+from weir.testing.fakes.ledgers import fast_folder
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z")
 
@@ -38,11 +40,9 @@ def history(parallelism=2, **more):
 
 
 @pytest.fixture
-def days(world, tmp_path):
+def days(world):
     """A world that runs the history; `digests` tells what each epoch has published."""
     world.airflow.deploy(history())
-    world.store_path = lambda folder: tmp_path / "store" / folder
-    world.airflow.strategy = world.airflow.strategy
     return world
 
 
@@ -63,7 +63,7 @@ def results(world, day, stage="history"):
 
 def lose(world, day, stage="history"):
     for folder in results(world, day, stage):
-        shutil.rmtree(world.store_path(folder))
+        shutil.rmtree(world.folder / "store" / folder)
 
 
 def executed(world, runs):
@@ -87,13 +87,23 @@ def everything_is_valid(world):
     return set(world.airflow.states().values()) == {"success"}
 
 
+@pytest.fixture(scope="module")
+def three_days():
+    """Three days, green: a world of which each test has its own copy."""
+    with fast_folder() as folder:
+        world = World(folder / "world", history())
+        runs = [world.airflow.dag_run(day) for day in (1, 2, 3)]
+        world.airflow.run_until_quiet()
+        assert everything_is_valid(world)
+        yield Saved(world, folder / "saved"), runs
+
+
 @pytest.fixture
-def three(days):
-    """Three days, green."""
-    days.runs = [days.airflow.dag_run(day) for day in (1, 2, 3)]
-    days.airflow.run_until_quiet()
-    assert everything_is_valid(days)
-    return days
+def three(three_days, tmp_path):
+    saved, runs = three_days
+    world = saved.go_on(tmp_path)
+    world.runs = runs
+    return world
 
 
 def test_an_epoch_reads_the_one_before_and_the_first_reads_nothing(three):
