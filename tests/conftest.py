@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import signal
@@ -33,7 +34,7 @@ LAST_DAY = "2013-01-05"
 CALM_AIRFLOW = {
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # what changes is touched (`ladder_stack.py`)
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "3",
 }
 """A stack of tests waits most of the time: while it does, the processor is for other tests."""
@@ -63,6 +64,19 @@ def pytest_xdist_make_scheduler(config, log):
     """Hand out the tests by lane."""
     config.option.loadscopereorder = False
     return schedule.ByLane(config, log)
+
+
+def pytest_collection(session):
+    """Nothing of what is made while tests are collected is garbage."""
+    if not is_first_of_several(session.config):
+        gc.disable()
+
+
+def pytest_collection_finish(session):
+    """What there is stays to the end: the collector need not look at it again and again, nor at each few objects."""
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config, items):

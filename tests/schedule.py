@@ -19,18 +19,20 @@ MEMORY_OF_A_PROCESS = 3 * GIB
 """The memory that a process of tests takes with its stack or its Spark server."""
 
 STACKS = "tests/e2e"
-SEQUENTIAL = tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid", "doctor"))
+QUIET = f"{STACKS}/test_doctor.py"
+"""It wants a stack on which nothing else goes on: that of the others, behind them."""
+
 OWN_STACKS = tuple(f"{STACKS}/test_{name}.py" for name in ("deployment", "full_disk", "stack", "chaos"))
 """Modules that start stacks of their own, longest first."""
 
 ONE_BY_ONE = "tests that have a stack to themselves, one by one"
 AT_ONCE = "tests of many DAGs of one stack at once"
 LANES = {
-    AT_ONCE: (STACKS,),
+    AT_ONCE: (STACKS, QUIET),
     "stacks of their own": OWN_STACKS,
     "Airflow": ("tests/weir_airflow",),
     "Spark": ("tests/weir_spark", "tests/pipelines"),
-    ONE_BY_ONE: tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid", "doctor")),
+    ONE_BY_ONE: tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid")),
     "the rest": ("tests/simulation", "tests/weir/store/test_s3.py", "tests/weir/attempts", "tests"),
 }
 """The prefixes of paths by lane, both in the order in which they begin. The longest prefix of a path counts."""

@@ -1,7 +1,7 @@
 """Tests of several DAGs of the shared stack at once: what one waits for leaves the machine to the others.
 
 Invariant: the tests of one DAG run in their order, each in the state that the one before has left; each fails by its
-own error. Of a DAG that pytest was asked for one test, all run.
+own error. Of a DAG that pytest was asked for one test, those before it run, too.
 
     AT_ONCE = AtOnce({"marks": {}, "clears": {"max_active_runs": 1}})   # arguments of flows/dags/ladder.py
 
@@ -26,7 +26,7 @@ from weir.ledger.database.tables import RunRow
 class Driver(LadderStack):
     """One DAG of the stack, with a control file of its own, and the person who works with it."""
 
-    LOOK_SECONDS = 2.0  # many look at the same API, and each look takes its time
+    LOOK_SECONDS = 4.0  # many look at the same API, and each look takes its time
 
     def __init__(self, stack, shared, dag):
         own = _own(shared, dag)
@@ -109,8 +109,8 @@ class AtOnce:
         self.shapes, self._soaks = shapes, soaks
         self._steps = {dag: {} for dag in shapes}
 
-    def on(self, dag):
-        """Let a function be a test on this DAG: it gets the DAG's driver."""
+    def on(self, dag, *, soak=False):
+        """Let a function be a test on this DAG: it gets the DAG's driver. Soaks come last."""
 
         def decorate(step):
             self._steps[dag][step.__name__] = step
@@ -119,27 +119,34 @@ class AtOnce:
                 outcomes[step.__name__].result()
 
             test.__name__, test.__doc__, test.__module__ = step.__name__, step.__doc__, step.__module__
-            return pytest.mark.soak(test) if dag in self._soaks else test
+            return pytest.mark.soak(test) if soak or dag in self._soaks else test
 
         return decorate
 
     def chosen(self, items):
-        """Return the DAGs that pytest's items are about, each with its tests in their order."""
+        """Return the DAGs that pytest's items are about, each with its tests in their order, to the last item's."""
         names = {item.originalname for item in items}
-        return {dag: list(steps.values()) for dag, steps in self._steps.items() if names & steps.keys()}
+        found = {}
+        for dag, steps in self._steps.items():
+            last = max((at for at, name in enumerate(steps, 1) if name in names), default=0)
+            if last:
+                found[dag] = list(steps.values())[:last]
+        return found
 
 
 def next_modules(items, first):
     """Return the items by module of those modules that begin with `first`: as many as have LEAST_AT_ONCE DAGs."""
     modules = [getattr(item, "module", None) for item in items]
-    found, count = {}, 0
+    found = {}
     for at, module in list(enumerate(modules))[modules.index(first) :]:
-        if module not in found and (count >= LEAST_AT_ONCE or not hasattr(module, "AT_ONCE")):
+        if module not in found and (_dags_of(found) >= LEAST_AT_ONCE or not hasattr(module, "AT_ONCE")):
             break
-        if module not in found:
-            count += len(module.AT_ONCE.shapes)
         found.setdefault(module, []).append(items[at])
     return found
+
+
+def _dags_of(modules):
+    return sum(len(module.AT_ONCE.chosen(items)) for module, items in modules.items())
 
 
 def start(stack, control, modules):
@@ -157,7 +164,7 @@ def start(stack, control, modules):
     return futures
 
 
-LEAST_AT_ONCE = 8
+LEAST_AT_ONCE = 10
 """So many DAGs at least are at work at once, if there are: with fewer, the machine waits."""
 
 _DEPLOYING = threading.Lock()

@@ -15,7 +15,7 @@ import httpx
 
 from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, RunRow
 from weir.store.published import published
 from weir.topology.regions import RegionId
 from weir_dev.chaos.field import Field, Work
@@ -147,6 +147,9 @@ class LadderStack(Field):
             for row in session.query(AttemptRow).filter(AttemptRow.run.in_([run.id for run in runs])):
                 assert row.ended_at is not None, row.id
                 row.began_at, row.ended_at = row.began_at - time, row.ended_at - time
+                row.heard_at = None if row.heard_at is None else row.heard_at - time
+            for row in session.query(LeaseRow).join(ResultRow, ResultRow.id == LeaseRow.result):
+                row.expires_at -= time
 
     def folder(self, stage: str, subtask: int) -> Path:
         """The folder of the current result of a partition."""

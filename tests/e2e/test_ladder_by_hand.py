@@ -40,13 +40,6 @@ def test_a_clear_without_downstream_runs_that_task_instance_alone(driver):
 
 
 @AT_ONCE.on("clears")
-def test_a_clear_with_downstream_runs_all_of_it_once(driver):
-    before = driver.green()
-    driver.person.clear(driver.run(), "doubled[0]", include_downstream=True)
-    assert driver.healed(before)[FIRST] == {"doubled[0]": 1, "totals-sums": 1, "weir_close": 1}
-
-
-@AT_ONCE.on("clears")
 def test_a_clear_without_downstream_runs_what_is_behind_it_if_the_content_has_changed(driver):
     before = driver.green()
     driver.change(add=7)
@@ -54,14 +47,21 @@ def test_a_clear_without_downstream_runs_what_is_behind_it_if_the_content_has_ch
     assert driver.healed(before)[FIRST] == dict.fromkeys(ALL, 1)
 
 
-@AT_ONCE.on("clears")
+@AT_ONCE.on("clears", soak=True)
+def test_a_clear_with_downstream_runs_all_of_it_once(driver):
+    before = driver.green()
+    driver.person.clear(driver.run(), "doubled[0]", include_downstream=True)
+    assert driver.healed(before)[FIRST] == {"doubled[0]": 1, "totals-sums": 1, "weir_close": 1}
+
+
+@AT_ONCE.on("clears", soak=True)
 def test_a_clear_of_a_whole_finished_run_computes_all_of_it_once(driver):
     before = driver.green()
     driver.person.clear_run(driver.run())
     assert driver.healed(before)[FIRST] == dict.fromkeys(ALL, 1)
 
 
-@AT_ONCE.on("clears")
+@AT_ONCE.on("clears", soak=True)
 def test_a_clear_of_a_whole_run_at_work_begins_it_anew(driver):
     before = driver.green()
     driver.hold("doubled")
@@ -116,7 +116,7 @@ def test_a_running_task_marked_success_is_computed_all_the_same(driver):
     assert (tries["doubled[0]"], tries["doubled[1]"]) == (2, 1)
 
 
-@AT_ONCE.on("marked_success")
+@AT_ONCE.on("marked_success", soak=True)
 def test_a_finished_task_marked_failed_keeps_its_result_and_a_clear_mends_it(driver):
     before = driver.green()
     driver.person.mark(driver.run(), "doubled[0]", "failed")

@@ -8,11 +8,10 @@ import os
 import shutil
 import signal
 
-import psutil
 import pytest
 from ladder_stack import LadderStack, declare
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -42,35 +41,18 @@ def expected(ladder):
     return expected_totals(ladder.settings())
 
 
-def test_a_run_without_faults_publishes_what_plain_python_computes(green):
-    ladder, run_id, tries = green
-    assert set(tries.values()) == {1}
-    assert ladder.totals() == expected(ladder)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "folder",
-        "one bit in the middle",
-        pytest.param("manifest", marks=pytest.mark.soak),
-        pytest.param("half a file", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize("damage", ["folder", "manifest", "half a file"])
 def test_a_lost_partition_is_made_again_by_its_producer_alone(green, damage):
     ladder, run_id, before = green
     folder = ladder.folder("doubled", 1)
     file = next(folder.glob("*.parquet"))
-    data = bytearray(file.read_bytes())
     if damage == "folder":
         shutil.rmtree(folder)
     elif damage == "manifest":
         (folder / "manifest.json").unlink()
-    elif damage == "half a file":
-        file.write_bytes(data[: len(data) // 2])
     else:
-        data[len(data) // 3] ^= 16
-        file.write_bytes(data)
+        data = file.read_bytes()
+        file.write_bytes(data[: len(data) // 2])
     ladder.clear(run_id, totals_task(before), 0)
     ladder.await_green(run_id)
     assert ladder.again(run_id, before) == {f"{totals_task(before)}[0]": 2, "doubled[1]": 1}
@@ -81,7 +63,6 @@ def totals_task(tries):
     return next(task for task in tries if task.startswith("totals")).partition("[")[0]
 
 
-@pytest.mark.soak
 def test_changed_input_restarts_all_behind_it_and_is_published_anew(green):
     ladder, run_id, before = green
     ladder.change(add=int(ladder.settings().get("add", 0)) + 7)
@@ -93,17 +74,6 @@ def test_changed_input_restarts_all_behind_it_and_is_published_anew(green):
     assert again["numbers[0]"] == again["numbers[1]"] == again["weir_close"] == 1
 
 
-def test_an_asset_event_follows_each_new_version_and_nothing_else(green):
-    ladder, run_id, before = green
-    events = ladder.api.asset_events("ladder.sums")
-    assert [event["version"] for event in events] == list(range(1, len(events) + 1))
-    ladder.clear(run_id, "weir_close")
-    ladder.await_green(run_id)
-    assert ladder.again(run_id, before) == {"weir_close": 1}
-    assert ladder.api.asset_events("ladder.sums") == events
-
-
-@pytest.mark.soak
 def test_an_input_that_changes_while_its_consumer_runs_is_never_published_stale(green):
     ladder, run_id, before = green
     ladder.hold("totals")
@@ -125,37 +95,6 @@ def test_an_input_that_changes_while_its_consumer_runs_is_never_published_stale(
     assert "conflict" in [failure for _, _, failure in ladder.attempts(totals_task(before), 0)]
 
 
-def test_a_killed_task_process_is_followed_by_another_try(green):
-    ladder, run_id, before = green
-    ladder.hold("doubled")
-    ladder.clear(run_id, "doubled", 0)
-    pid = ladder.await_reached("doubled", 0)
-    os.kill(pid, signal.SIGKILL)
-    ladder.let_go("doubled")
-    ladder.await_green(run_id)
-    assert ladder.again(run_id, before) == {"doubled[0]": 2}
-    assert ladder.attempts("doubled", 0)[-2][2] == "killed"
-    assert ladder.totals() == expected(ladder)
-
-
-def test_an_orphan_whose_supervisor_was_killed_is_fenced(green):
-    ladder, run_id, before = green
-    ladder.hold("doubled")
-    ladder.clear(run_id, "doubled", 1)
-    orphan = ladder.await_reached("doubled", 1)
-    os.kill(psutil.Process(orphan).ppid(), signal.SIGKILL)
-    ladder.wait(lambda: ladder.tries(run_id)["doubled[1]"] == before["doubled[1]"] + 2, "the next try", 120)
-    ladder.let_go("doubled")
-    ladder.await_green(run_id)
-    ladder.wait(
-        lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == "zombie", "the orphan's end"
-    )
-    since = [state for try_number, state, _ in ladder.attempts("doubled", 1) if try_number > before["doubled[1]"]]
-    assert since == ["retrying", "committed"]  # the orphan's failure was booked, and it has committed nothing
-    assert ladder.totals() == expected(ladder)
-
-
-@pytest.mark.soak
 def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_strategy(green):
     ladder, run_id, before = green
     ladder.start_slow(run_id, 0)
@@ -167,7 +106,6 @@ def test_the_loss_of_the_spark_server_in_the_middle_costs_no_restart_of_the_stra
     assert set(since) == {"engine", None}
 
 
-@pytest.mark.soak
 def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
     """Pinned at 2; the DAG file says 3, then 1: the third subtask has nothing to do, the missing one is an error."""
     ladder, run_id, before = green
@@ -186,7 +124,6 @@ def test_a_run_keeps_its_parallelism_when_the_dag_file_changes(green):
     assert ladder.totals("20240102T000000Z") == expected(ladder)
 
 
-@pytest.mark.soak
 def test_several_losses_of_several_stages_are_repaired_together(green):
     ladder, run_id, before = green
     for stage, subtask in (("doubled", 0), ("doubled", 1), ("numbers", 1)):
@@ -198,7 +135,6 @@ def test_several_losses_of_several_stages_are_repaired_together(green):
     assert ladder.totals() == expected(ladder)
 
 
-@pytest.mark.soak
 def test_clearing_a_running_task_stops_its_spark_work(green):
     ladder, run_id, before = green
     ladder.start_slow(run_id, 1)
@@ -210,7 +146,6 @@ def test_clearing_a_running_task_stops_its_spark_work(green):
     assert ladder.totals() == expected(ladder)
 
 
-@pytest.mark.soak
 def test_bad_functions_fail_at_once_with_advice(green):
     ladder, run_id, before = green
     ladder.change(functions={"doubled": "ladder:nothing"}, last_day="2024-01-03")

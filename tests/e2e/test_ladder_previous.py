@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from at_once import AtOnce
 
 from weir.ledger.database.tables import ResultRow
+from weir_dev.stack.airflow_components import TRIGGERER
 
 pytestmark = pytest.mark.e2e
 
@@ -23,6 +26,7 @@ TODAY = dt.datetime.now(dt.UTC).date()
 DAGS = {
     "alone": {**SMALL, "catchup": False, "last_day": "2024-01-03", "max_active_runs": 1},
     "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
+    "deferred": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
 AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"together"})
@@ -121,7 +125,7 @@ def test_a_run_at_work_is_awaited_without_a_try(driver):
     driver.hold(f"totals-{epoch(FIRST)}")
     driver.start()
     driver.await_reached(f"totals-{epoch(FIRST)}")
-    driver.await_state(driver.run(SECOND), "totals-sums", "running", "up_for_reschedule")
+    driver.await_state(driver.run(SECOND), "totals-sums", "deferred")
     driver.let_go(f"totals-{epoch(FIRST)}")
     assert driver.green() == dict.fromkeys([FIRST, SECOND], dict.fromkeys(ALL, 1))
 
@@ -141,7 +145,7 @@ def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
     assert ran[SECOND].keys() == {"totals-sums"}
 
 
-@AT_ONCE.on("together")
+@AT_ONCE.on("together", soak=True)
 def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behind_it(driver):
     driver.hold(f"doubled-{epoch(THIRD)}")
     driver.deploy(last_day=FOURTH)
@@ -157,7 +161,7 @@ def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behin
     assert driver.chain(epoch(FOURTH)) == [epoch(day) for day in (*DAYS, FOURTH)]
 
 
-@AT_ONCE.on("together")
+@AT_ONCE.on("together", soak=True)
 def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
     before = driver.green()
     driver.person.pause()
@@ -166,6 +170,38 @@ def test_days_missed_while_the_dag_was_paused_read_each_other_in_order(driver):
     driver.run("2024-01-07")
     assert driver.healed(before) == {f"2024-01-0{day}": dict.fromkeys(ALL, 1) for day in (5, 6, 7)}
     assert driver.chain(epoch("2024-01-07")) == [epoch(f"2024-01-0{day}") for day in range(1, 8)]
+
+
+# Tasks that are deferred
+
+
+def deferred_behind(driver, day, next_day):
+    """Let the totals of a day stop in their middle, until those of the next day are deferred."""
+    driver.hold(f"totals-{epoch(day)}")
+    driver.deploy(last_day=next_day)
+    driver.start(next_day)
+    driver.await_reached(f"totals-{epoch(day)}")
+    driver.await_state(driver.run(next_day), "totals-sums", "deferred")
+
+
+@AT_ONCE.on("deferred")
+def test_a_deferred_task_that_is_cleared_waits_again_in_its_next_try(driver):
+    deferred_behind(driver, FIRST, SECOND)
+    driver.person.clear(driver.run(SECOND), "totals-sums")
+    driver.wait(lambda: driver.tries(driver.run(SECOND))["totals-sums"] == 2, "the next try")
+    driver.await_state(driver.run(SECOND), "totals-sums", "deferred")
+    driver.let_go(f"totals-{epoch(FIRST)}")
+    tries = dict.fromkeys(ALL, 1)
+    assert driver.green() == {FIRST: tries, SECOND: {**tries, "totals-sums": 2}}
+
+
+@AT_ONCE.on("deferred")
+def test_a_killed_triggerer_costs_a_deferred_task_no_try(driver):
+    deferred_behind(driver, THIRD, FOURTH)
+    os.kill(driver.stack.state.process(TRIGGERER).pid, signal.SIGKILL)
+    driver.let_go(f"totals-{epoch(THIRD)}")
+    tries = driver.green()
+    assert (tries[THIRD], tries[FOURTH]) == (dict.fromkeys(ALL, 1),) * 2
 
 
 # Days that are left out

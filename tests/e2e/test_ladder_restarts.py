@@ -1,10 +1,14 @@
-"""Whether a task that fails, or whose process is killed, is tried again; and what it leaves for people to read."""
+"""Whether a task that fails, is killed or has lost its input is tried again; and what it leaves for people to read.
+
+The tests of one DAG run in order, those of different DAGs at once (`at_once`).
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 
+import psutil
 import pytest
 from at_once import AtOnce
 
@@ -21,8 +25,10 @@ ONE = {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "failure_enrich
 DAGS = {
     "failing": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-per-task-failures": 1}},
     "killed": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-total-task-failures": 1}},
+    "faults": {"parallelism": {"numbers": 1, "totals": 1}},
 }
 AT_ONCE = AtOnce(DAGS, soaks={"killed"})
+FIRST = "2024-01-01"
 
 
 def clear_failed(driver, run_id, task):
@@ -73,3 +79,53 @@ def test_kills_of_several_tasks_count_together_for_the_limit_of_the_run(driver):
     driver.let_go("doubled")
     clear_failed(driver, run_id, "doubled")
     driver.green(run_id)
+
+
+@AT_ONCE.on("faults")
+def test_a_damaged_partition_is_made_again_by_its_producer_alone(driver):
+    run_id = driver.start()
+    before = driver.green()
+    assert set(before[FIRST].values()) == {1}
+    file = next(driver.folder("doubled", 1).glob("*.parquet"))
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 16
+    file.write_bytes(data)
+    driver.person.clear(run_id, "totals-sums")
+    assert driver.healed(before)[FIRST] == {"totals-sums": 2, "doubled[1]": 1}
+
+
+@AT_ONCE.on("faults")
+def test_an_asset_event_follows_each_new_version_and_nothing_else(driver):
+    before, events = driver.green(), driver.api.asset_events("faults.sums")
+    assert [event["version"] for event in events] == list(range(1, len(events) + 1)) != []
+    driver.person.clear(driver.run(), "weir_close")
+    assert driver.healed(before)[FIRST] == {"weir_close": 1}
+    assert driver.api.asset_events("faults.sums") == events
+
+
+@AT_ONCE.on("faults")
+def test_a_killed_task_process_is_followed_by_another_try(driver):
+    before = driver.green()
+    driver.hold("doubled")
+    driver.person.clear(driver.run(), "doubled[0]")
+    os.kill(driver.await_reached("doubled", 0), signal.SIGKILL)
+    driver.let_go("doubled")
+    assert driver.healed(before)[FIRST] == {"doubled[0]": 2}
+    assert driver.attempts("doubled", 0)[-2][2] == "killed"
+
+
+@AT_ONCE.on("faults")
+def test_an_orphan_whose_supervisor_was_killed_is_fenced(driver):
+    tries = driver.green()[FIRST]["doubled[1]"]
+    driver.hold("doubled")
+    driver.person.clear(driver.run(), "doubled[1]")
+    orphan = driver.await_reached("doubled", 1)
+    os.kill(psutil.Process(orphan).ppid(), signal.SIGKILL)
+    driver.wait(lambda: driver.tries(driver.run())["doubled[1]"] == tries + 2, "the next try")
+    driver.let_go("doubled")
+    driver.green()
+    driver.wait(
+        lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == "zombie", "the orphan's end"
+    )
+    since = [state for try_number, state, _ in driver.attempts("doubled", 1) if try_number > tries]
+    assert since == ["retrying", "committed"]  # the orphan's failure was booked, and it has committed nothing

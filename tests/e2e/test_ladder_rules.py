@@ -24,7 +24,7 @@ DAGS = {
     "planned": TWO,
     "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"always", "full", "copied"})
+AT_ONCE = AtOnce(DAGS, soaks={"always", "full", "individual", "copied"})
 FIRST = "2024-01-01"
 
 
@@ -85,7 +85,7 @@ def test_a_plan_before_the_loss_is_what_runs_again_after_it(driver):
     assert regions(planned(driver), "rerun") == set()
 
 
-@AT_ONCE.on("planned")
+@AT_ONCE.on("planned", soak=True)
 def test_a_plan_is_carried_out_by_hand(driver):
     before = driver.green()
     shutil.rmtree(driver.folder("doubled", 0))

@@ -118,7 +118,7 @@ def test_a_bad_copy_is_distrusted_and_made_again_by_its_producer_alone(driver):
     assert checks(driver, THIRD)[-1][2] == "warned"
 
 
-@AT_ONCE.on("gated")
+@AT_ONCE.on("gated", soak=True)
 def test_data_that_is_bad_however_often_it_is_made_fails_the_region_at_once(driver):
     driver.green()
     driver.change_epoch(epoch(FOURTH), spoil=True)

@@ -78,7 +78,7 @@ def test_a_killed_subtask_leaves_no_trace_in_the_state(driver):
     assert checkpoints(driver) == {FIRST: 1, SECOND: 2, THIRD: 3}
 
 
-@AT_ONCE.on("history")
+@AT_ONCE.on("history", soak=True)
 def test_a_changed_day_changes_the_days_behind_it_in_order(driver):
     before = driver.green()
     driver.change_epoch(epoch(SECOND), add=7)
@@ -92,7 +92,7 @@ def test_a_changed_day_changes_the_days_behind_it_in_order(driver):
     assert in_order(found)
 
 
-@AT_ONCE.on("history")
+@AT_ONCE.on("history", soak=True)
 def test_a_lost_file_is_made_again_by_the_day_that_wrote_it_and_those_that_used_it(driver):
     before, had = driver.green(), checkpoints(driver)
     lost = files(driver, THIRD, 1)[1]
@@ -111,7 +111,7 @@ def test_a_lost_file_is_made_again_by_the_day_that_wrote_it_and_those_that_used_
     assert lost.path not in {file.path for day in found for subtask in (0, 1) for file in files(driver, day, subtask)}
 
 
-@AT_ONCE.on("history")
+@AT_ONCE.on("history", soak=True)
 def test_another_parallelism_holds_from_the_next_day_on_and_rewrites_nothing(driver):
     before = driver.green()
     earlier = {file.path for subtask in (0, 1) for file in files(driver, FOURTH, subtask)}

@@ -185,6 +185,34 @@ def test_a_ledger_may_lose_its_last_commits():
         assert list(session.scalars(select(DataflowRow.name))) == ["a"]
 
 
+def test_airflow_may_lose_its_last_tries_whose_processes_run_on():
+    world = World(scene_from_text(COLLECTING.splitlines()))
+    world.airflow.forgets = True
+    for event in events_from_text("step 0\nstep 0 suspend@9"):
+        apply(world, event)
+    (lost,) = world.suspended
+    (task,) = [task for task in world.airflow.tasks.values() if task.state == "running"]
+    was = world.airflow.ti_id(task)
+    apply(world, Event.from_text("airflow-forgets 1"))
+    assert (task.state, task.try_number) == (None, 0)
+    apply(world, Event.from_text("step 0"))
+    assert (task.state, task.try_number) == ("success", 1)
+    assert world.airflow.ti_id(task) != was
+    world.run(lost, NO_FAULT)  # fenced
+    assert (task.state, task.runs) == ("success", [1])
+    heal(world)
+    world.close()
+
+
+def test_airflow_loses_nothing_that_a_person_did():
+    world = World(scene_from_text(COLLECTING.splitlines()))
+    world.airflow.forgets = True
+    for event in events_from_text("step 0\nclear 0\nairflow-forgets 5"):
+        apply(world, event)
+    assert {task.max_tries for task in world.airflow.tasks.values()} == {999, 1000}
+    world.close()
+
+
 @pytest.mark.parametrize(
     ("is_promoted", "tells"), [(False, {1: "it is at"}), (True, {1: "has found out", 2: "its timeline"})]
 )

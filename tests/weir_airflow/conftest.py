@@ -182,3 +182,34 @@ def look(river):
                 return ti.state, ti.try_number, ti.note
 
     return Look()
+
+
+@pytest.fixture
+def triggerer(airflow_home):
+    """Let Airflow's database have a triggerer that lives; called with False, one that was killed."""
+    from airflow.jobs.job import Job
+    from airflow.utils.session import create_session
+
+    def make(*, is_alive=True):
+        with create_session() as session:
+            job = Job(heartrate=5)
+            job.job_type, job.state = "TriggererJob", "running"
+            job.latest_heartbeat = datetime.now(UTC) + timedelta(hours=1 if is_alive else -1)  # however slow the test
+            session.add(job)
+
+    yield make
+    with create_session() as session:
+        session.query(Job).filter(Job.job_type == "TriggererJob").delete()
+
+
+@pytest.fixture
+def pool(airflow_home):
+    """A pool in which deferred tasks are counted."""
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.add(Pool(pool="narrow", slots=1, description="", include_deferred=True))
+    yield "narrow"
+    with create_session() as session:
+        session.query(Pool).filter(Pool.pool == "narrow").delete()

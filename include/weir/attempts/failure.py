@@ -34,6 +34,7 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id
 from weir.recovery.applying import apply_plan, restart_others
+from weir.recovery.consequences import add_clear_of_closing
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
@@ -171,10 +172,16 @@ def _end(
             action=Action.FAIL, delay_seconds=0, reason=row.error, attempt=row.id, failure=FailureClass.BACKTRACK
         )
     if decision.action is Action.FAIL:
-        row.state = AttemptState.FAILED.value
+        _give_up(session, services, row)
         return decision
     apply_plan(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
+
+
+def _give_up(session: Session, services: Services, row: AttemptRow) -> None:
+    """Record that a failed attempt is followed by no other one, with the clear that follows from that."""
+    row.state = AttemptState.FAILED.value
+    add_clear_of_closing(session, services, row)
 
 
 def _summary(plan: Plan, error: ResultUnavailable) -> str:
@@ -210,7 +217,7 @@ def book(
     drop_leases(session, attempt)
     decision = _decide(session, services, row, failure, error, strategy)
     if decision.action is Action.FAIL:
-        row.state = AttemptState.FAILED.value
+        _give_up(session, services, row)
     return decision
 
 
@@ -390,7 +397,9 @@ def override(
         if row is None or row.state not in ABANDONED:
             return decision
         was_refused = row.state == AttemptState.FAILED.value
-        row.state = (AttemptState.FAILED if action is Action.FAIL else AttemptState.RETRYING).value
+        row.state = AttemptState.RETRYING.value
+        if action is Action.FAIL:
+            _give_up(session, services, row)
         if was_refused and action is Action.RETRY:
             restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
     return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)

@@ -154,9 +154,9 @@ def _wait(
     regions = {region for regions in awaited.values() for region in regions}
     partitions = ", ".join(str(each) for each in sorted(awaited))
     known = [state.region(each) for each in regions]
-    refused = sorted(str(each.region) for each in known if each.is_refused and not each.is_running)
+    failed = ", ".join(sorted(str(each.region) for each in known if each.has_failed))
     named = ", ".join(sorted(map(str, regions)))
     reason = f"waiting for {named}, which compute {partitions}"
-    if refused:
-        reason = f"waiting for {named}: the rows of {', '.join(refused)} failed a check, which a person has to resolve"
+    if failed:
+        reason = f"waiting for {named}: {failed} failed for good; look at the log, correct the cause, clear it"
     return wait_for(row, reason, registered)

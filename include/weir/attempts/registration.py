@@ -58,6 +58,7 @@ from weir.ledger.runs import (
 from weir.ledger.snapshot import newest_try
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
+from weir.recovery.consequences import add_clear_of_closing
 from weir.recovery.predecessor import give_up_deleted_predecessors
 from weir.topology.regions import RegionId, Topology
 
@@ -493,6 +494,7 @@ def _obey_strategy(
     if answer.refusal is not None:
         error = f"{last.error}; recovery is suppressed by {answer.reason}"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
+        add_clear_of_closing(session, services, row)
         return Exhausted(error, interrupt)
     until = last.ended_at + timedelta(milliseconds=answer.delay_ms)
     seconds = (until - services.now()).total_seconds()

@@ -83,17 +83,19 @@ def pack(modules: Sequence[str]) -> Archive:
     """Read the source files of top-level modules, without importing them, from folders or from zips on the path.
 
     Modules beside them that they import are packed, too, unless all are installed: what lies in one folder is deployed
-    together. Raises Misconfigured if one of `modules` is not found.
+    together. Weir's own modules import none beside them. Raises Misconfigured if one of `modules` is not found.
     """
     importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
     files: dict[str, bytes] = {}
     waiting, known, folders_of = list(modules), set(modules) | _OWN | sys.stdlib_module_names, set[Path]()
     while waiting:
-        spec = _spec(waiting.pop(0))
+        module = waiting.pop(0)
+        spec = _spec(module)
         own = dict(_files(spec))
         files = {**own, **files}
         folders_of |= _folders(spec)
-        beside = {name for name in _top_level_imports(own) - known if _folders(_found(name)) & folders_of}
+        imported = _top_level_imports(own) - known if module not in _OWN else set()
+        beside = {name for name in imported if _folders(_found(name)) & folders_of}
         waiting += sorted(beside)
         known |= beside
     folders = {folder for name in files if name.endswith(".py") for folder in PurePosixPath(name).parents}

@@ -186,11 +186,15 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Awaiting:
-    """Begin again later: producers run, or the restart strategy's delay is not over. It does not use up a try."""
+    """Begin again later: producers run, or the restart strategy's delay is not over. It does not use up a try.
+
+    Begin at once when the wait of `attempt` is over by the ledger (`WaitingAttempts`); empty: only time is awaited.
+    """
 
     seconds: float
     reason: str
     interrupt: tuple[SparkWork, ...] = ()
+    attempt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

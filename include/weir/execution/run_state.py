@@ -90,8 +90,7 @@ class RegionState:
     """The newest attempt of a region, and whether a clear of it is pending or not yet followed by a new attempt.
 
     `repair_after_try` is the try that a clear names; the repair is open until a newer attempt has ended (committed, or
-    failed finally): `ended_try` is the newest that has. `is_refused`: the result of its newest attempt has finally
-    failed a check, and only a person has it recomputed. `committed_generation` is the newest generation of code in
+    failed finally): `ended_try` is the newest that has. `committed_generation` is the newest generation of code in
     which it has committed (0: none).
     """
 
@@ -100,7 +99,6 @@ class RegionState:
     newest_state: AttemptState | None = None
     ended_try: int = 0
     repair_after_try: int | None = None
-    is_refused: bool = False
     committed_generation: int = 0
 
     @property
@@ -112,6 +110,11 @@ class RegionState:
     def is_running(self) -> bool:
         """Report whether an attempt is registered that has not ended, or will be after a clear."""
         return self.under_repair or self.is_unended
+
+    @property
+    def has_failed(self) -> bool:
+        """Report whether the newest attempt has failed finally, so that only a person has its result computed."""
+        return self.newest_state is AttemptState.FAILED and not self.is_running
 
     @property
     def is_unended(self) -> bool:
@@ -147,7 +150,7 @@ class RunState:
     predecessor: RunRef | None = None
     earlier: Mapping[RunRef, EarlierRun] = field(default_factory=dict)
     void: frozenset[RegionId] = frozenset()
-    """Regions of earlier runs that have never begun, or were refused, and that Airflow calls finished."""
+    """Regions that have failed finally, or are of an earlier run and never began, and that Airflow calls finished."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _behind: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -345,9 +348,12 @@ class RunState:
         )
 
     def is_coming(self, region: RegionId) -> bool:
-        """Report whether a region runs; of an earlier run also if it has yet to begin, or its rows were refused."""
+        """Report whether a region runs, or has failed finally; of an earlier run also if it has yet to begin.
+
+        What has failed finally is awaited: cleared by Weir it would fail again, and a person has been asked already.
+        """
         known = self.region(region)
-        is_to_come = not region.is_of_own_run and (known.is_refused or not known.newest_try)
+        is_to_come = known.has_failed or not (known.newest_try or region.is_of_own_run)
         return known.is_running or (is_to_come and region not in self.void)
 
 

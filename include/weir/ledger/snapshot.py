@@ -14,7 +14,6 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import UNRECORDED
-from weir.execution.failure_class import FailureCause
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
@@ -49,9 +48,8 @@ _CURRENT_RESULTS = (
     .where(_RESULT.run == bindparam("run"), _RESULT.is_current)
 )
 
-_IS_REFUSED = (_ATTEMPT.failure_cause == FailureCause.REFUSED.value) & (_ATTEMPT.state == AttemptState.FAILED.value)
 _ATTEMPTS = (
-    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _IS_REFUSED, _ATTEMPT.generation)
+    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _ATTEMPT.generation)
     .where(_ATTEMPT.run == bindparam("run"), AttemptRow.is_of_dag_run)
     .order_by(_ATTEMPT.try_number)
 )
@@ -227,16 +225,15 @@ def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionS
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
     """`repairs` are (expected try, found try, whether it is void), attempts as they are selected, oldest first."""
-    newest, state, is_refused, _ = attempts[-1] if attempts else (0, None, False, None)
+    newest, state, _ = attempts[-1] if attempts else (0, None, None)
     return RegionState(
         region=region,
         newest_try=max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
         newest_state=AttemptState(state) if state else None,
-        ended_try=max((number for number, ended, _, _ in attempts if ended in ENDED), default=0),
+        ended_try=max((number for number, ended, _ in attempts if ended in ENDED), default=0),
         repair_after_try=max((expected for expected, _, is_void in repairs if not is_void), default=None),
-        is_refused=bool(is_refused),
         committed_generation=max(
-            (number or 0 for *_, committed, _, number in attempts if committed == AttemptState.COMMITTED.value),
+            (number or 0 for _, committed, number in attempts if committed == AttemptState.COMMITTED.value),
             default=0,
         ),
     )

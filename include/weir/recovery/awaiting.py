@@ -37,8 +37,8 @@ FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
 class AwaitedStatus:
     """The status of awaited regions in Airflow.
 
-    `has_changed`: the ledger was corrected. `void` are regions of earlier runs that have never begun, or were refused,
-    and that are finished in Airflow.
+    `has_changed`: the ledger was corrected. `void` are regions that have failed, or are of earlier runs and never
+    began, and that are finished in Airflow.
     """
 
     has_changed: bool
@@ -86,7 +86,7 @@ def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
     """Record that an attempt waits, longer each time."""
     seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
     row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
-    return Awaiting(seconds, reason, registered.interrupt)
+    return Awaiting(seconds, reason, registered.interrupt, registered.attempt.id)
 
 
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
@@ -155,14 +155,11 @@ def _repairs(session: Session, run: Run, region: RegionId) -> list[PendingClearR
 
 
 def _will_not_come(session: Session, asked: _Asked) -> bool:
-    """Report whether a region of an earlier run that never began, or whose rows were refused, will not run."""
+    """Report whether a region that has failed, or one of an earlier run that never began, will not run."""
     region, run = asked.region, asked.run
-    if region.is_of_own_run:
-        return False
-    if not attempts_of(session, run.id, region):
-        return not _repairs(session, run, region)
-    known = run_state(session, run).region(region.in_run(OWN_RUN))
-    return known.is_refused and not known.is_running
+    if region.is_of_own_run or attempts_of(session, run.id, region):
+        return run_state(session, run).region(region.in_run(OWN_RUN)).has_failed
+    return not _repairs(session, run, region)
 
 
 def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnswer) -> bool:

@@ -15,10 +15,11 @@ from weir.code.generation_rules import RepairCode, agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, CurrentResult, RunState
-from weir.ledger.clears import add_pending_clears
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
+from weir.ledger.attempts import attempts_of
+from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.code import equal_versions
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
@@ -178,6 +179,21 @@ def stale_in_other_runs(
             if reader.read_set in found:
                 stale[reader.run][reader.region] = found[reader.read_set]
     return stale
+
+
+def add_clear_of_closing(session: Session, services: Services, row: AttemptRow) -> None:
+    """Add the clear of a closing task that has succeeded, since an attempt in its run has failed finally.
+
+    A run that was closed is open again if results of it became stale, or are to be published again. What Weir has
+    cleared to recompute them is no leaf of the DagRun: without the closing task, which fails then, Airflow would call
+    the DagRun a success.
+    """
+    run = run_by_id(session, row.run)
+    closing = attempts_of(session, row.run, CLOSE)
+    has_closed = bool(closing) and closing[-1].state == AttemptState.COMMITTED.value
+    if has_closed and session.get_one(RunRow, row.run).closed_at is None and clears_consumers(run.topology):
+        reason = f"weir: {RegionId(row.region, row.subtask)} has failed for good, and this run is no longer closed"
+        add_pending_clear(session, run, CLOSE, closing[-1].try_number, reason, services.now())
 
 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:

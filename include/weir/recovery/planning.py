@@ -26,7 +26,7 @@ from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import WITH_CODE, Plan
 from weir.recovery.rules.staleness import clears_later_epochs
-from weir.topology.ids import RunRef
+from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 20
@@ -121,12 +121,13 @@ def _state(
     known: dict[str, LoadedRun],
 ) -> RunState:
     state = run_state(session, run, include=tuple(context), known=known)
-    # An attempt that misses a result that was never computed, or was refused, found its producer finished in Airflow.
-    producers = {partition: state.producer(partition) for partition in losses if partition.run in state.earlier}
+    # An attempt that misses a result that was never computed, or had failed, found its producer finished in Airflow.
+    loaded = {OWN_RUN, *state.earlier}
+    producers = {partition: state.producer(partition) for partition in losses if partition.run in loaded}
     void = (
         region
         for partition, region in producers.items()
-        if state.region(region).is_refused
+        if state.region(region).has_failed
         or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
     return replace(state, void=frozenset(void))

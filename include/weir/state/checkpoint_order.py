@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import Clearer
+from weir.coordination.airflow import MISSING, Clearer
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
@@ -28,20 +28,27 @@ _OVER = ("success", "skipped", *NOT_IN_AIRFLOW)
 
 def await_predecessor(services: Services, registered: Registered, clearer: Clearer) -> Awaiting | None:
     """Wait until the run of the epoch before is closed; None where it is. Raises Misconfigured or Retryable."""
-    run, before = registered.run, registered.run.predecessor_run
-    if before is None or not run.dataflow.keeps_state:
-        return None
+    run = registered.run
     with services.ledger.transaction() as session:
-        if is_complete(session, before):
+        before = awaited_predecessor(session, run)
+        if before is None:
             return None
         earlier = run_by_id(session, before, registered.topology)
     _require_progress(services, earlier, clearer)
     with services.ledger.transaction(run.dataflow.name) as session:
-        if is_complete(session, before):
+        if awaited_predecessor(session, run) is None:
             return None
         row = require_newest(session, run, CLOSE, registered.attempt.id)
         message = f"checkpoints complete in the order of epochs: waiting until run {before} is closed"
         return wait_for(row, message, registered)
+
+
+def awaited_predecessor(session: Session, run: Run) -> str | None:
+    """Return the run of the epoch before where it has to be closed before this one; None where it has not, or is."""
+    before = run.predecessor_run
+    if before is None or not run.dataflow.keeps_state:
+        return None
+    return None if is_complete(session, before) else before
 
 
 def is_complete(session: Session, run: str) -> bool:
@@ -69,8 +76,9 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
 
 def _require_running(session: Session, run: str, airflow_state: str) -> None:
     row = session.get_one(RunRow, run)
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), RunRow.epoch <= row.epoch)
-    up_to = list(session.scalars(query))
+    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in.
+    is_before = RunRow.epoch < row.epoch if airflow_state == MISSING else RunRow.epoch <= row.epoch
+    up_to = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), is_before)))
     owed = select(PendingClearRow.id).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
     # The newest try of a region: an earlier try keeps the state in which it ended.
     tries = (newest for each in up_to for newest in newest_attempts(session, each).values())

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from http import HTTPStatus
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from weir.attempts.ports import SeenRun
+from weir.attempts.ports import Airflow, SeenRun
 from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.errors import Misconfigured
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from weir.attempts.ports import Airflow
     from weir.coordination.values import TaskKey
 
 
@@ -29,10 +28,22 @@ NOTE_LENGTH: Final = 1000
 _ITEMS_A_REQUEST: Final = 1000
 NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 _CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
+_HEALTHY: Final = "healthy"
 _UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
 
 
-def clearer_for(connection: Connection) -> Airflow:
+class AirflowApi(Airflow, Protocol):
+    """Airflow as a task of it reaches it."""
+
+    def can_defer(self, pool: str) -> bool:
+        """Report whether a triggerer runs, and deferred tasks hold no slot of a pool.
+
+        Raises Retryable or Misconfigured.
+        """
+        ...
+
+
+def clearer_for(connection: Connection) -> AirflowApi:
     """Choose by the connection: with type `weir-db` or host `db`, Airflow's database in process (`dag.test()`)."""
     if connection.conn_type in {"weir-db", "weir_db"} or connection.host == "db":
         return DbClearer()
@@ -85,6 +96,13 @@ class EndpointClearer:
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note, by public REST."""
         self._rest.annotate_run(dag_id, run_id, note)
+
+    def can_defer(self, pool: str) -> bool:
+        """Ask by public REST."""
+        health = self._api.ask("GET", path_of("api", "v2", "monitor", "health"))
+        if health["triggerer"]["status"] != _HEALTHY:
+            return False
+        return not self._api.ask("GET", path_of("api", "v2", "pools", pool))["include_deferred"]
 
     def _ask(
         self,
@@ -261,6 +279,15 @@ class DbClearer:
 
         with create_session(scoped=False) as session:
             annotate_run(session, dag_id, run_id, note)
+
+    def can_defer(self, pool: str) -> bool:
+        """Ask Airflow's database."""
+        from airflow.api.common.airflow_health import get_airflow_health  # noqa: PLC0415
+        from airflow.models.pool import Pool  # noqa: PLC0415
+
+        found = Pool.get_pool(pool)
+        is_counted = found is None or found.include_deferred
+        return not is_counted and get_airflow_health()["triggerer"]["status"] == _HEALTHY
 
     def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
         from airflow.utils.session import create_session  # noqa: PLC0415

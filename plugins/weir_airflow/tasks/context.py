@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from weir.attempts.ports import Airflow
     from weir.settings import Settings
+    from weir_airflow.api.clearing import AirflowApi
 
 
 class TaskContext:
@@ -54,7 +54,7 @@ class TaskContext:
             ledger.close()
 
     @cached_property
-    def airflow(self) -> Airflow:
+    def airflow(self) -> AirflowApi:
         """Airflow's API, by the connection that the settings name. Raises Misconfigured or Retryable."""
         return clearer_for(api_connection(self._settings))
 
@@ -63,7 +63,7 @@ class TaskContext:
         return spark_connection(self._settings, conn_id)
 
 
-def airflow_api() -> Airflow:
+def airflow_api() -> AirflowApi:
     """Return Airflow's API without a ledger, which may be the one that does not answer.
 
     Raises Misconfigured or Retryable.

@@ -25,14 +25,32 @@ STOP_SECONDS: Final = 4.0
 """How long `on_kill` waits for Spark: Airflow's supervisor kills the process 5 s after its signal."""
 
 
-class _SparkOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
-    """An operator that computes for a region; a kill of its task stops the Spark work."""
+class _WeirOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
+    """An operator that may be deferred while it waits, and then begins again."""
 
     template_fields: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, *, declared: Declaration, region: str, **kwargs: Any) -> None:
+    def __init__(self, *, declared: Declaration, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.declared = declared
+        self.may_defer = True
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Begin again, whatever has ended the wait: where its trigger has failed, this process defers no more."""
+        self.may_defer = next_method == "execute"
+        if not self.may_defer:
+            found = next_kwargs or {}
+            self.log.warning(
+                "The wait was not watched: %s\n%s", found.get("error"), "".join(found.get("traceback") or ())
+            )
+        return self.execute(context)
+
+
+class _SparkOperator(_WeirOperator):
+    """An operator that computes for a region; a kill of its task stops the Spark work."""
+
+    def __init__(self, *, declared: Declaration, region: str, **kwargs: Any) -> None:
+        super().__init__(declared=declared, **kwargs)
         # Not `region`: Airflow 3.4 takes that name in a task's scope.
         self.weir_region = region
         self._engine: Engine | None = None
@@ -68,7 +86,7 @@ class WeirRegionOperator(_SparkOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Compute the region and commit its results; the summary that is returned shows as XCom.
 
-        Raises AirflowRescheduleException while inputs are awaited, else what `weir.errors` says.
+        Raises TaskDeferred or AirflowRescheduleException while inputs are awaited, else what `weir.errors` says.
         """
         from weir_airflow.tasks.running import run_region  # noqa: PLC0415  spares each parse of a DAG file its imports
 
@@ -87,20 +105,16 @@ class WeirCompactOperator(_SparkOperator):
         return run_compaction(self.declared, self.weir_region, context, self.log.info, self.on_engine)
 
 
-class WeirCloseOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes are not followed
+class WeirCloseOperator(_WeirOperator):
     """Closes the run when all results are valid and available and no clear is pending, then publishes the sinks."""
 
-    template_fields: ClassVar[Sequence[str]] = ()
     ui_color: ClassVar[str] = "#c9e8d2"
-
-    def __init__(self, *, declared: Declaration, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.declared = declared
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish the run's results; the summary that is returned shows as XCom.
 
-        Raises ResultUnavailable for all that is missing, AirflowRescheduleException while a repair is under way.
+        Raises ResultUnavailable for all that is missing, TaskDeferred or AirflowRescheduleException while a repair is
+        under way.
         """
         from weir_airflow.tasks.running import run_close  # noqa: PLC0415  spares each parse of a DAG file its imports
 

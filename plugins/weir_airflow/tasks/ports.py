@@ -1,8 +1,8 @@
 """The ports that a task of Airflow supplies to the drivers of `weir.attempts`: its process, and its engine.
 
-Invariant: a task instance is rescheduled so late that Airflow cannot confuse its two processes.
+Invariant: a task instance is resumed or rescheduled so late that Airflow cannot confuse its two processes.
 
-A process that was rescheduled keeps its slot for one heartbeat interval after its end, and reports its end only then.
+A process that has ended so keeps its slot for one heartbeat interval after its end, and reports its end only then.
 If the same try is queued again before, the scheduler mistakes the report for that of the second process, and fails it.
 """
 
@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from weir.attempts.steps import HEARTBEAT_SECONDS, repeated
-from weir.errors import Internal, Misconfigured
+from weir.attempts.waiting import WaitingAttempts
+from weir.errors import Internal, Misconfigured, Retryable, WeirError
 from weir_airflow.engines.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from airflow.sdk import Connection
+    from airflow.sdk import BaseOperator, Connection
 
     from weir.attempts.coordinator import Coordinator
-    from weir.attempts.ports import Airflow, Log
+    from weir.attempts.ports import Log
     from weir.coordination.values import Awaiting, SparkWork
     from weir.formats.region_job import SparkJob
+    from weir_airflow.api.clearing import AirflowApi
     from weir_airflow.engines.engines import Engine
     from weir_airflow.tasks.context import TaskContext
 
@@ -37,12 +40,21 @@ if TYPE_CHECKING:
 _REPORT_SECONDS: Final = 3.0
 """Time for the scheduler to read a report, on top of the heartbeat interval."""
 
+_SHORTEST_SECONDS: Final = 10.0
+"""A shorter wait is not worth the start of another process, which takes processor time; a sleeping one takes a slot."""
+
+_LOOK_SECONDS: Final = 1.0
+"""The pause between two questions to the ledger while a process sleeps."""
+
+_GRACE_SECONDS: Final = 60.0
+"""How late a trigger may fire: another triggerer has taken over by then from one that was killed, if there is one."""
+
 
 class AirflowTask:
-    """A task's process: short waits are spent in it, longer ones by AirflowRescheduleException."""
+    """A task's process: short waits are spent in it, longer ones deferred or, without a triggerer, rescheduled."""
 
-    def __init__(self, context: TaskContext, log: Log) -> None:
-        self._context, self._log = context, log
+    def __init__(self, context: TaskContext, log: Log, operator: BaseOperator) -> None:
+        self._context, self._log, self._operator = context, log, operator
 
     @property
     def coordinator(self) -> Coordinator:
@@ -50,17 +62,42 @@ class AirflowTask:
         return self._context.coordinator
 
     @property
-    def airflow(self) -> Airflow:
+    def airflow(self) -> AirflowApi:
         """Airflow's API, by the connection that the settings name. Raises Misconfigured or Retryable."""
         return self._context.airflow
 
     def wait(self, awaiting: Awaiting) -> None:
-        """Sleep, or raise AirflowRescheduleException."""
-        if awaiting.seconds >= shortest_reschedule():
+        """Sleep, or raise TaskDeferred or AirflowRescheduleException."""
+        quiet = shortest_reschedule()
+        if awaiting.seconds < max(quiet, _SHORTEST_SECONDS):
+            self.log(f"{awaiting.reason}; the task goes on in {awaiting.seconds:.1f} s")
+            self._sleep(awaiting)
+        elif awaiting.attempt and self._can_defer():
+            self.log(f"{awaiting.reason}; the task runs again when the ledger has it. This costs no try")
+            raise _deferral(awaiting, quiet)
+        else:
             self.log(f"{awaiting.reason}; the task runs again in {awaiting.seconds:.0f} s. This costs no try")
             raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=awaiting.seconds))
-        self.log(f"{awaiting.reason}; the task goes on in {awaiting.seconds:.1f} s")
-        time.sleep(awaiting.seconds)
+
+    def _sleep(self, awaiting: Awaiting) -> None:
+        """Sleep until the time has passed, or the ledger tells that the wait is over."""
+        waiting = WaitingAttempts(self._context.services.ledger)
+        until = time.monotonic() + awaiting.seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+            with suppress(Retryable):
+                if awaiting.attempt and waiting.over([awaiting.attempt]):
+                    return
+
+    def _can_defer(self) -> bool:
+        """Report whether a triggerer resumes the task, and what is awaited can run while the task is deferred."""
+        operator = self._operator
+        if not operator.may_defer or operator.max_active_tis_per_dag is not None:
+            return False  # Airflow counts a deferred task instance among the active ones of its task
+        try:
+            return self._context.airflow.can_defer(operator.pool)
+        except WeirError:
+            return False
 
     def fail(self, reason: str) -> NoReturn:
         """Raise AirflowFailException, about which Airflow asks no retry policy."""
@@ -126,6 +163,17 @@ class SparkEngine:
         except Misconfigured:
             return spark  # there may be no other connection, and a server without accounts needs none
         return usual if is_of_kind(usual, address) else spark
+
+
+def _deferral(awaiting: Awaiting, quiet: float) -> TaskDeferred:
+    from weir_airflow.tasks.trigger import WaitTrigger  # noqa: PLC0415  few tasks wait
+
+    now = time.time()
+    return TaskDeferred(
+        trigger=WaitTrigger(awaiting.attempt, earliest=now + quiet, latest=now + awaiting.seconds),
+        method_name="execute",
+        timeout=timedelta(seconds=awaiting.seconds + _GRACE_SECONDS),
+    )
 
 
 def shortest_reschedule() -> float:

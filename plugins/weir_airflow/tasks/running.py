@@ -50,7 +50,7 @@ def run_region(
     with TaskContext.open() as task_context:
         engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
         return run_attempt(
-            AirflowTask(task_context, log),
+            AirflowTask(task_context, log, context["task"]),
             engine,
             declared.flow.name,
             lambda: replace(
@@ -65,7 +65,7 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
     """Complete the run and publish its sinks, or raise what is missing."""
     with TaskContext.open() as task_context:
         return closing.run_close(
-            AirflowTask(task_context, log),
+            AirflowTask(task_context, log, context["task"]),
             declared.flow.name,
             lambda: begin_request(declared, context, "", task_context.recovery.restart),
             lambda request, versions: announce(context, declared.flow.name, epoch_of(request.interval[0]), versions),
@@ -86,7 +86,9 @@ def run_compaction(
             epoch = epoch_of(data_interval(context)[0])
             request = CompactionRequest(declared.flow.name, epoch, ti.run_id, region)
             engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
-            return compacting.run_compaction(AirflowTask(task_context, log), engine, request, key, kills)
+            return compacting.run_compaction(
+                AirflowTask(task_context, log, context["task"]), engine, request, key, kills
+            )
     except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001  any error: it must not decide about the run
         log(traceback.format_exc())
         return compacting.left_to_next_epoch(airflow_api, key, f"{type(error).__name__}: {error}", log)

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from weir.coordination.values import Awaiting, Published
 from weir.errors import Conflict, Fault, Fenced, ResultUnavailable
 from weir.ledger.database.tables import ConsumptionRow, PublicationRow, ResultRow, RunRow
+from weir.restarts.strategy import NoRestart
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
 
@@ -276,3 +277,33 @@ def test_a_pointer_that_was_never_recorded_gets_an_equal_successor(ready):
     again = close(ready)
     assert again.versions == {"delays": 2}
     assert pointer(ready).version == 2
+
+
+@pytest.mark.parametrize("cleared", ["one that reads nothing that has changed", "what it reads, which has changed"])
+def test_a_green_dag_run_is_closed_also_where_what_weir_has_cleared_fails(green, cleared):
+    airflow, changes = green.airflow, cleared.startswith("what it reads")
+    airflow.strategy = NoRestart()
+    airflow.during = lambda key: fail_in("joined", key)
+    if changes:
+        green.content["weather"] = "other"
+    airflow.clear_by_hand(green.run, *(("weather",) if changes else ("joined", 0)))
+    airflow.run_until_quiet()
+    assert "failed" in {task.state for key, task in airflow.tasks.items() if key.task_id == "joined"}
+    assert airflow.state_of(green.run) == ("failed" if changes else "success")
+    with green.ledger.transaction() as session:
+        assert (session.scalar(select(RunRow.closed_at)) is None) is changes
+    if changes:
+        closing = airflow.task(green.run, "weir_close")
+        assert len(closing.runs) == 2
+        assert "Airflow calls joined of run scheduled__2013-01-01 failed" in closing.notes[-1]
+        airflow.during = lambda _key: None
+        for each in (airflow.task(green.run, "joined", 0), airflow.task(green.run, "joined", 1), closing):
+            airflow.clear_by_hand(green.run, each.key.task_id, each.key.map_index)
+        airflow.run_until_quiet()
+        assert airflow.state_of(green.run) == "success"
+        assert pointer(green).version == 2
+
+
+def fail_in(task, key):
+    if key.task_id == task:
+        raise ValueError("the function raises")

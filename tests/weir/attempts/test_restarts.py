@@ -16,8 +16,6 @@ from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import Origin, attempts_of, failures_since_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
-from weir.ledger.runs import run_by_id
-from weir.ledger.snapshot import run_state
 from weir.restarts.answer import Budgets, Refusal
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
@@ -257,23 +255,19 @@ def named_as(kind):
 
 
 @pytest.mark.parametrize(
-    ("error", "cause", "is_refused"),
+    ("error", "cause"),
     [
-        (QualityFailed("2 rows violate it", is_final=True), FailureCause.REFUSED, True),
-        (named_as(QualityFailed), None, False),
-        (StoreFull("no room"), FailureCause.STORE_FULL, False),
-        (named_as(StoreFull), None, False),
+        (QualityFailed("2 rows violate it", is_final=True), FailureCause.REFUSED),
+        (named_as(QualityFailed), None),
+        (StoreFull("no room"), FailureCause.STORE_FULL),
+        (named_as(StoreFull), None),
     ],
 )
-def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(
-    world, failed_by, error, cause, is_refused
-):
+def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(world, failed_by, error, cause):
     failed_by(NoRestart(), error)
     with world.ledger.transaction() as session:
         row = session.query(AttemptRow).filter_by(region="weather").one()
-        state = run_state(session, run_by_id(session, row.run))
         assert row.failure_cause == (None if cause is None else cause.value)
-        assert state.region(RegionId("weather", 0)).is_refused is is_refused
 
 
 def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_by):

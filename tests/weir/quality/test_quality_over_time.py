@@ -220,7 +220,7 @@ def test_it_waits_too_where_all_tries_have_been_used_up(world, suites, engine):
     refused, waiting = of(world, "ranks", first), of(world, "ranks", second)
     assert (refused.state, refused.runs) == ("failed", [1, 2])
     assert waiting.state == "up_for_reschedule"
-    assert "the rows of ranks-rank[0] of remembering@20130101T000000Z failed a check" in waiting.waits_on
+    assert "ranks-rank[0] of remembering@20130101T000000Z failed for good" in waiting.waits_on
 
 
 def test_in_the_first_epoch_no_previous_epoch_can_be_suspected(world, suites, engine):

@@ -27,14 +27,17 @@ def days(world):
     return world
 
 
-def rest(days, most=60):
+LOOKS = 8
+"""So often in a row tasks that wait have looked in vain: they only wait, then."""
+
+
+def rest(days):
     """Run until all tasks only wait: for minutes, with nothing else in between."""
-    for _ in range(most):
-        ready = days.airflow._ready()
-        if ready is None:
-            return
+    looks = 0
+    while looks < LOOKS and (ready := days.airflow._ready()) is not None:
         days.airflow.time = max(days.airflow.time, ready.not_before or days.airflow.time)
         days.airflow.step(ready)
+        looks = looks + 1 if ready.state == "up_for_reschedule" else 0
 
 
 def predecessors(days):
@@ -175,6 +178,25 @@ def test_adopting_a_deleted_run_gives_it_up_and_the_next_epoch_goes_on_from_the_
     rest(days)
     assert is_green(days, third)
     assert predecessors(days)[EPOCHS[2]] == EPOCHS[0]
+
+
+def test_later_epochs_await_one_that_has_failed_for_good_and_go_on_once_a_person_has_helped_it(days):
+    third = committed_and_deleted(days)
+    fourth = days.airflow.dag_run(4)
+    rest(days)
+    failed, waiting = (days.airflow.task(run, AIRCRAFT, 0) for run in (third, fourth))
+    tries = len(failed.runs)
+    assert (failed.state, waiting.state, waiting.try_number) == ("failed", "up_for_reschedule", 1)
+    both = ", ".join(f"{AIRCRAFT}[{subtask}] of ladder@{EPOCHS[2]}" for subtask in (0, 1))
+    assert (
+        waiting.waits_on == f"waiting for {both}: {both} failed for good; look at the log, correct the cause, clear it"
+    )
+    adopt(days.services, f"ladder@{EPOCHS[1]}")
+    days.airflow.clear_run_by_hand(third)
+    rest(days)
+    assert is_green(days, third)
+    assert is_green(days, fourth)
+    assert (len(failed.runs), waiting.try_number) == (tries + 1, 1)
 
 
 def test_adopting_the_run_that_waits_helps(days, waiting):

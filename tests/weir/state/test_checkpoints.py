@@ -9,7 +9,7 @@ from tests.weir.keeping import run_days
 
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, previous, sink, source
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
 from weir.integrity.states import checkpoint_inconsistencies
@@ -181,6 +181,22 @@ def test_no_task_waits_for_an_epoch_that_no_task_will_close(days):
     with days.ledger.transaction() as session:
         failed = select(AttemptRow.error).where(AttemptRow.region == "weir_close", AttemptRow.state == "failed")
         assert "ladder@20130101T000000Z of the epoch before is not closed" in session.scalar(failed)
+
+
+def test_no_task_waits_for_an_epoch_whose_dag_run_is_deleted_while_it_is_closed(days, monkeypatch):
+    def unanswered(*_):
+        raise Retryable("the store does not answer")
+
+    first = days.airflow.dag_run(1)
+    monkeypatch.setattr(checkpoint_steps, "_create", unanswered)
+    while days.airflow.task(first, "weir_close").state != "up_for_retry":
+        days.airflow.step(days.airflow._ready())
+    monkeypatch.undo()
+    days.airflow.delete(first)
+    second = days.airflow.task(days.airflow.dag_run(2), "weir_close")
+    days.airflow.run_until_quiet()
+    assert second.state == "failed"
+    assert "ladder@20130101T000000Z of the epoch before is not closed" in second.notes[-1]
 
 
 def test_a_ledger_that_is_built_again_knows_the_checkpoints_and_goes_on_from_them(world):

@@ -212,3 +212,27 @@ def test_a_connection_without_a_host_says_what_to_set():
     for host in (None, "a,"):
         with pytest.raises(Misconfigured, match="has no host"):
             clearer_for(Connection(conn_id="weir_api", conn_type="http", host=host))
+
+
+@pytest.fixture(params=["endpoint", "database"])
+def airflow(request, api):
+    from weir_airflow.api.clearing import DbClearer, EndpointClearer
+
+    return {"endpoint": EndpointClearer(api()), "database": DbClearer()}[request.param]
+
+
+def test_a_task_may_be_deferred_while_a_triggerer_lives_unless_its_pool_counts_it(airflow, triggerer, pool):
+    assert airflow.can_defer("default_pool") is False
+    triggerer(is_alive=False)
+    assert airflow.can_defer("default_pool") is False
+    triggerer()
+    assert airflow.can_defer("default_pool") is True
+    assert airflow.can_defer(pool) is False
+
+
+def test_a_pool_that_was_deleted_is_named(api, triggerer):
+    from weir_airflow.api.clearing import EndpointClearer
+
+    triggerer()
+    with pytest.raises(Misconfigured, match="pools/nowhere"):
+        EndpointClearer(api()).can_defer("nowhere")

@@ -55,6 +55,6 @@ def test_heartbeats_are_taken_in_a_thread_of_the_tasks_process(monkeypatch):
         threads.add(threading.current_thread().name)
         beaten.set()
 
-    with ports.AirflowTask(SimpleNamespace(), print).heartbeats(beat):
+    with ports.AirflowTask(SimpleNamespace(), print, SimpleNamespace()).heartbeats(beat):
         assert beaten.wait(60)
     assert threads == {"weir-heartbeat"}

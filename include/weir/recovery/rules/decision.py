@@ -24,7 +24,7 @@ from weir.topology.regions import PartitionId, RegionId
 SMALLEST_HELD_BACK = 4
 """A plan of fewer regions is applied, whatever their share of the run."""
 
-_REFUSED = "no attempt computes it now: its rows were refused, and its consumers wait until a person clears it"
+_FAILED = "no attempt computes it now: it has failed for good, and its consumers wait until a person clears it"
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 
@@ -179,7 +179,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
     }
     if failure.failed is None and failure.occasion is Occasion.QUESTION:
         known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
-        rerun |= {each.region: _given_up(each) for each in known if _has_failed(each)}
+        rerun |= {each.region: _given_up(each) for each in known if each.has_failed}
     is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
     for region in state.region_ids() if is_full else ():
         if state.region(region).newest_state in _FINISHED and not state.region(region).is_running:
@@ -210,10 +210,6 @@ def _is_of_a_probe(state: RunState, loss: Loss) -> bool:
     return loss.fault in _OF_A_PROBE or (result is not None and result.state is PartitionState.QUARANTINED)
 
 
-def _has_failed(known: RegionState) -> bool:
-    return known.newest_state is AttemptState.FAILED and not known.is_running
-
-
 def _given_up(known: RegionState) -> str:
     return f"try {known.newest_try} has failed for good"
 
@@ -233,7 +229,7 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
     if region in found.rerun:
         return Step(kind=StepKind.RERUN, region=region, after_try=known.newest_try, reason=found.rerun[region])
     if region in found.back.causes:
-        waits = "" if known.is_running or not known.is_refused else f"; {_REFUSED}"
+        waits = f"; {_FAILED}" if known.has_failed else ""
         return Step(
             kind=StepKind.JOINED,
             region=region,

@@ -30,7 +30,7 @@ class StepKind(Enum):
     JOINED = "joined"
     """It is running, or a clear of it is pending: the plan waits for it, and its commit is compared anyway.
 
-    The plan also waits for a region of an earlier run that has not begun, or whose refused rows a person must repair.
+    The plan also waits for a region of an earlier run that has not begun, or that has failed for good.
     """
     IF_CHANGED = "if_changed"
     """It is valid, and is cleared if the recomputed content of an input differs."""

@@ -25,6 +25,7 @@ _SHARES: Final = {
     "deleted": "of schedules that queue and delete DagRuns",
     "rebuilt": "of schedules that rebuild the ledger",
     "lossy": "of schedules in which the ledger loses commits",
+    "forgotten": "of schedules in which Airflow loses commits",
 }
 
 

@@ -198,6 +198,11 @@ def _lose_commits(world: World, event: Event) -> None:
         world.observer.ledger_went_back()
 
 
+def _forget(world: World, event: Event) -> None:
+    """Have Airflow's database go back in time."""
+    world.airflow.go_back(event.number)
+
+
 def _decide(world: World, event: Event) -> None:
     """Let the commit come true whose answer was lost."""
     del event
@@ -316,6 +321,7 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.CLOCK: _set_clock,
     Verb.DECIDE: _decide,
     Verb.LOSE_COMMITS: _lose_commits,
+    Verb.FORGET: _forget,
     Verb.READ: read,
     Verb.LEAVE: stop_reading,
     Verb.SAVEPOINT: make_savepoint,

@@ -5,12 +5,13 @@ Invariant: Airflow heeds a process only while it runs the current try.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from weir.code.archive import Archive
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
@@ -46,6 +47,14 @@ class Api(Enum):
     """It executes requests, and its answers are lost."""
     SLOW = "slow"
     """Requests time out, and are executed later."""
+
+
+class _Moment(NamedTuple):
+    """What Airflow's database had once; `seen` is what persons had done by then."""
+
+    seen: tuple[object, ...]
+    tasks: dict[TaskKey, FakeTask]
+    owners: dict[TaskKey, Process]
 
 
 class Unexpected(BaseException):
@@ -129,6 +138,11 @@ class SimulatedAirflow(FakeAirflow):
         """The same before the last edit."""
         self.archives: dict[str, dict[str, int]] = {}
         """By fingerprint, the edits of an archive."""
+        self.forgets = False
+        """True if its database may go back in time."""
+        self._moments: list[_Moment] = []
+        self._forgotten: Counter[tuple[TaskKey, int]] = Counter()
+        """By task instance and number, how often a try was lost."""
 
     # Processes
 
@@ -141,6 +155,7 @@ class SimulatedAirflow(FakeAirflow):
 
     def launch(self, task: FakeTask, *, is_old: bool = False) -> Process:
         """Return a process for the next try of `task`; it has not begun. An old worker has the code before the last."""
+        self._note_moment()
         if task.state != "up_for_reschedule":
             task.try_number += 1
         self.time = max(self.time + timedelta(seconds=1), task.not_before or self.time)
@@ -240,6 +255,43 @@ class SimulatedAirflow(FakeAirflow):
             if owner is process and self.tasks[key].state == "running":
                 self._retry_later(process, self.tasks[key], 0.0)
                 del self.owners[key]
+
+    # Its database
+
+    def _note_moment(self) -> None:
+        """Remember what the database has, back to what a person last did."""
+        if not self.forgets:
+            return
+        seen = self._seen_of_persons()
+        tasks = {key: replace(task, runs=[*task.runs], notes=[*task.notes]) for key, task in self.tasks.items()}
+        kept = [each for each in self._moments if each.seen == seen]
+        self._moments = [*kept, _Moment(seen, tasks, dict(self.owners))]
+
+    def _seen_of_persons(self) -> tuple[object, ...]:
+        deleted = tuple(sorted(self.incarnations.items()))
+        return len(self.cleared), frozenset(self.marked), frozenset(self.tasks), frozenset(self.queued), deleted
+
+    def go_back(self, tries: int) -> None:
+        """Put the database back to what it was so many tries ago; processes of tries that it has lost run on."""
+        seen = self._seen_of_persons()
+        moments = [each for each in self._moments if each.seen == seen][-tries:]
+        if not moments:
+            return
+        self._moments = []
+        for key, before in moments[0].tasks.items():
+            task = self.tasks[key]
+            self._forgotten.update((key, number) for number in range(before.try_number + 1, task.try_number + 1))
+            for each in fields(before):
+                setattr(task, each.name, getattr(before, each.name))
+        self.owners = moments[0].owners
+        for task in [task for task in self.tasks.values() if task.state == "running"]:
+            owner = self.owners.get(task.key)
+            if owner is None or owner.is_over:
+                self._retry(task, 0.0)  # no process sends a heartbeat
+
+    def ti_id(self, task: FakeTask) -> str:
+        """Return the id of the present try: one that has the number of a lost one has another id."""
+        return f"{super().ti_id(task)}-{self._forgotten[task.key, task.try_number]}"
 
     # The API
 

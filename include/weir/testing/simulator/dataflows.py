@@ -19,7 +19,6 @@ from weir.code.generation_rules import RepairCode
 from weir.dataflow import (
     Dataflow,
     Exchange,
-    ExchangeKind,
     Stage,
     State,
     blocking,
@@ -134,8 +133,6 @@ def stateful_scene(random: Random) -> Scene:
         stages: list[Stage] = []
         for number in range(random.choice([2, 2, 3])):
             stages.append(_random_stage(random, f"s{number}", stages))
-        if any(exchange.kind is ExchangeKind.CACHED for stage in stages for exchange in stage.exchanges.values()):
-            continue  # a copy of a source outlives a person's clear that Weir's own clear of the task has overtaken
         natures = {stage.name: _random_nature(random, stage) for stage in stages}
         keepers = random.sample(range(len(stages)), k=random.choice([1, 1, 2]))
         for at in keepers:

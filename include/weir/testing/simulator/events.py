@@ -60,6 +60,8 @@ class Verb(Enum):
     """A person declares two versions of code equal."""
     LOSE_COMMITS = "lose-commits"
     """The ledger loses its last commits: a replica without them is `promoted`, or a backup is `restored`."""
+    FORGET = "airflow-forgets"
+    """Airflow's database goes back by some tries, not beyond what a person did; processes run on."""
     CLOCK = "clock"
     """The clock of a machine is set, `right` or wrong; processes run on there."""
     DECIDE = "decide"
@@ -372,6 +374,15 @@ def with_losses(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
     for _ in range(random.choice([1, 1, 2])):
         lost = replace(_event(random, Verb.LOSE_COMMITS), number=random.choice(_LOST) - 1)
         found.insert(random.randrange(len(found) // 4, len(found) + 1), lost)
+    return tuple(found)
+
+
+def with_forgotten_tries(random: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with one or two losses of what Airflow had last committed."""
+    found = list(events)
+    for _ in range(random.choice([1, 1, 2])):
+        at = random.randrange(len(found) // 4, len(found) + 1)
+        found.insert(at, Event(Verb.FORGET, random.choice([1, 1, 2, 2, 3, 4, 6])))
     return tuple(found)
 
 

@@ -40,6 +40,7 @@ from weir.testing.simulator.events import (
     with_clocks,
     with_dag_runs,
     with_edits,
+    with_forgotten_tries,
     with_losses,
     with_meetings,
     with_rebuilds,
@@ -82,6 +83,8 @@ class Shares:
     """The ledger is rebuilt, though it is not lost."""
     lossy: float = 0.05
     """The ledger loses its last commits; results are collected then, as upkeep is to find out."""
+    forgotten: float = 0.05
+    """Airflow's database goes back in time."""
 
 
 USUAL: Final = Shares()
@@ -112,6 +115,8 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
     events = with_beats(random, events)
     if random.random() < shares.lossy:
         scene, events = scene if scene.collects else collecting_scene(random, scene), with_losses(random, events)
+    if random.random() < shares.forgotten:
+        events = with_forgotten_tries(random, events)
     return scene, events
 
 
@@ -122,6 +127,7 @@ def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Fi
     """
     is_lossy = any(event.verb is Verb.LOSE_COMMITS for event in events)
     world, number = World(scene, MOST_LOST if is_lossy else 0), None
+    world.airflow.forgets = any(event.verb is Verb.FORGET for event in events)
     try:
         for number, event in enumerate(events):  # noqa: B007 - the finding names it
             apply(world, event)

@@ -18,6 +18,8 @@ from weir.topology.regions import RegionId
 
 ENDED: Final = ("committed", "adopted", "failed")
 NOTHING_TO_CLEAR: Final = (MISSING, "removed", "skipped")
+BY_WEIR: Final = "cleared by weir"
+MOST_IN_VAIN: Final = 2
 AT_REST: Final = (*NOTHING_TO_CLEAR, "success", "failed", "upstream_failed")
 
 
@@ -63,6 +65,16 @@ def _made_by(history: History, run: str, consumer: RegionId) -> str:
         return "" if committed is None else committed.id
     found = history.ledger.current.get(Partition(run, history.topology_of(run).outputs(consumer)[0]))
     return "" if found is None else found.attempt
+
+
+def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str]:
+    """What has failed for good after Weir's own clears waits for a person."""
+    for clear in history.ledger.new_clears:
+        rows = (row for row in history.ledger.attempts.values() if row.run_region == clear.run_region)
+        tries = sorted((row for row in rows if row.try_number > 0), key=lambda row: row.try_number)
+        failed = [row.id for row in tries[-MOST_IN_VAIN:] if (row.origin, row.state) == (BY_WEIR, "failed")]
+        if len(failed) == MOST_IN_VAIN:
+            yield f"{clear.region}[{clear.subtask}] of {clear.run} is cleared once more, though {failed} have failed"
 
 
 def a_clear_is_settled_when_airflow_has_followed(history: History) -> Iterator[str]:

@@ -12,7 +12,6 @@ from weir.dataflow.quality import Policy, When
 from weir.dataflow.stage import Stage
 from weir.execution.run_state import CLOSE
 from weir.testing.simulator.dataflows import AND, ANY_ROWS, BLAMES
-from weir.testing.simulator.history.epochs import RunRegion
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.rows import is_bad
 from weir.topology.regions import RegionId
@@ -53,15 +52,6 @@ def only_suspected_inputs_are_quarantined(history: History) -> Iterator[str]:
     for result in ledger.newly_suspected:
         if result.partition not in read:
             yield f"{result.partition.id} of {result.attempt} is suspected, and no gate suspects it"
-
-
-def is_refused(history: History, where: RunRegion) -> bool:
-    """Report whether a gate has finally refused the results of a region's newest try."""
-    newest = history.ledger.newest(*where)
-    if newest is None or newest.state != "failed":
-        return False
-    results = history.ledger.results.values()
-    return any(each.attempt == newest.id and each.state == QUARANTINED for each in results)
 
 
 def _gated(history: History, run: str, region: RegionId) -> list[Stage]:

@@ -17,6 +17,7 @@ from weir.testing.simulator.history.ledger_view import Clear, Partition, Read, R
 from weir.testing.simulator.invariants.clears import (
     a_clear_is_settled_when_airflow_has_followed,
     a_commit_records_the_clears_that_follow_from_it,
+    nothing_is_cleared_again_and_again_in_vain,
 )
 from weir.testing.simulator.invariants.code import (
     a_commit_owes_the_clears_of_siblings_of_older_code,
@@ -184,12 +185,20 @@ def _again(history: History, partition: Partition, result: Result) -> str | None
 def a_clear_has_a_cause(history: History) -> Iterator[str]:
     """Invariant 5: a region that need not run again is not cleared."""
     for clear in history.ledger.new_clears:
-        if clear.failover is not None or is_of_older_code(history, clear.run_region):
+        if clear.failover is not None or is_of_older_code(history, clear.run_region) or _is_to_fail(history, clear):
             continue
         if not _reads_something_else(history, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"
         if history.strategy is FailoverStrategy.INDIVIDUAL:
             yield f"Weir clears {clear.region}[{clear.subtask}] by itself, though failover is individual"
+
+
+def _is_to_fail(history: History, clear: Clear) -> bool:
+    """Report whether a closing task is cleared since something has failed in its run, which is no longer closed."""
+    ledger = history.ledger
+    own = [region for run, region in ledger.regions() if run == clear.run and region != CLOSE]
+    has_failed = any(newest.state == "failed" for each in own if (newest := ledger.newest(clear.run, each)) is not None)
+    return clear.run_region[1] == CLOSE and ledger.runs()[clear.run].closed_at is None and has_failed
 
 
 def _reads_something_else(history: History, clear: Clear) -> bool:
@@ -247,6 +256,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     a_clear_has_a_cause,
     a_commit_records_the_clears_that_follow_from_it,
     a_clear_is_settled_when_airflow_has_followed,
+    nothing_is_cleared_again_and_again_in_vain,
     a_plan_names_what_must_run_again,
     what_is_spared_is_not_cleared,
     no_needed_result_is_released,

@@ -92,13 +92,20 @@ def _why_state_stays(history: History, result: Result) -> str | None:
 
 
 def unknown_files(history: History) -> Iterator[str]:
-    """Yield data files of no result that is there or may come back, and of no compaction."""
+    """Yield data files of no result that is there or may come back, and of no compaction.
+
+    Files of deleted DagRuns go a day after that was noted, and those of a fork that was never begun when it is.
+    """
     results = history.ledger.results.values()
+    runs = history.ledger.runs()
+    begun, deleted = set(map(dataflow_of, runs)), {run for run in runs if runs[run].run_id in history.deleted}
     there = {each.folder for each in results if each.state in ("finished", "lost") or history.is_state(each)}
     compactions = {row.attempt for row in history.ledger.rows(Compaction, "compaction")}
     for path in history.files:
         folder, _, name = path.rpartition("/")
+        dataflow, _, rest = path.partition("/")
         is_known = folder in there or not compactions.isdisjoint(folder.split("/"))
+        is_known |= dataflow not in begun or f"{dataflow}@{rest.partition('/')[0]}" in deleted
         if name.startswith("part-") and not is_known and is_in_use(history, path) is None:
             yield f"{path} is left"
 

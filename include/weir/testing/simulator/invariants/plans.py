@@ -13,7 +13,6 @@ from weir.execution.run_state import CLOSE
 from weir.testing.simulator.history.epochs import RunRegion
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Failover, LedgerView, Partition
-from weir.testing.simulator.invariants.gates import is_refused
 from weir.topology.regions import RegionId
 
 RERUN: Final = "rerun"
@@ -73,9 +72,9 @@ def _named(where: RunRegion) -> str:
 
 
 def _is_yet_to_come(history: History, failover: Failover, where: RunRegion) -> bool:
-    """Report whether a region of an earlier run has yet to start, or a gate has refused its rows."""
-    is_to_come = where not in history.ledger.regions() or is_refused(history, where)
-    return where[0] < failover.run and is_to_come
+    """Report whether a region has failed for good, so that a person is asked, or has yet to start in an earlier run."""
+    has_begun = where in history.ledger.regions()
+    return _has_ended_as(history.ledger, *where, "failed") if has_begun else where[0] < failover.run
 
 
 def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -> dict[RunRegion, None]:
@@ -221,9 +220,9 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
                 yield other
 
 
-def _has_failed(ledger: LedgerView, run: str, region: RegionId) -> bool:
+def _has_ended_as(ledger: LedgerView, run: str, region: RegionId, *states: str) -> bool:
     newest = ledger.newest(run, region)
-    return newest is not None and newest.state == "failed"
+    return newest is not None and newest.state in states
 
 
 def _left_out(
@@ -237,7 +236,8 @@ def _left_out(
     always = {each for where in known for each in _restarting(history, where)}
     if history.strategy is FailoverStrategy.FULL and (rerun or failover.region):
         begun = {each for each in ledger.regions() if each[0] == failover.run and each[1] != CLOSE}
-        always |= {each for each in begun if not _has_failed(ledger, *each)}  # a person clears what has failed for good
+        # A person clears what has failed for good; what a rebuild has fenced is tried again by Airflow.
+        always |= {each for each in begun if not _has_ended_as(ledger, *each, "failed", "fenced")}
     for where in always - rerun:
         committed = ledger.committed(*where)
         if committed is not None and kinds.get(where) != JOINED and not ledger.is_running(*where):
