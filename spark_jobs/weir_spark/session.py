@@ -53,8 +53,10 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     """
     for key, value in extra.items():
         _check(key, value)
-    for key, value in {**_DEFAULTS, **extra, **FORCED}.items():
-        _set(session, key, value)
+    settings = {**_DEFAULTS, **extra, **FORCED}
+    if not _are_set_at_once(session, settings):
+        for key, value in settings.items():
+            _set(session, key, value)
     return {**FORCED, **extra, "spark.version": session.version, "python.version": _PYTHON}
 
 
@@ -109,6 +111,17 @@ def _check(key: str, value: str) -> None:
             f"the Spark setting {key} is {value!r}, but Weir needs {forced!r} in every session, so that equal rows "
             "have equal digests: remove it from `spark` of the stages of this region"
         )
+
+
+def _are_set_at_once(session: SparkSession, settings: Mapping[str, str]) -> bool:
+    """Set all settings of a remote session in one request; false if one of them cannot be set."""
+    if not is_remote(session):
+        return False
+    try:
+        session.conf._set_all(dict(settings), silent=False)  # noqa: SLF001  # the public way asks once a setting
+    except (AnalysisException, IllegalArgumentException):
+        return False
+    return True
 
 
 def _set(session: SparkSession, key: str, value: str) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MISSING, Clearer
+from weir.coordination.airflow import MISSING, ClearAnswer, Clearer
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
-from weir.ledger.database.tables import PendingClearRow, RestoreRow, RunRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
 from weir.recovery.awaiting import NOT_IN_AIRFLOW, clear_item, wait_for
 
@@ -71,22 +71,28 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
         clearer.start(earlier.dag_id, earlier.run_id)
     if answer.state in _OVER:
         with services.ledger.transaction() as session:
-            _require_running(session, earlier.id, str(answer.state))
+            _require_running(session, earlier.id, answer)
 
 
-def _require_running(session: Session, run: str, airflow_state: str) -> None:
+def _require_running(session: Session, run: str, closing: ClearAnswer) -> None:
     row = session.get_one(RunRow, run)
-    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in.
-    is_before = RunRow.epoch < row.epoch if airflow_state == MISSING else RunRow.epoch <= row.epoch
+    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in; nor of its closing task a
+    # try that was to be followed by another one when a user marked the task.
+    is_before = RunRow.epoch < row.epoch if closing.state == MISSING else RunRow.epoch <= row.epoch
     up_to = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), is_before)))
     owed = select(PendingClearRow.id).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
     # The newest try of a region: an earlier try keeps the state in which it ended.
-    tries = (newest for each in up_to for newest in newest_attempts(session, each).values())
-    is_running = any(each[-1].state in _UNFINISHED for each in tries)
+    tries = (newest[-1] for each in up_to for newest in newest_attempts(session, each).values())
+    is_running = any(each.state in _UNFINISHED and not _is_over(each, run, closing) for each in tries)
     is_idle = not is_running and session.scalar(owed.limit(1)) is None
     if is_idle and not is_complete(session, run):
         raise Misconfigured(
             f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and no "
-            f"task computes what it lacks (weir_close is {airflow_state} in Airflow): `weir plan {run}` shows it. "
+            f"task computes what it lacks (weir_close is {closing.state} in Airflow): `weir plan {run}` shows it. "
             f"Clear that and weir_close of {row.run_id} (or have that interval run again); then clear this task"
         )
+
+
+def _is_over(row: AttemptRow, run: str, closing: ClearAnswer) -> bool:
+    """Report whether an attempt is a try of the closing task of `run` that Airflow calls over."""
+    return row.run == run and row.region == CLOSE.name and row.try_number <= closing.try_number

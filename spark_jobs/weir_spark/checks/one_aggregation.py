@@ -1,7 +1,7 @@
 """Computes plain expectations by one aggregation. Invariant: rows are read once, however many expectations there are.
 
-Except for uniqueness, which needs a query of its own for the values that occur twice. So do examples of violating
-rows, where there are any.
+Except for uniqueness: values that several rows have are looked for by a query for all expectations. So are examples of
+violating rows, where there are any.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import DecimalType
 
 from weir.formats.checks import ExpectationResult
 from weir.formats.suite import Expectation
 from weir_spark.checks.plain_aggregates import Aggregate, Found
 from weir_spark.checks.plain_expectations import Rows
-from weir_spark.results.digest import hashed, quoted
+from weir_spark.checks.uniqueness import COUNT, repeated_values
+from weir_spark.results.digest import quoted
 
 EXAMPLES = 20
 """As many values as GX shows, too."""
@@ -31,26 +31,13 @@ EXAMPLES = 20
 LONGEST = 200
 """So many characters of a text are kept."""
 
-SUSPECTS = 1000
-"""The most values that are looked up by their hashes because they may occur twice; above it all are grouped."""
-
-_ROWS_A_PART = 400_000
-
-_MOST_PARTS = 2_000
-"""The most parts of hashes; those of a part are counted in memory."""
-
 Plain = Rows | Aggregate
 
 _ABOUT_VALUES = ("22", "42")
 """SQL states of faulty expressions and of values that they cannot take; others are no fault of an expectation."""
 
 _SQL_STATE = re.compile(r"SQLSTATE: (\w{5})")
-_COUNT, _WHICH, _VALUE, _HASH = "_weir_count", "_weir_which", "_weir_value", "_weir_hash"
-
-_HASHED = frozenset(
-    {"tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "date", "timestamp"}
-)
-"""The types, but for decimals, of which equal values have equal hashes; strings with a collation have not."""
+_WHICH, _VALUE = "_weir_which", "_weir_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,46 +122,15 @@ def _alone(rows: DataFrame, plain: Plain) -> _Answer:
 def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[_Answer]:
     measures = [each for plain in plains for each in plain.measures]
     named = [each.alias(f"_weir_{number}") for number, each in enumerate(measures)]
-    count, *values = rows.agg(F.count(F.lit(1)).alias(_COUNT), *named).collect()[0]
-    found, start = [], 0
-    for plain in plains:
-        repeated = None
-        own = values[start : start + len(plain.measures)]
-        start += len(plain.measures)
-        if isinstance(plain, Rows) and plain.unique:
-            repeated = _repeated(rows, plain, int(own[0]))
-            own[1] = 0 if repeated is None else repeated.agg(F.sum(_COUNT)).collect()[0][0]
-        found.append(_Answer(plain.result(int(count), own), repeated))
-    return found
-
-
-def _repeated(rows: DataFrame, plain: Rows, count: int) -> DataFrame | None:
-    """The values that more than one of the `count` rows that count have, and how many have them; None if none are."""
-    counting = rows if plain.counts is None else rows.where(plain.counts)
-    fields = [rows.schema[each] for each in plain.unique]
-    keys = counting.select(*[quoted(each) for each in plain.unique])
-    if all(each.dataType.simpleString() in _HASHED or isinstance(each.dataType, DecimalType) for each in fields):
-        keyed = hashed(keys, keys.schema, _HASH)
-        suspects = _repeated_hashes(keyed, count)
-        if not suspects:
-            return None
-        if len(suspects) <= SUSPECTS:
-            few = F.broadcast(rows.sparkSession.createDataFrame([(each,) for each in suspects], f"{_HASH} BIGINT"))
-            keys = keyed.join(few, _HASH, "left_semi")
-    by = [F.col(quoted(each)) for each in plain.unique]
-    return keys.groupBy(*by).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
-
-
-def _repeated_hashes(keyed: DataFrame, count: int) -> list[int]:
-    """The hashes that several rows have, or more than SUSPECTS of them.
-
-    A number is shuffled instead of the values, and before it is grouped: most often there are as many groups as rows,
-    so that it would be of no use to group them first, and costs four times as much.
-    """
-    parts = min(-(-count // _ROWS_A_PART), _MOST_PARTS) or 1
-    placed = keyed.select(_HASH).repartition(parts, F.col(_HASH))
-    several = placed.groupBy(_HASH).agg(F.count(F.lit(1)).alias(_COUNT)).where(F.col(_COUNT) > 1)
-    return [row[0] for row in several.select(_HASH).limit(SUSPECTS + 1).collect()]
+    count, *values = rows.agg(F.count(F.lit(1)).alias(COUNT), *named).collect()[0]
+    rest = iter(values)
+    own = [[next(rest) for _ in plain.measures] for plain in plains]
+    uniques = {number: each for number, each in enumerate(plains) if isinstance(each, Rows) and each.unique}
+    found = repeated_values(rows, list(uniques.values()), [int(own[number][0]) for number in uniques])
+    repeated = dict(zip(uniques, found, strict=True))
+    for number, several in repeated.items():
+        own[number][1] = 0 if several is None else several.agg(F.sum(COUNT)).collect()[0][0]
+    return [_Answer(each.result(int(count), own[place]), repeated.get(place)) for place, each in enumerate(plains)]
 
 
 def _examples(rows: DataFrame, violating: Mapping[int, tuple[Rows, _Answer]]) -> dict[int, list[Any]]:

@@ -183,7 +183,8 @@ def test_no_task_waits_for_an_epoch_that_no_task_will_close(days):
         assert "ladder@20130101T000000Z of the epoch before is not closed" in session.scalar(failed)
 
 
-def test_no_task_waits_for_an_epoch_whose_dag_run_is_deleted_while_it_is_closed(days, monkeypatch):
+@pytest.mark.parametrize("how", ["deleted", "marked"])
+def test_no_task_waits_for_a_closing_task_that_is_gone_while_it_is_to_be_tried_again(days, monkeypatch, how):
     def unanswered(*_):
         raise Retryable("the store does not answer")
 
@@ -192,7 +193,10 @@ def test_no_task_waits_for_an_epoch_whose_dag_run_is_deleted_while_it_is_closed(
     while days.airflow.task(first, "weir_close").state != "up_for_retry":
         days.airflow.step(days.airflow._ready())
     monkeypatch.undo()
-    days.airflow.delete(first)
+    if how == "deleted":
+        days.airflow.delete(first)
+    else:
+        days.airflow.task(first, "weir_close").state = "success"
     second = days.airflow.task(days.airflow.dag_run(2), "weir_close")
     days.airflow.run_until_quiet()
     assert second.state == "failed"

@@ -166,3 +166,15 @@ def test_one_aggregation_answers_as_great_expectations_does(spark, seed, count, 
     ]
     assert not differing, "\n".join(differing)
     assert count == 0 or {each.success for each in ours} == {True, False}
+
+
+UNEXPECTED = {"a": 0, "same": 0, "once": 2, "twice": 3000}
+
+
+@pytest.mark.parametrize("columns", [("a", "same", "once"), ("a", "once", "twice")])
+def test_values_of_several_columns_are_looked_for_together_and_told_apart(spark, columns):
+    """More values are repeated in `twice` than are looked up by their hashes."""
+    rows = spark.range(3000).selectExpr("id a", "id same", "if(id = 7, 8, id) once", "id div 2 twice")
+    unique = [Expectation("expect_column_values_to_be_unique", {"column": column}) for column in columns]
+    found = answers(rows, [plain(each, rows.schema) for each in unique])
+    assert [each.unexpected for each in found] == [UNEXPECTED[column] for column in columns]

@@ -53,7 +53,10 @@ NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
 AGAIN_AND_AGAIN: Final = "times backtrack since"
 """The error of a task whose producer fails for good each time, since a person has marked or deleted what that reads."""
 
-NEEDS_A_PERSON: Final = ("was skipped in Airflow", "but Airflow calls", AGAIN_AND_AGAIN, NOT_CLOSED)
+FOLLOWS: Final = "but Airflow calls"
+"""The error of a task that misses what another one of its run has failed to compute: a person clears both."""
+
+NEEDS_A_PERSON: Final = ("was skipped in Airflow", FOLLOWS, AGAIN_AND_AGAIN, NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
 
 GONE: Final = "but Airflow has no such task instance"
@@ -319,6 +322,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
             HELD_BACK,
             IMPOSSIBLE,
             *AT_FIRST,
+            *((FOLLOWS,) if any(FOLLOWS not in _last_note(other) for other in stuck) else ()),
             *by_marks,
             *by_gates,
             *(() if world.scene.is_patient else OUT_OF_TRIES),
