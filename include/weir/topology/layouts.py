@@ -77,9 +77,9 @@ def chosen_layouts(
     """Choose the layouts of each stage that costs less than as it is declared; `sizes` are of an earlier run, by stage.
 
     A stage is written once, plain, if its result has at most `small` bytes or no reader divides it among subtasks.
-    Otherwise it is written in a layout by keys if all subtasks that read it would read more, together, than
-    `REDISTRIBUTION` times the result; other readers take what is written. `before` are the ids of layouts in which the
-    run has written stages before it is pinned again: these stay, since later runs have read them.
+    Otherwise it is written by the keys that save its readers most, and by others where these would read more without
+    it, together, than `REDISTRIBUTION` times the result; other readers take what is written. `before` are the ids of
+    layouts in which the run has written stages before it is pinned again: these stay, since later runs have read them.
     """
     declared = declared_layouts(dataflow)
     chosen: dict[str, WrittenLayouts] = {}
@@ -117,12 +117,13 @@ def _chosen(
         return WrittenLayouts((PLAIN,), f"{had}, and up to {format_size(small)} are filtered when they are read")
     if size is None:
         return WrittenLayouts(tuple(divided), "its size is not known yet; readers of all rows take what is written")
-    kept = tuple(layout for layout in divided if rereads[layout] > REDISTRIBUTION)
+    first = max(divided, key=lambda layout: rereads[layout])
+    kept = tuple(layout for layout in divided if layout == first or rereads[layout] > REDISTRIBUTION)
     reason = (
-        f"it had {format_size(size.bytes)} in {size.run}: a layout by keys is written if its readers would read more "
+        f"it had {format_size(size.bytes)} in {size.run}: a further layout is written if its readers would read more "
         f"than {REDISTRIBUTION} times that without it"
     )
-    return WrittenLayouts(kept or (PLAIN,), reason)
+    return WrittenLayouts(kept, reason)
 
 
 def pinned_json(dataflow: Dataflow, chosen: Mapping[str, WrittenLayouts] | None) -> dict[str, Any]:

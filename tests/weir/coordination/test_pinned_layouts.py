@@ -100,7 +100,7 @@ def test_the_choice_and_its_reason_are_in_the_ledger_and_in_the_record_of_the_ru
 
 
 def test_what_is_small_is_the_deployments_choice(days):
-    days.airflow.deploy(growing(parallelism=50))
+    days.airflow.deploy(growing(parallelism=3))
     days.airflow.coordinator = Coordinator(replace(days.services, small_result=100))
     run_day(days, 1)
     run_day(days, 2)

@@ -60,11 +60,18 @@ def test_a_result_of_unknown_size_has_a_layout_for_each_key_that_divides_it():
     assert choice(dataflow) == (BY_A,)
 
 
-def test_a_large_result_is_written_by_the_keys_by_which_it_would_be_read_too_often():
-    dataflow = flow((made("a"), 2), (made("b"), 100), (made("a"), 2), (made(broadcast=True), 100))
+def test_a_large_result_is_written_once_by_the_keys_that_save_most_reading():
+    dataflow = flow((made("a"), 2), (made("b"), 4), (made("a"), 2), (made(broadcast=True), 100))
     assert choice(dataflow, LARGE) == (BY_B,)
-    assert choice(flow((made("a"), 2)), LARGE) == (PLAIN,)
+    assert choice(flow((made("a"), 2)), LARGE) == (BY_A,)
+    assert choice(flow((made("a"), 4), (made("b"), 4), (made(["a", "b"]), 4)), LARGE) == (BY_A,)
+
+
+def test_a_large_result_is_written_again_for_readers_that_would_read_it_too_often():
     assert choice(flow((made("a"), 50), (made("b"), 100)), LARGE) == (BY_A, BY_B)
+    assert choice(flow((made("a"), 6), (made("b"), 5)), LARGE) == (BY_A,)
+    assert choice(flow((made("a"), 6), (made("b"), 6)), LARGE) == (BY_A, BY_B)
+    assert choice(flow((made("a"), 6), (made("b"), 3), (made("b"), 4)), LARGE) == (BY_A, BY_B)
 
 
 def test_a_run_that_is_pinned_again_keeps_the_layouts_that_later_runs_have_read():
