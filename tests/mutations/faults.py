@@ -227,8 +227,8 @@ LEDGERS: Final = (
     _fault(
         "a-delivered-clear-stands-for-a-new-one",
         f"{LEDGER}clears",
-        "        PendingClearRow.expected_try == expected_try,\n        PendingClearRow.settled_at.is_(None),\n",
-        "        PendingClearRow.expected_try == expected_try,\n",
+        '    PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)\n',
+        '    PendingClearRow.run == bindparam("run")\n',
         "A clear is not recorded where one of the same try was settled before.",
     ),
     _fault(

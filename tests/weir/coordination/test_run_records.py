@@ -21,6 +21,7 @@ from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.store import Store
 from weir.testing.fakes.stores import FailingStore
+from weir.topology.layouts import pinned_json
 from weir.upkeep import release_everywhere, sweep_everywhere
 
 RUN = "ladder@20130101T000000Z"
@@ -68,7 +69,7 @@ def test_whoever_comes_by_writes_a_record_that_is_due(world):
         adopt(world.services, RUN)
     record, is_due = known(world)
     assert is_due
-    assert (record.pinned, stored(world).pinned) == (None, ladder().to_json())
+    assert (record.pinned, stored(world).pinned) == (None, pinned_json(ladder(), {}))
     release_everywhere(world.services).require_whole()
     assert known(world) == (replace(stored(world), revision=0), False)
     assert len(stored(world).abandoned) == len(record.abandoned) > 0

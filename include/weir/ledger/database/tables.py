@@ -1,4 +1,4 @@
-"""Defines the ledger's tables, with column types that behave the same on SQLite and PostgreSQL.
+"""Defines the ledger's tables.
 
 Invariants, as unique indexes or constraints that no code path can break: a partition has at most one current result;
 an epoch is owned by at most one run; a dataflow has at most one checkpoint of a number. Times are UTC. A row of checks
@@ -7,23 +7,19 @@ has the findings in one partition, and never changes.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Boolean,
     ColumnElement,
-    DateTime,
-    Dialect,
     Float,
     ForeignKey,
     Index,
     Integer,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     cast,
     func,
@@ -34,45 +30,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from weir.formats.checkpoint import SnapshotKind
 from weir.formats.paths import checkpoint_number
+from weir.ledger.database.columns import ADDRESS, LARGE, Prose, UtcDateTime
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId, is_task_try
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC: SQLite forgets zones, and PostgreSQL answers in the server's."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Store in UTC."""
-        return None if value is None else value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Return the time with its zone, UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Prose(TypeDecorator[str]):
-    """Text from anywhere: what no database can hold of it (NUL, half of a surrogate pair) is replaced."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Replace."""
-        if value is None:
-            return None
-        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-
-
-LARGE = BigInteger().with_variant(Integer, "sqlite")
-"""Above two billion; SQLite's integers have no size."""
-
-ADDRESS = Text().with_variant(String(250), "sqlite")
-"""Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
-
 
 NO_DAG = ""
 """The DAG of a run that was restored and never computed here."""

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from weir.ledger.database.tables import UtcDateTime
+from weir.ledger.database.columns import UtcDateTime
 
 revision = "0001"
 down_revision = None
