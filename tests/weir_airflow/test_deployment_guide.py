@@ -70,14 +70,15 @@ def test_airflow_knows_each_setting():
 def test_weir_reads_each_variable():
     named = set(re.findall(r"\bWEIR_[A-Z_]+", TEXT + README))
     given = {"WEIR_STORE": "s3://b/w", "WEIR_LEDGER": "sqlite:///l", "WEIR_STORE_OPTIONS": '{"key": "k"}'}
-    given["WEIR_SPARK_CONN_ID"] = "other"
+    given |= {"WEIR_SPARK_CONN_ID": "other", "WEIR_SMALL_RESULT": "1 MiB"}
     assert named == set(given)
     found = read_settings(given)
-    assert (found.store, found.ledger, found.store_options, found.spark_conn_id) == (
+    assert (found.store, found.ledger, found.store_options, found.spark_conn_id, found.small_result) == (
         "s3://b/w",
         "sqlite:///l",
         {"key": "k"},
         "other",
+        2**20,
     )
 
 

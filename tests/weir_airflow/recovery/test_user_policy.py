@@ -246,6 +246,7 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     from airflow.sdk.exceptions import AirflowFailException
 
     from weir_airflow.dags.declaration import Declaration
+    from weir_airflow.tasks.operators import WeirRegionOperator
     from weir_airflow.tasks.running import run_region
 
     spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
@@ -277,6 +278,8 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     interval = {"data_interval_start": DAY[0], "data_interval_end": DAY[1]}
     run = SimpleNamespace(run_id=run_id, run_type="scheduled", clear_number=0, **interval)
     declared = Declaration(flow, Topology(flow), TaskRecovery(), "")
+    context = {"ti": ti, "dag_run": run, "params": {}}
+    context["task"] = WeirRegionOperator(task_id="spring", declared=declared, region="spring")
     with pytest.raises(AirflowFailException, match=r"ended without a result .*suppressed by restart strategy none"):
-        run_region(declared, "spring", {"ti": ti, "dag_run": run, "params": {}}, print, print)
+        run_region(declared, "spring", context, print, print)
     assert look.task(run_id, "spring")[2].startswith("Weir: killed, not tried again. the process of try 1 ended")

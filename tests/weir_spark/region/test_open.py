@@ -13,6 +13,7 @@ import weir
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.formats.codec import region_report_from_json
+from weir.formats.manifest import OF_RESULT
 from weir.ledger.database.tables import AttemptRow
 from weir.reading.spark_schema import arrow_schema, spark_ddl
 from weir.retention.release import delete_released, release
@@ -151,8 +152,8 @@ def test_the_digest_of_all_partitions_is_that_of_all_rows(opened, spark):
 
     typed = opened("typed")
     frame, observation = typed.spark(spark), Observation("all")
-    digest.observe(frame, observation).write.format("noop").mode("overwrite").save()
-    assert typed.digest == str(digest.to_digest(frame.schema, observation.get))
+    digest.observe(frame, observation, version=OF_RESULT).write.format("noop").mode("overwrite").save()
+    assert typed.digest == str(digest.to_digest(frame.schema, observation.get, version=OF_RESULT))
 
 
 def test_spark_reads_what_was_open_though_room_was_needed(airflow, spark):

@@ -55,7 +55,9 @@ def _why_state_needed(history: History, result: Result) -> str | None:
         return kept
     runs = history.ledger.runs()
     there = [run for run in runs if runs[run].run_id not in history.deleted and runs[run].closed_at is None]
-    following = [run for run in there if history.epochs.previous_of(run) == result.run]
+    following = [
+        run for run in there if history.epochs.previous_of(run) == result.run and not _is_given_up(history, run)
+    ]
     if following:
         return f"{following[0]} reads its state, and is not closed"
     epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
