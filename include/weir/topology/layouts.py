@@ -20,8 +20,8 @@ from weir.units import format_size
 SMALL_RESULT: Final = 16 * 2**20
 """The bytes up to which a result is small, where the deployment does not say."""
 
-REDISTRIBUTION: Final = 4
-"""How often a result can be read for the price of redistributing and writing it once, by estimate."""
+REDISTRIBUTION: Final = 10
+"""How often a result can be read for the price of redistributing and writing it once: see docs/measurements.md."""
 
 _FIELD: Final = "layouts"
 
