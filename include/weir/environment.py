@@ -52,7 +52,6 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
     """Open the ledger and the store; `may_be_new` lets a missing ledger be created, else Misconfigured is raised."""
     from weir.coordination.services import Services  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.ledger.ledger import Ledger  # noqa: PLC0415
-    from weir.store.store import Store  # noqa: PLC0415
 
     stack = None if OWN & os.environ.keys() else local_stack()
     problem = None if stack is None else stack.problem_of_ledger()
@@ -67,14 +66,7 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
         )
     ledger = Ledger.open(found.ledger)
     try:
-        yield Services(
-            ledger=ledger,
-            store=Store.open(found.store, found.store_options),
-            recovery=found.recovery,
-            retention=found.retention,
-            expectations=found.expectations,
-            small_result=found.small_result,
-        )
+        yield Services.of(found, ledger)
     finally:
         ledger.close()
 

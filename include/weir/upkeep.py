@@ -119,10 +119,8 @@ def _to_release(services: Services, dataflow: str) -> list[str]:
         try:
             settings = newest_dataflow_settings(session, dataflow, services.retention)
             return runs_not_kept(session, dataflow, settings, services.now())
-        except Misconfigured:
-            return runs_to_release(
-                session, dataflow
-            )  # of one that cannot be read, its own release says so, and the others have their turn
+        except Misconfigured:  # of a run that cannot be read, its own release says so, and the others have their turn
+            return runs_to_release(session, dataflow)
 
 
 def _deleted_line(deleted: tuple[Deleted, ...]) -> str:

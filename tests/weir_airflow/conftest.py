@@ -79,22 +79,33 @@ def api_url(airflow_home):
 
 
 @pytest.fixture(scope="session")
-def river(airflow_home):
-    """The DAG `river` in Airflow's database: `spring`, then `delta` with three subtasks, then `mouth`."""
+def enter_dags(airflow_home):
+    """Write a DAG file and enter its DAGs into Airflow's database; the file, and the bag that it was read into."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+
+    def enter(name, text):
+        file = airflow_home / "dags" / name
+        file.write_text(text)
+        manager = DagBundlesManager()
+        manager.sync_bundles_to_db()
+        bundle = next(iter(manager.get_all_dag_bundles()))
+        bundle.initialize()
+        bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name)
+        assert not bag.import_errors
+        sync_bag_to_db(bag, bundle.name, bundle.version)
+        return file, bag
+
+    return enter
+
+
+@pytest.fixture(scope="session")
+def river(enter_dags):
+    """The DAG `river` in Airflow's database: `spring`, then `delta` with three subtasks, then `mouth`."""
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
-    folder = airflow_home / "dags"
-    (folder / "river.py").write_text(_RIVER)
-    manager = DagBundlesManager()
-    manager.sync_bundles_to_db()
-    bundle = next(iter(manager.get_all_dag_bundles()))
-    bundle.initialize()
-    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-    assert not bag.import_errors
-    sync_bag_to_db(bag, bundle.name, bundle.version)
+    enter_dags("river.py", _RIVER)
     with create_session() as session:
         return DBDagBag().get_latest_version_of_dag("river", session=session)
 

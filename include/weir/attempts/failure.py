@@ -397,9 +397,10 @@ def override(
         if row is None or row.state not in ABANDONED:
             return decision
         was_refused = row.state == AttemptState.FAILED.value
-        row.state = AttemptState.RETRYING.value
         if action is Action.FAIL:
             _give_up(session, services, row)
+        else:
+            row.state = AttemptState.RETRYING.value
         if was_refused and action is Action.RETRY:
             restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
     return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)

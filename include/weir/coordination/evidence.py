@@ -54,7 +54,7 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
     store = services.store
     epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
-    numbers = {checkpoint_number(name): name for name in files_in(services.store, checkpoints_folder(dataflow))}
+    numbers = {checkpoint_number(name): name for name in files_in(store, checkpoints_folder(dataflow))}
     newest = max(epochs, default=None)
     sinks = folders_in(store, sinks_folder(dataflow))
     published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}

@@ -12,7 +12,7 @@ from weir.formats.paths import attempt_record_folder, result_folder
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
 from weir.restarts.recovery_settings import RecoverySettings
-from weir.settings import EXPECTATIONS
+from weir.settings import EXPECTATIONS, Settings
 from weir.store.store import Store
 from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, new_attempt_id
 from weir.topology.layouts import SMALL_RESULT
@@ -38,6 +38,18 @@ class Services:
     expectations: str = EXPECTATIONS
     small_result: int = SMALL_RESULT
     """The bytes up to which a result is written plain, and filtered when it is read."""
+
+    @classmethod
+    def of(cls, settings: Settings, ledger: Ledger) -> Services:
+        """Return the services of a deployment, with the store that its settings name. Raises Misconfigured."""
+        return cls(
+            ledger=ledger,
+            store=Store.open(settings.store, settings.store_options),
+            recovery=settings.recovery,
+            retention=settings.retention,
+            expectations=settings.expectations,
+            small_result=settings.small_result,
+        )
 
     def store_id(self) -> str:
         """The id of the store that is mounted now.

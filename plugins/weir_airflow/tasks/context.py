@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
-from weir.store.store import Store
 from weir_airflow.api.clearing import clearer_for
 from weir_airflow.connections.connections import api_connection, settings, spark_connection
 
@@ -31,16 +30,9 @@ class TaskContext:
     def __init__(self, found: Settings, ledger: Ledger) -> None:
         self._settings = found
         self.store_options = found.store_options
-        self.store = Store.open(found.store, found.store_options)
         self.recovery = found.recovery
-        self.services = Services(
-            ledger=ledger,
-            store=self.store,
-            recovery=found.recovery,
-            retention=found.retention,
-            expectations=found.expectations,
-            small_result=found.small_result,
-        )
+        self.services = Services.of(found, ledger)
+        self.store = self.services.store
         self.coordinator = Coordinator(self.services)
 
     @classmethod

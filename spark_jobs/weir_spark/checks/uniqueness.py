@@ -1,7 +1,7 @@
 """Finds the values that several rows have. Invariant: one shuffle for all expectations of uniqueness of a suite.
 
-Numbers are shuffled instead of the values: a row gives one hash for each expectation, with the expectation's place in
-its lowest bits. Where no hash comes twice, no value does. The values of the few hashes that do are compared.
+Numbers are shuffled instead of the values: a row gives one hash for each expectation, other than those of the others.
+Where no hash comes twice, no value does. The values of the few hashes that do are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weir_spark.results.digest import hashed, quoted
 COUNT = "_weir_count"
 
 SUSPECTS = 1000
-"""The most hashes of an expectation whose values are looked up; above it all values are grouped."""
+"""The most hashes whose values are looked up; above it all values are grouped."""
 
 _ROWS_A_PART = 400_000
 
@@ -44,11 +44,14 @@ def repeated_values(rows: DataFrame, uniques: Sequence[Rows], counts: Sequence[i
         return [repeated_values(rows, [each], [count])[0] for each, count in zip(uniques, counts, strict=True)]
     found: list[DataFrame | None] = []
     for place, each in enumerate(uniques):
+        if place in places and not suspects:
+            found.append(None)
+            continue
         counting = rows if each.counts is None else rows.where(each.counts)
         keys = counting.select(*[quoted(name) for name in each.unique])
         if place in places and len(suspects) <= SUSPECTS:
             keys = _having(keys, place, suspects)
-        found.append(None if place in places and not suspects else _grouped(keys))
+        found.append(_grouped(keys))
     return found
 
 

@@ -22,23 +22,13 @@ COMPACTION, REPORT, CLOSE = "weir_compact-aircraft", "report-known", "weir_close
 
 
 @pytest.fixture(scope="module")
-def dag(airflow_home):
+def dag(enter_dags):
     """The DAG as the scheduler has it: read from Airflow's database."""
     from airflow.api.common.delete_dag import delete_dag
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 
-    file = airflow_home / "dags" / "scheduled_flows.py"
-    file.write_text(FLOWS)
-    manager = DagBundlesManager()
-    manager.sync_bundles_to_db()
-    bundle = next(iter(manager.get_all_dag_bundles()))
-    bundle.initialize()
-    bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name)
-    assert not bag.import_errors
-    sync_bag_to_db(bag, bundle.name, bundle.version)
+    file, _ = enter_dags("scheduled_flows.py", FLOWS)
     with create_session() as session:
         yield DBDagBag().get_latest_version_of_dag("scheduled", session=session)
     file.unlink()

@@ -221,24 +221,15 @@ dataflow_dag(aircraft(2), dag_id="dag", schedule="@daily", start_date=datetime(2
 
 
 @pytest.fixture
-def closing(airflow_home):
+def closing(enter_dags):
     """The closing task of the second day as Airflow has it; it is about to run for the first time."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.models.dagbag import DBDagBag
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    file = airflow_home / "dags" / "days.py"
-    file.write_text(DAG_FILE)
-    manager = DagBundlesManager()
-    manager.sync_bundles_to_db()
-    bundle = next(iter(manager.get_all_dag_bundles()))
-    bundle.initialize()
-    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-    sync_bag_to_db(bag, bundle.name, bundle.version)
+    file, bag = enter_dags("days.py", DAG_FILE)
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag("dag", session=session)
         for run_id in (FIRST, SECOND):
