@@ -14,8 +14,8 @@ from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
-from weir.reading.state_files import Shape, newest
 from weir.snapshots.savepoint import SavepointRequest, create
+from weir.state.state_files import Shape, newest
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN

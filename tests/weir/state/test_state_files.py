@@ -15,7 +15,7 @@ from weir.dataflow.state import State, StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import StateFile
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
-from weir.reading.state_files import Gone, Shape, read_rows
+from weir.state.state_files import Gone, Shape, read_rows
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
