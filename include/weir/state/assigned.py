@@ -114,18 +114,22 @@ def _assigned(
     )
     same_range = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
     content = manifests[same_range[0]].state if same_range and not evolved.is_changed else None
-    return assigned if content is None else _continued(assigned, content, state.results[same_range[0]])
+    if content is None:
+        return assigned
+    return _continued(assigned, content, state.results[same_range[0]], is_exact=evolved.is_exact)
 
 
-def _continued(assigned: AssignedState, content: StateContent, result: CurrentResult) -> AssignedState:
+def _continued(
+    assigned: AssignedState, content: StateContent, result: CurrentResult, *, is_exact: bool
+) -> AssignedState:
     """Return a state as it goes on from one partition: what is known of its rows, and the digest for a blind epoch.
 
     The first epoch after a restore is exact.
     """
     tallies = None if content.tallies is None else visible(content.tallies, assigned.expired_until)
     rows = rows_known(tallies, content.rows, assigned.files, expires=assigned.expired_until is not None)
-    is_blind = rows is not None and not is_synthetic(result.attempt)
-    return replace(assigned, tallies=tallies, rows=rows, digest=result.digest if is_blind else None)
+    may_be_blind = not is_exact and rows is not None and not is_synthetic(result.attempt)
+    return replace(assigned, tallies=tallies, rows=rows, digest=result.digest if may_be_blind else None)
 
 
 def _evolution(
