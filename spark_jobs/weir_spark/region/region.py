@@ -216,8 +216,9 @@ class _Execution:
                 return write_operator_state(handle, stage.name, output, self.store)
             report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
-        most = "" if report.state is None or report.state.rows is None else "at most "
-        self.log(f"wrote state {stage.name}: {changed} rows changed, {most}{report.digest.rows} in all")
+        bounds = None if report.state is None else report.state.rows
+        rows = f"{report.digest.rows}" if bounds is None else f"at most {bounds.most}"
+        self.log(f"wrote state {stage.name}: {changed} rows changed, {rows} in all")
         return report
 
 
