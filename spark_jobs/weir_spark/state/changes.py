@@ -61,7 +61,8 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     if not parts:
         return None
     count, rows = computed_once(reduce(DataFrame.unionByName, parts))
-    known = _known(rows, state) if count else None
+    looks = count and not (state.is_blind and state.stored.read.digest is not None)
+    known = _known(rows, state) if looks else None
     looked_up = reduce(DataFrame.unionByName, (each.versions for each in state.look_ups)) if known == count else None
     return Incoming(rows, count, any(each.only_changed for each in state.changes), looked_up) if count else None
 

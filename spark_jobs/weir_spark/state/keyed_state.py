@@ -86,7 +86,7 @@ class KeyedState:
         if blind:
             self._require_uncounted()
         self.changes.append(Change(rows, only_changed=only_changed, order_by=names, is_blind=blind))
-        if self.is_blind and any(each.only_changed for each in self.changes):
+        if self.is_blind and (self._has_per_key or any(each.only_changed for each in self.changes)):
             raise Misconfigured(
                 f"state {self.stored.read.state.name!r}: a blind upsert looks for no old rows, but only_changed, or "
                 "per_key, compares with them: leave out blind=True, or make all changes of the epoch blind"
@@ -134,14 +134,14 @@ class KeyedState:
                 f"state {self.stored.read.state.name!r}: per_key is called twice, and the second call would not see "
                 "what the first has done: call it once, with a union of the rows"
             )
-        names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names)
-        self._has_per_key = True
         if self.is_blind:
             raise Misconfigured(
                 f"state {self.stored.read.state.name!r}: per_key looks its keys up, so it is of no use that another "
                 "upsert of the epoch is blind: leave out blind=True"
             )
+        names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names)
+        self._has_per_key = True
         self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
         self.changes.append(Change(passed.deleted_keys, is_deletion=True))
         return passed.results
