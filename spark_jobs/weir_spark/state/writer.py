@@ -192,10 +192,8 @@ class _Writing:
 
         In the order of the files. Where changes are few, only their keys are read from the files.
         """
-        keys = self.stored.keys
-        by = [F.col(_PART), F.col(KEY_GROUP_COLUMN), *[F.col(quoted(key)) for key in keys]]
         rows = self._placed(self._candidates())
-        merged = rows.groupBy(*by).agg(
+        merged = rows.groupBy(*self._order).agg(
             F.max_by(F.struct(*map(quoted, [*self._values, HASH, ONLY_CHANGED])), F.col(CHANGE)).alias(_NEW),
             F.max_by(F.struct(*map(quoted, self._old_columns)), F.col(RANK)).alias(_OLD),
             is_twice().alias(_TWICE),
@@ -232,14 +230,23 @@ class _Writing:
 
     def _placed(self, rows: DataFrame) -> DataFrame:
         """Distribute rows to as many tasks as files are to be written, each a range of key groups."""
+        parts = self._parts
+        if parts == 1:
+            return rows.repartition(1)
+        place = F.col(KEY_GROUP_COLUMN) * parts / F.lit(self.output.layout.max_parallelism)
+        return rows.withColumn(_PART, F.floor(place).cast("int")).repartitionById(parts, F.col(_PART))
+
+    @property
+    def _parts(self) -> int:
         count = 0 if self.changes is None else self.changes.count
         if self._is_full:
             count += sum(each.rows for each in self.before)
-        parts = max(1, -(-count // ROWS_A_FILE))
-        if parts == 1:
-            return rows.withColumn(_PART, F.lit(0)).repartition(1)
-        place = F.col(KEY_GROUP_COLUMN) * parts / F.lit(self.output.layout.max_parallelism)
-        return rows.withColumn(_PART, F.floor(place).cast("int")).repartitionById(parts, F.col(_PART))
+        return max(1, -(-count // ROWS_A_FILE))
+
+    @property
+    def _order(self) -> list[str]:
+        """The order in the files. Spark compares the first column fastest: not one with the same value everywhere."""
+        return [*([_PART] if self._parts > 1 else []), KEY_GROUP_COLUMN, *map(quoted, self.stored.keys)]
 
     def _is_needless(self) -> Column:
         """Return the condition that a change leaves its key as it is."""
@@ -293,7 +300,7 @@ class _Writing:
         else:
             rows = merged.where(_IS_CHANGE)
         placed = [KEY_GROUP_COLUMN, *self.stored.keys]
-        rows = rows.sortWithinPartitions(_PART, *map(quoted, placed))
+        rows = rows.sortWithinPartitions(*self._order)
         columns = [
             F.col(quoted(each)) if each in placed else F.col(f"{_NEW}.{quoted(each)}").alias(each)
             for each in self.stored.stored_schema.fieldNames()
