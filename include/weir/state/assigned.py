@@ -187,8 +187,8 @@ def replaced_state(services: Services, old: CurrentResult | None) -> ReplacedSta
         return None
     try:
         content = manifest_from_json(services.store.read(manifest_path(old.folder))).state
-    except NotFound:
-        return None
+    except (NotFound, Misconfigured):
+        return None  # it is gone or damaged
     if content is None or missing_files(services, content.files):
         return None
     files = files_to_read(services.store, oldest_first(content.files))
