@@ -28,7 +28,7 @@ from weir.coordination.values import Attempt, Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.codec import manifest_to_json
-from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint
+from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint, is_chain
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
@@ -180,6 +180,8 @@ def _compared(before: RunState, result: NewResult) -> NewResult:
     old = before.results.get(result.partition)
     if old is None or old.made_from is None or old.made_from != result.made_from or old.digest == result.digest:
         return result
+    if is_chain(old.digest) != is_chain(result.digest):
+        return result  # which says nothing
     is_declared = not before.topology.dataflow.stage(result.partition.stage).deterministic
     return result if is_declared else replace(result, differs_from=old.attempt)
 

@@ -181,7 +181,7 @@ def growth_checks(begun: Begun, report: RegionReport) -> Iterator[CheckReport]:
     """
     for output in report.outputs:
         share = begun.states.get(output.stage)
-        if share is None or not share.state.grows or output.state is None:
+        if share is None or not share.state.grows or output.state is None or output.state.tallies is None:
             continue
         before = output.state.rows_before if share.tallies is None else _rows(share.tallies)
         if before is not None:

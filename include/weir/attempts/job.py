@@ -28,7 +28,7 @@ from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead,
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, fix_slices, slices_of
 from weir.recovery.rules.staleness import restarts_consumers
-from weir.state.assigned import state_to_read
+from weir.state.assigned import replaced_state, state_to_read
 from weir.state.operator_state import operator_state_to_read
 from weir.topology.partitions import Layout
 from weir.topology.regions import InputPartitions, PartitionId
@@ -130,7 +130,10 @@ def _state(
     if kept is None:
         return None
     if kept.name in states:
-        return state_to_read(services, registered.run, states[kept.name])
+        (layout,) = registered.topology.layouts_of(kept.name)
+        old = state.results.get(PartitionId(kept.name, registered.attempt.region.subtask, layout.id))
+        replaced = replaced_state(services, old)
+        return state_to_read(services, registered.run, states[kept.name], replaced)
     return operator_state_to_read(kept, state, read)
 
 

@@ -16,13 +16,13 @@ from weir.dataflow import Dataflow
 from weir.dataflow.state import State
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CurrentResult
-from weir.formats.manifest import InputRead, Manifest, StateFile, UpdateDigest
+from weir.formats.manifest import InputRead, Manifest, RowRange, StateFile, UpdateDigest
 from weir.formats.region_job import CodeToRun, RegionJob, RegionReport
 from weir.ledger.runs import PreviousRun, Run
 from weir.restarts.answer import Refusal
 from weir.restarts.strategy import RestartStrategy
 from weir.store.probe import PartitionRef
-from weir.topology.ids import AttemptId, Epoch, RunId
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -37,6 +37,10 @@ class AssignedState:
     expired_until: int | None
     is_rewritten: bool = False
     """The epoch writes all of the state, because its declaration has changed."""
+    digest: Digest | None = None
+    """What a blind epoch goes on from; None where it has to be exact."""
+    rows: RowRange | None = None
+    """How many rows there can be, where they are not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,13 @@ class Evolution:
     """The work of the first epoch with a new declaration of a state.
 
     `is_changed`: the columns differ, so that all rows are digested again. `is_rewritten`: the epoch writes all of the
-    state, so that neither values of a dropped column nor expired rows come back.
+    state, so that neither values of a dropped column nor expired rows come back. `is_exact`: it looks for the rows that
+    it replaces, also of a blind upsert, because columns or time to live differ.
     """
 
     is_changed: bool = False
     is_rewritten: bool = False
+    is_exact: bool = False
 
 
 def evolution(old: State, new: State, old_fields: Fields | None = None) -> Evolution:
@@ -50,7 +52,8 @@ def evolution(old: State, new: State, old_fields: Fields | None = None) -> Evolu
     is_changed = [(name, each.kind) for name, each in before.items()] != [
         (name, each.kind) for name, each in after.items()
     ]
-    return Evolution(is_changed, bool(before.keys() - after.keys()) or _has_longer_ttl(old, new))
+    is_rewritten = bool(before.keys() - after.keys()) or _has_longer_ttl(old, new)
+    return Evolution(is_changed, is_rewritten, is_changed or old.ttl != new.ttl)
 
 
 def _has_longer_ttl(old: State, new: State) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weir.dataflow.state import State
-from weir.formats.manifest import DataFile, StateFile, UpdateDigest
+from weir.formats.manifest import DataFile, RowRange, StateFile, UpdateDigest
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout
 
@@ -35,6 +35,7 @@ class StatePartition:
     """A subtask's partition of a keyed state: `key_groups` is inclusive, `attempt` committed it.
 
     `tallies` are the per-update digests of its live rows, from its manifest; a restored state continues from them.
+    Where they are None, its rows were not counted: there are `rows` at most, and `rows_at_least`.
     `versions` are those of the code that is known to make it (empty: not recorded).
     """
 
@@ -43,9 +44,15 @@ class StatePartition:
     attempt: AttemptId
     digest: Digest
     rows: int
-    tallies: tuple[UpdateDigest, ...]
+    tallies: tuple[UpdateDigest, ...] | None
     files: tuple[StateFile, ...]
     versions: tuple[str, ...] = ()
+    rows_at_least: int | None = None
+
+    @property
+    def range(self) -> RowRange | None:
+        """How many rows there are; None where they were counted."""
+        return None if self.rows_at_least is None else RowRange(self.rows_at_least, self.rows)
 
 
 @dataclass(frozen=True, slots=True)

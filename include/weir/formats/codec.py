@@ -25,13 +25,13 @@ from weir.formats.run_record import RunRecord
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 6,
+        "manifest": 7,
         "stage copy": 1,
-        "region job": 7,
-        "region report": 4,
+        "region job": 8,
+        "region report": 5,
         "region failure": 1,
         "run record": 3,
-        "checkpoint": 4,
+        "checkpoint": 5,
     }
 )
 """The version of each kind of document that is written; it and all earlier versions are read."""

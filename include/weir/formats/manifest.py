@@ -26,6 +26,12 @@ OF_STORED_ROWS: Final = 1
 OF_RESULT: Final = 2
 """The version of a digest over the rows of a result, without key groups: it is the same in every layout."""
 
+OF_CHAIN: Final = 3
+"""The version of a digest that is a chain: of the digest that an epoch has read, and of what it changed blindly.
+
+Equal chains of a partition mean equal content; unequal ones say nothing. `rows` is then the most that there can be.
+"""
+
 RULE = ":rule-"
 """Separates the fingerprint of a digest rule in the text of a digest; absent for the plain rule."""
 
@@ -104,6 +110,11 @@ def digest_version(digest: str) -> int:
     return int(number[1:]) if colon and number[:1] == "v" and number[1:].isdigit() else 1
 
 
+def is_chain(digest: str) -> bool:
+    """Report whether a digest, given as text, is a chain."""
+    return digest_version(digest) == OF_CHAIN
+
+
 def digest_schema(digest: str) -> str:
     """Return the fingerprint of column names and types in a digest, given as text."""
     return digest.removeprefix(f"v{digest_version(digest)}:").partition(":")[0]
@@ -150,15 +161,32 @@ class UpdateDigest:
 
 
 @dataclass(frozen=True, slots=True)
+class RowRange:
+    """How many rows a partition of keyed state has, at least and at most, where no epoch has counted them."""
+
+    least: int
+    most: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Report whether there is only one such number."""
+        return self.least == self.most
+
+
+@dataclass(frozen=True, slots=True)
 class StateContent:
     """The content of a partition of keyed state: its files, oldest epoch first, and the digests of its live rows.
 
-    `changed` counts the rows written in its own epoch, deleted keys included.
+    `tallies` is None where the old rows of keys were not looked for (a blind upsert): `rows` is given then.
+    `changed` counts the rows written in its own epoch, deleted keys included. Rows that were last updated at
+    `expired_until` or before have expired (None: not recorded, or without a time to live).
     """
 
     files: tuple[StateFile, ...]
-    tallies: tuple[UpdateDigest, ...]
+    tallies: tuple[UpdateDigest, ...] | None
     changed: int
+    rows: RowRange | None = None
+    expired_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +245,11 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The number of rows in all files."""
-        return self.digest.rows
+        """The number of rows; the most that there can be, where they were not counted."""
+        if self.state is None or (self.state.tallies is None and self.state.rows is None):
+            return self.digest.rows
+        counted = self.state.tallies
+        return self.state.rows.most if counted is None and self.state.rows else sum(each.rows for each in counted or ())
 
     @property
     def bytes(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
-from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, UpdateDigest
+from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, RowRange, UpdateDigest
 from weir.formats.paths import folder_of
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import KeyFilter, Layout
@@ -49,15 +49,29 @@ class StateFileToRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedState:
+    """The content that a partition of keyed state had before its epoch was computed again: what it is compared with.
+
+    The files exist. `expired_until` is that of the epoch as it was computed then.
+    """
+
+    digest: Digest
+    files: tuple[StateFileToRead, ...]
+    expired_until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateToRead:
     """The state that a stage goes on from; of keyed state its files, oldest epoch first, and tallies of its live rows.
 
     Lists and broadcast state are the partitions of their input, by subtask; they have nothing here but `state`.
 
     A row is visible if its `updated` is above `expired_until`, in seconds since 1970 (None: no time to live); `updated`
-    here is that of the rows which this epoch updates. `tallies` is None where they are to be counted
-    anew, since the partition covers other key groups than the one that it goes on from. With `is_full` all of the state
-    is written, not only what has changed.
+    here is that of the rows which this epoch updates. `tallies` is None where they are to be counted anew, since the
+    partition covers other key groups than the one that it goes on from, or since they are not known; `rows` is how many
+    there can be, where that is known. `epoch` is the one that goes on from it (None: it is only read); a blind epoch
+    goes on from `digest`, and where that is None, the epoch has to be exact. With `is_full` all of the state is
+    written, not only what has changed.
     """
 
     state: State
@@ -66,6 +80,10 @@ class StateToRead:
     updated: int
     expired_until: int | None
     is_full: bool
+    epoch: Epoch | None = None
+    digest: Digest | None = None
+    rows: RowRange | None = None
+    replaced: ReplacedState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,15 +307,17 @@ class OutputReport:
 class StateReport:
     """The content of a partition of keyed state after the epoch.
 
-    `tallies` are those of its live rows, by their last update, and make its digest. `changed` rows were written. With
+    `tallies` are those of its live rows, by their last update, and make its digest; None where they are not known,
+    and `rows` is given. `changed` rows were written. With
     `is_whole` the written files are all of it: nothing of the epoch before is used any more. `rows_before` are those of
     the epoch before that are visible and of this partition's key groups.
     """
 
-    tallies: tuple[UpdateDigest, ...]
+    tallies: tuple[UpdateDigest, ...] | None
     changed: int
     is_whole: bool = False
     rows_before: int | None = None
+    rows: RowRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

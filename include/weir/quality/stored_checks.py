@@ -37,7 +37,7 @@ class Recorded:
     digest: Digest
     rows: int
     spark_schema: str
-    tallies: tuple[UpdateDigest, ...] = ()
+    tallies: tuple[UpdateDigest, ...] | None = ()
 
 
 def recorded_by(checkpoint: Checkpoint, manifest: Manifest) -> Recorded:

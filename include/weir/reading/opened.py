@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from weir.coordination.read_leases import ReadLease
 from weir.errors import Fault, Loss, Misconfigured
-from weir.formats.manifest import ContentDigest, DataFile, Manifest
+from weir.formats.manifest import OF_CHAIN, ContentDigest, DataFile, Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.reading.availability import Chosen, Unreadable, advice
-from weir.reading.spark_schema import arrow_schema, spark_ddl
+from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
@@ -202,7 +202,8 @@ def together(digests: Sequence[ContentDigest]) -> str:
     """Return the digest of all rows of several partitions; the digest of each, where they cannot be combined."""
     first, *others = digests
     for other in others:
-        if (other.schema, other.version, other.rule) != (first.schema, first.version, first.rule):
+        is_sum = first.version != OF_CHAIN
+        if not is_sum or (other.schema, other.version, other.rule) != (first.schema, first.version, first.rule):
             return "|".join(str(each) for each in digests)
         first = replace(
             first,

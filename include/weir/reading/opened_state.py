@@ -22,9 +22,9 @@ from weir.errors import Fault, Loss, Misconfigured
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.reading.availability import Unreadable
-from weir.reading.spark_schema import arrow_schema
-from weir.reading.state_files import Gone, Shape, newest, of_key, read_rows
 from weir.state.file_rules import sorted_runs
+from weir.state.spark_schema import arrow_schema
+from weir.state.state_files import Gone, Shape, newest, of_key, read_rows
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 from weir.topology.key_hash import key_group
@@ -43,6 +43,8 @@ class OpenStatePartition:
     rows: int
     digest: str
     files: tuple[StateFile, ...]
+    is_counted: bool = True
+    """False where blind upserts have left bounds only: `rows` is then the most that there can be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +119,13 @@ class OpenedState:
 
     @property
     def rows(self) -> int:
-        """The number of rows, as it was recorded: nothing is read for it."""
+        """The number of rows, as it was recorded, or the most that there can be: nothing is read for it."""
         return sum(each.rows for each in self.partitions)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `rows` is exact: blind upserts do not count what they replace."""
+        return all(each.is_counted for each in self.partitions)
 
     @property
     def bytes(self) -> int:
@@ -216,7 +223,8 @@ class OpenedState:
     def __repr__(self) -> str:
         """Say what is open."""
         of = self.run if self.checkpoint is None else f"checkpoint {self.checkpoint}, {self.run}"
-        return f"<state {self.name} of {of}: {self.rows} rows{'' if self._is_open else ', closed'}>"
+        most = "" if self.is_counted else "at most "
+        return f"<state {self.name} of {of}: {most}{self.rows} rows{'' if self._is_open else ', closed'}>"
 
     @property
     def _files(self) -> Iterator[StateFile]:

@@ -164,6 +164,7 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
             rows=each.rows,
             digest=str(each.digest),
             files=() if each.state is None else each.state.files,
+            is_counted=each.state is None or each.state.rows is None or each.state.rows.is_exact,
         )
         for each in manifests
     )
@@ -261,6 +262,7 @@ def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, fo
             rows=part.rows,
             digest=part.digest,
             files=_below(folder, part.files),
+            is_counted=part.range is None or part.range.is_exact,
         )
         for part in found.partitions
     )

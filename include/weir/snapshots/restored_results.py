@@ -139,7 +139,7 @@ class _Builder:
             session={},
             parameters={},
             created_at=self._services.now().isoformat(),
-            state=StateContent(tuple(moved(file, self._places) for file in part.files), part.tallies, 0),
+            state=StateContent(tuple(moved(file, self._places) for file in part.files), part.tallies, 0, part.range),
             versions=part.versions,
         )
         return RestoredPartition(partition, region, folder, manifest, tuple(copies.values()))

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured, WeirError
 from weir.execution.partition_state import PartitionState
-from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, SnapshotKind, StatePartition
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
@@ -50,6 +50,7 @@ from weir.snapshots.source import (
     read_checkpoint,
     read_savepoint,
 )
+from weir.state.file_rules import expired_until
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
 from weir.topology.ids import AttemptId
@@ -126,6 +127,7 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         row = _wanted(session, request)
         number = next_number(session, request.dataflow)
     source = read_checkpoint(services, request.dataflow, row.number)
+    source = replace(source, checkpoint=_counted(source))
     folder = _folder(services, request, number, open_store)
     require_free(folder)
     now = services.now()
@@ -147,6 +149,33 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         _undo(services, entered, folder)
         raise
     return _completed(services, entered, folder)
+
+
+def _counted(source: Source) -> Checkpoint:
+    """Return a checkpoint whose rows are counted where blind upserts have left only bounds.
+
+    Raises NotThere where a file is gone or damaged.
+    """
+    states = tuple(
+        replace(state, partitions=tuple(_counted_part(source, state, part) for part in state.partitions))
+        for state in source.checkpoint.states
+    )
+    return replace(source.checkpoint, states=states)
+
+
+def _counted_part(source: Source, state: KeyedSnapshot, part: StatePartition) -> StatePartition:
+    if part.range is None or part.range.is_exact:
+        return part
+    from weir.state.spark_schema import arrow_schema  # noqa: PLC0415  pyarrow is slow to import
+    from weir.state.state_files import Gone, Shape, count_rows  # noqa: PLC0415
+
+    until = expired_until(state.state, source.checkpoint.epoch)
+    shape = Shape(arrow_schema(state.spark_schema), state.state.keys, until)
+    try:
+        rows = count_rows(source.folder.store, part.files, shape, part.key_groups)
+    except Gone as error:
+        raise NotThere(f"{source} cannot be counted: {error.detail}") from error
+    return replace(part, rows=rows, rows_at_least=rows)
 
 
 def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
@@ -18,15 +19,19 @@ from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_evolution import Evolution, evolution, problems
 from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
-from weir.execution.run_state import RunState
-from weir.formats.manifest import Manifest, StateContent, StateFile, UpdateDigest
-from weir.formats.paths import is_below_dataflow
-from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CurrentResult, RunState
+from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import Manifest, StateContent, StateFile
+from weir.formats.paths import is_below_dataflow, manifest_path
+from weir.formats.region_job import OutputReport, ReplacedState, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
-from weir.state.compactions import Compactions, compacted_files
+from weir.state.chain_rules import rows_known
+from weir.state.compactions import Compactions, compacted_files, missing_files
 from weir.state.file_rules import assigned_files, epoch_seconds, expired_until, oldest_first, visible
+from weir.store.errors import NotFound
 from weir.store.store import Store
-from weir.topology.ids import OWN_RUN
+from weir.topology.ids import OWN_RUN, is_synthetic
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import InputPartitions, PartitionId
 
@@ -99,19 +104,32 @@ def _assigned(
     assert read.key_groups is not None  # noqa: S101  # keyed
     evolved, until = _evolution(run, kept, state, read, manifests)
     files = [file for each in read.partitions for file in compacted_files(manifests[each], compactions)]
-    tallies: tuple[UpdateDigest, ...] | None = ()
-    if read.partitions:
-        same_range = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
-        content = manifests[same_range[0]].state if same_range and not evolved.is_changed else None
-        tallies = None if content is None else visible(content.tallies, until)
-    return AssignedState(
+    assigned = AssignedState(
         state=kept,
         key_groups=read.key_groups,
         files=assigned_files(files, read.key_groups, until),
-        tallies=tallies,
+        tallies=None if read.partitions else (),
         expired_until=until,
         is_rewritten=evolved.is_rewritten,
     )
+    same_range = [each for each in read.partitions if _range_of(state, each, read) == read.key_groups]
+    content = manifests[same_range[0]].state if same_range and not evolved.is_changed else None
+    if content is None:
+        return assigned
+    return _continued(assigned, content, state.results[same_range[0]], is_exact=evolved.is_exact)
+
+
+def _continued(
+    assigned: AssignedState, content: StateContent, result: CurrentResult, *, is_exact: bool
+) -> AssignedState:
+    """Return a state as it goes on from one partition: what is known of its rows, and the digest for a blind epoch.
+
+    The first epoch after a restore is exact.
+    """
+    tallies = None if content.tallies is None else visible(content.tallies, assigned.expired_until)
+    rows = rows_known(tallies, content.rows, assigned.files, expires=assigned.expired_until is not None)
+    may_be_blind = not is_exact and rows is not None and not is_synthetic(result.attempt)
+    return replace(assigned, tallies=tallies, rows=rows, digest=result.digest if may_be_blind else None)
 
 
 def _evolution(
@@ -141,8 +159,8 @@ def _range_of(state: RunState, partition: PartitionId, read: InputPartitions) ->
 # Describing to the job, and what it wrote
 
 
-def state_to_read(services: Services, run: Run, assigned: AssignedState) -> StateToRead:
-    """Describe an assigned state to the job."""
+def state_to_read(services: Services, run: Run, assigned: AssignedState, replaced: ReplacedState | None) -> StateToRead:
+    """Describe an assigned state to the job; `replaced` is what its epoch has committed before."""
     files = files_to_read(services.store, assigned.files)
     updated = 0 if assigned.expired_until is None else epoch_seconds(run.epoch)
     is_full = assigned.state.is_full or assigned.is_rewritten or needs_others(run.dataflow.name, assigned.files)
@@ -153,7 +171,28 @@ def state_to_read(services: Services, run: Run, assigned: AssignedState) -> Stat
         updated=updated,
         expired_until=assigned.expired_until,
         is_full=is_full,
+        epoch=run.epoch,
+        digest=assigned.digest,
+        rows=assigned.rows,
+        replaced=replaced,
     )
+
+
+def replaced_state(services: Services, old: CurrentResult | None) -> ReplacedState | None:
+    """Describe the content that an epoch had before it is computed again, if all of its files exist.
+
+    Raises Retryable where the store does not answer.
+    """
+    if old is None or old.state is not PartitionState.FINISHED or is_synthetic(old.attempt):
+        return None
+    try:
+        content = manifest_from_json(services.store.read(manifest_path(old.folder))).state
+    except (NotFound, Misconfigured):
+        return None  # it is gone or damaged
+    if content is None or missing_files(services, content.files):
+        return None
+    files = files_to_read(services.store, oldest_first(content.files))
+    return ReplacedState(digest=old.digest, files=files, expired_until=content.expired_until)
 
 
 def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile]) -> StateToRead:
@@ -190,4 +229,5 @@ def state_content(run: Run, assigned: AssignedState, output: OutputReport) -> St
         return None
     written = tuple(StateFile(output.folder, file, run.epoch, assigned.key_groups) for file in output.files)
     kept: Sequence[StateFile] = () if output.state.is_whole else assigned.files
-    return StateContent((*kept, *written), output.state.tallies, output.state.changed)
+    report = output.state
+    return StateContent((*kept, *written), report.tallies, report.changed, report.rows, assigned.expired_until)

@@ -102,6 +102,7 @@ def _keyed(
             tallies=() if each.state is None else each.state.tallies,
             files=files_of(each),
             versions=_versions(results[partition]),
+            rows_at_least=None if each.state is None or each.state.rows is None else each.state.rows.least,
         )
         for partition, each in found
     )

@@ -22,7 +22,7 @@ from weir.dataflow.state import State, StateKind
 from weir.errors import Internal
 from weir.execution.partition_state import PartitionState
 from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import DataFile, Manifest, StateFile
+from weir.formats.manifest import DataFile, Manifest, StateContent, StateFile
 from weir.formats.paths import manifest_path
 from weir.formats.region_job import (
     CompactionJob,
@@ -199,10 +199,19 @@ def _part(services: Services, run: Run, of: Compacted, state: State, folder: str
         return None
     files, used = _with_earlier(services, run, of, state, manifest)
     until = expired_until(state, run.epoch)
-    live = sum(each.rows for each in visible(manifest.state.tallies, until))
+    live = _live(manifest.state, until)
     limits = Limits(max(1, state.runs), size_from_text("budget", state.budget), manifest.bytes)
     merges = dict(enumerate(merges_of(files, live, limits), first))
     return PartToCompact(of, files, merges, used) if merges or files != manifest.state.files else None
+
+
+def _live(content: StateContent, until: int | None) -> int:
+    """Return the number of visible rows; where they were not counted, the least, and the most where rows expire."""
+    if content.tallies is not None:
+        return sum(each.rows for each in visible(content.tallies, until))
+    if content.rows is None:
+        raise Internal(f"a state with neither tallies nor a number of rows: {content}; report this")
+    return content.rows.least if until is None else content.rows.most
 
 
 def _with_earlier(

@@ -177,7 +177,8 @@ class _Execution:
 
     def _handle(self, stage: StageToRun, read: InputToRead, kept: StateToRead) -> Handle:
         if kept.state.kind is StateKind.KEYED:
-            return KeyedState(StoredState(self.session, kept, read.key_groups))
+            stored = StoredState(self.session, kept, read.key_groups)
+            return KeyedState(stored, counted_by=_counting(self.job, kept.state.name))
         if kept.state.kind is StateKind.BROADCAST:
             return BroadcastState(kept.state, self.session, read)
         return ListState(
@@ -215,8 +216,16 @@ class _Execution:
                 return write_operator_state(handle, stage.name, output, self.store)
             report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
-        self.log(f"wrote state {stage.name}: {changed} rows changed, {report.digest.rows} in all")
+        bounds = None if report.state is None else report.state.rows
+        rows = f"{report.digest.rows}" if bounds is None else f"at most {bounds.most}"
+        self.log(f"wrote state {stage.name}: {changed} rows changed, {rows} in all")
         return report
+
+
+def _counting(job: RegionJob, state: str) -> tuple[str, ...]:
+    """Return the expectations of the number of rows of a state."""
+    suites = [check.suite for stage in job.stages if stage.name == state for check in stage.checks]
+    return tuple(each.type for suite in suites for each in suite.expectations if "table_row_count" in each.type)
 
 
 def _code_of(job: RegionJob) -> CodeToRun:

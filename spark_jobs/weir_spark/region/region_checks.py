@@ -6,13 +6,13 @@ Restored inputs are checked before any stage is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckReport
-from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, RegionJob, StageToRun, StateFileToRead
+from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
 from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.integrity import check_restored
@@ -20,7 +20,6 @@ from weir_spark.results.digest import digest_of, quoted
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, measured
 from weir_spark.state.keyed_state import KeyedState
-from weir_spark.state.reader import StoredState
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +87,7 @@ class RegionChecks:
         """Return all visible rows of a keyed state: of the files before this epoch and of those just written."""
         if output.state is None:
             raise Internal(f"the output {output.stage} is of keyed state, but has no tallies; report this")
-        stored = handle.stored
-        groups = stored.key_groups or (0, output.layout.max_parallelism - 1)
-        sizes = [(each.rows, each.bytes) for each in output.files]
-        written = [
-            StateFileToRead(path, self.job.epoch, groups, *size)
-            for path, size in zip(self._files(output), sizes, strict=True)
-        ]
-        files = (*(() if output.state.is_whole else stored.read.files), *written)
-        now = StoredState(self.session, replace(stored.read, files=files), stored.key_groups)
+        now = handle.stored.with_written(self.job.epoch, output, self.store)
         return now.rows().select(*map(quoted, now.schema.fieldNames()))
 
     def _files(self, output: OutputReport) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
 from weir_spark.state.keyed_state import Change, KeyedState
-from weir_spark.state.reader import DELETED, UPDATED
+from weir_spark.state.observed import computed_once
+from weir_spark.state.reader import DELETED, UPDATED, WANTED, key_hash
 
 HASH = "_weir_hash"
 
@@ -42,6 +43,8 @@ class Incoming:
     rows: DataFrame
     count: int
     has_only_changed: bool
+    looked_up: DataFrame | None
+    """The rows of the files with these keys, and others, where the function has had all of these keys looked up."""
 
 
 def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
@@ -57,9 +60,19 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     parts = [_incoming(state, number, change, name, layout) for number, change in enumerate(state.changes)]
     if not parts:
         return None
-    rows = reduce(DataFrame.unionByName, parts).localCheckpoint(eager=False)  # the count below computes it
-    count = rows.count()
-    return Incoming(rows, count, any(each.only_changed for each in state.changes)) if count else None
+    count, rows = computed_once(reduce(DataFrame.unionByName, parts))
+    looks = count and not (state.is_blind and state.stored.read.digest is not None)
+    known = _known(rows, state) if looks else None
+    looked_up = reduce(DataFrame.unionByName, (each.versions for each in state.look_ups)) if known == count else None
+    return Incoming(rows, count, any(each.only_changed for each in state.changes), looked_up) if count else None
+
+
+def _known(rows: DataFrame, state: KeyedState) -> int | None:
+    """Count the rows whose keys the function has had looked up; None where it has not looked up any."""
+    if not state.look_ups:
+        return None
+    hashes = reduce(DataFrame.unionByName, (each.hashes for each in state.look_ups))
+    return int(rows.join(F.broadcast(hashes), key_hash(state.stored.keys) == F.col(WANTED), "left_semi").count())
 
 
 def is_twice() -> Column:
@@ -146,8 +159,9 @@ def _highest(rows: DataFrame, keys: Sequence[str], order: int) -> DataFrame:
 
 def _require_types(state: KeyedState, change: Change, name: str) -> None:
     types = {field.name: field.dataType for field in change.rows.schema.fields}
+    keys = set(state.stored.keys)
     for field in state.stored.schema.fields:
-        found = types.get(field.name)
+        found = types.get(field.name) if field.name in keys or not change.is_deletion else None
         if found is not None and digest.type_signature(found) != digest.type_signature(field.dataType):
             raise Misconfigured(
                 f"state {name!r}: the column {field.name!r} is declared as {field.dataType.simpleString()}, but the "

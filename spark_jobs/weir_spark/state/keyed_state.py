@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame
 
 from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
+from weir_spark.state.observed import computed_once
 from weir_spark.state.per_key import per_key
-from weir_spark.state.reader import BROADCAST_ROWS, StoredState
+from weir_spark.state.reader import BROADCAST_ROWS, LookUp, StoredState
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Change:
     is_deletion: bool = False
     only_changed: bool = False
     order_by: tuple[str, ...] = ()
+    is_blind: bool = False
 
 
 @dataclass(slots=True)
@@ -33,6 +35,10 @@ class KeyedState:
 
     stored: StoredState
     changes: list[Change] = field(default_factory=list)
+    look_ups: list[LookUp] = field(default_factory=list)
+    """What the function has had looked up: changes of these keys need no look-up of their own."""
+    counted_by: tuple[str, ...] = ()
+    """The expectations of the number of rows of the state."""
     _has_per_key: bool = False
 
     def read(self, keys: DataFrame | None = None) -> DataFrame:
@@ -40,33 +46,70 @@ class KeyedState:
 
         With `keys`, a DataFrame that has the key columns (and perhaps others, and a key more than once), only the rows
         of these keys: what is joined with an input is cheaper when it is not all of the state. The keys are computed
-        at once.
+        at once. Changes of these keys are cheaper then: the rows that they replace are known.
         """
         if keys is None:
             return self._visible(self.stored.rows())
         self._require_columns(keys, self.stored.keys, "read")
-        known = keys.select(*map(quoted, self.stored.keys)).distinct().localCheckpoint(eager=True)
-        return self._visible(self.stored.rows(known, is_broadcast=known.count() <= BROADCAST_ROWS))
+        count, known = computed_once(keys.select(*map(quoted, self.stored.keys)).distinct())
+        if count > BROADCAST_ROWS:
+            return self._visible(self.stored.rows(known, is_broadcast=False))
+        return self._visible(self._looked_up(known))
+
+    def _looked_up(self, keys: DataFrame) -> DataFrame:
+        """Return the visible rows of keys, and keep what was found for the changes of the same keys."""
+        found = self.stored.look_up(keys)
+        self.look_ups.append(found)
+        return self.stored.rows_in(found, keys)
 
     def _visible(self, rows: DataFrame) -> DataFrame:
         return rows.select(*map(quoted, self.stored.schema.fieldNames()))
 
     def upsert(
-        self, rows: DataFrame, *, only_changed: bool = False, order_by: str | Sequence[str] | None = None
+        self,
+        rows: DataFrame,
+        *,
+        only_changed: bool = False,
+        order_by: str | Sequence[str] | None = None,
+        blind: bool = False,
     ) -> None:
         """Set the rows of these keys; `rows` has the columns of the schema, others are not kept.
 
         Two rows of one key are an error, unless `order_by` names columns: the row that is highest in them wins. With
         `only_changed` rows that are as the epoch before has left them are not written (and their time to live goes on).
+        With `blind` nobody looks for the rows that these replace, nor for those that this epoch deletes: all changes of
+        the epoch are written as they are, and the number of rows is known in bounds only. Other upserts of the epoch
+        are then blind, too, so `only_changed` is an error.
         """
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         self._require_columns(rows, [*self.stored.schema.fieldNames(), *names], "upsert")
-        self.changes.append(Change(rows, only_changed=only_changed, order_by=names))
+        if blind:
+            self._require_uncounted()
+        self.changes.append(Change(rows, only_changed=only_changed, order_by=names, is_blind=blind))
+        if self.is_blind and (self._has_per_key or any(each.only_changed for each in self.changes)):
+            raise Misconfigured(
+                f"state {self.stored.read.state.name!r}: a blind upsert looks for no old rows, but only_changed, or "
+                "per_key, compares with them: leave out blind=True, or make all changes of the epoch blind"
+            )
+
+    @property
+    def is_blind(self) -> bool:
+        """True if the rows are not looked for that this epoch replaces and deletes."""
+        return any(each.is_blind for each in self.changes)
+
+    def _require_uncounted(self) -> None:
+        state = self.stored.read.state
+        counting = [*(["grows=True"] if state.grows else []), *self.counted_by]
+        if counting:
+            raise Misconfigured(
+                f"state {state.name!r}: a blind upsert does not know the number of rows, which {', '.join(counting)} "
+                "expects something of: leave out blind=True, or the expectation"
+            )
 
     def delete(self, keys: DataFrame) -> None:
         """Delete the rows of these keys; `keys` has the key columns, and may have others. Unknown keys do no harm."""
         self._require_columns(keys, self.stored.keys, "delete")
-        self.changes.append(Change(keys.select(*map(quoted, self.stored.keys)), is_deletion=True))
+        self.changes.append(Change(keys, is_deletion=True))
 
     def per_key(
         self,
@@ -91,8 +134,13 @@ class KeyedState:
                 f"state {self.stored.read.state.name!r}: per_key is called twice, and the second call would not see "
                 "what the first has done: call it once, with a union of the rows"
             )
+        if self.is_blind:
+            raise Misconfigured(
+                f"state {self.stored.read.state.name!r}: per_key looks its keys up, so it is of no use that another "
+                "upsert of the epoch is blind: leave out blind=True"
+            )
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        passed = per_key(self.stored, rows, function, schema, form, names)
+        passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names)
         self._has_per_key = True
         self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
         self.changes.append(Change(passed.deleted_keys, is_deletion=True))

@@ -25,6 +25,7 @@ from weir_spark.results.digest import quoted
 from weir_spark.state import handles, keyed_pass
 from weir_spark.state.handles import LIST, MAP, VALUE
 from weir_spark.state.keyed_pass import CHANGE, DELETED, KEY, RESULT, ROW, STATE, KeyedPass
+from weir_spark.state.observed import computed_once
 from weir_spark.state.reader import BROADCAST_ROWS, StoredState
 
 _NOTHING = "_weir_nothing"
@@ -41,18 +42,25 @@ class Passed:
 
 
 def per_key(
-    stored: StoredState, rows: DataFrame, function: Callable[..., Any], schema: str, form: str, order_by: Sequence[str]
+    stored: StoredState,
+    look_up: Callable[[DataFrame], DataFrame],
+    rows: DataFrame,
+    function: Callable[..., Any],
+    schema: str,
+    form: str,
+    order_by: Sequence[str],
 ) -> Passed:
-    """Call the function for all keys of `rows`.
+    """Call the function for all keys of `rows`; `look_up` gives the visible rows of keys that can be broadcast.
 
     Raises Misconfigured where rows, schema or form are not what they should be; errors of the function pass through.
     """
     keys = stored.keys
     _check(stored, rows, form, order_by)
-    rows = rows.localCheckpoint(eager=True)  # they are read twice, and must be the same
+    count, rows = computed_once(rows)  # they are read twice, and must be the same
     key = F.struct(*[F.col(quoted(name)).cast(stored.schema[name].dataType).alias(name) for name in keys])
     wanted = rows.select(key.alias(KEY)).distinct().select(f"{KEY}.*")
-    known = stored.rows(wanted, is_broadcast=rows.count() <= BROADCAST_ROWS or wanted.count() <= BROADCAST_ROWS)
+    is_few = count <= BROADCAST_ROWS or wanted.count() <= BROADCAST_ROWS
+    known = look_up(wanted) if is_few else stored.rows(wanted, is_broadcast=False)
     values = [field.name for field in stored.schema.fields if field.name not in keys]
     kept = F.struct(*[F.col(quoted(name)) for name in values] or [F.expr("true").alias(_NOTHING)])
     one, other = rows.select(key.alias(KEY), _packed(rows).alias(ROW)), known.select(key.alias(KEY), kept.alias(STATE))

@@ -7,17 +7,21 @@ refused alternatives: docs/decisions/0033.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
 
+from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.formats.paths import name_of
-from weir.formats.region_job import StateFileToRead, StateToRead
+from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.state.file_rules import overlap
+from weir.store.store import Store
+from weir.topology.ids import Epoch
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import quoted
 from weir_spark.results.reader import READ_OPTIONS
@@ -30,10 +34,21 @@ UPDATED = "_weir_updated"
 RANK = "_weir_rank"
 """The place of a row's file among the epochs, oldest first."""
 
-_FILE, _WANTED = "_weir_file", "_weir_wanted"
+WANTED = "_weir_wanted"
+"""The hash of a key that is looked up."""
+
+_FILE = "_weir_file"
 
 BROADCAST_ROWS = 2_000_000
 """The most rows whose keys are broadcast; above it all rows are shuffled."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """The rows of some keys in all files, found by the hashes of the keys: those of keys with equal hashes, too."""
+
+    hashes: DataFrame
+    versions: DataFrame
 
 
 @dataclass(frozen=True)
@@ -47,8 +62,8 @@ class StoredState:
 
     @cached_property
     def schema(self) -> StructType:
-        """The user's columns."""
-        return self.session.createDataFrame([], self.read.state.schema).schema
+        """The user's columns; parsed here, since Spark would be asked twice."""
+        return StructType.fromJson(json.loads(spark_json(fields_of_ddl(self.read.state.schema))))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -85,7 +100,29 @@ class StoredState:
 
         With `keys`, which are broadcast, those of these keys and of few others: whose keys have the hash of one.
         """
-        return self._files(self.read.files, lambda rows: _of_hashes(rows, keys, self.keys))
+        hashes = None if keys is None else hashes_of(keys, self.keys)
+        return self._files(self.read.files, lambda rows: _of_hashes(rows, hashes, self.keys))
+
+    def with_written(self, epoch: Epoch, written: OutputReport, store: Store) -> StoredState:
+        """Return the state with the files that an epoch has just written."""
+        groups = self.key_groups or (0, written.layout.max_parallelism - 1)
+        new = tuple(
+            StateFileToRead(store.spark_url(f"{written.folder}/{each.name}"), epoch, groups, each.rows, each.bytes)
+            for each in written.files
+        )
+        kept = () if written.state is not None and written.state.is_whole else self.read.files
+        return replace(self, read=replace(self.read, files=(*kept, *new)))
+
+    def look_up(self, keys: DataFrame) -> LookUp:
+        """Find the rows of keys, which are broadcast, once for all who need them: when they are first needed."""
+        hashes = hashes_of(keys, self.keys)
+        found = self._files(self.read.files, lambda rows: _of_hashes(rows, hashes, self.keys))
+        return LookUp(hashes, found.localCheckpoint(eager=False))
+
+    def rows_in(self, found: LookUp, keys: DataFrame) -> DataFrame:
+        """The visible rows of keys that were looked up, as `rows` gives them."""
+        newest = _newest(_only(found.versions, keys, self.keys, is_broadcast=True), self.keys)
+        return newest.where(~F.col(DELETED)).drop(DELETED)
 
     def _merged(self, keys: DataFrame | None, *, is_broadcast: bool) -> DataFrame:
         bottom, upper = _layers(self.read.files)
@@ -185,13 +222,21 @@ def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_
     return rows.join(few, same_key(rows, named, keys), "left_semi")
 
 
-def _of_hashes(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str]) -> DataFrame:
-    """Return the rows whose keys have the hash of a wanted one: a join by one number is half the work."""
-    if wanted is None:
+def _of_hashes(rows: DataFrame, hashes: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+    """Return the rows whose keys have one of these hashes: a join by one number is half the work."""
+    if hashes is None:
         return rows
-    key_hash = F.xxhash64(*[F.col(quoted(key)) for key in keys])
-    hashes = F.broadcast(wanted.select(key_hash.alias(_WANTED)))
-    return rows.join(hashes, key_hash == F.col(_WANTED), "left_semi")
+    return rows.join(F.broadcast(hashes), key_hash(keys) == F.col(WANTED), "left_semi")
+
+
+def hashes_of(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the hashes of the keys of rows, in the column WANTED."""
+    return rows.select(key_hash(keys).alias(WANTED))
+
+
+def key_hash(keys: Sequence[str]) -> Column:
+    """Return the number by which rows of keys are looked up."""
+    return F.xxhash64(*[F.col(quoted(key)) for key in keys])
 
 
 def same_key(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> Column:

@@ -6,22 +6,24 @@ and hashes of the rows that they replace are subtracted. All of it is measured w
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
 from weir.errors import Internal
-from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest
+from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest, digest_schema, is_chain, parsed_digest
 from weir.formats.region_job import OutputReport, OutputToWrite, StateReport
+from weir.state.chain_rules import chain, rows_after
 from weir.state.file_rules import added, visible
 from weir.store.seal import seal
 from weir.store.store import Store
+from weir.topology.ids import Digest
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
@@ -38,6 +40,7 @@ from weir_spark.state.changes import (
     is_twice,
 )
 from weir_spark.state.keyed_state import KeyedState
+from weir_spark.state.observed import observed
 from weir_spark.state.reader import BROADCAST_ROWS, DELETED, RANK, UPDATED, StoredState
 
 ROWS_A_FILE = 1_000_000
@@ -56,27 +59,80 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
     Raises Misconfigured for two rows of one key, and for columns of other types than were declared.
     """
     stored = state.stored
-    before = stored.read.tallies
+    changes = incoming(state, name, output.layout)
+    is_blind = _is_blind(state, changes)
+    before = () if is_blind else stored.read.tallies
     if before is None:
         before = _counted(stored.rows(), stored)
-    changes = incoming(state, name, output.layout)
     written = _Written()
     if changes is not None or (stored.read.is_full and stored.read.files):
-        written = _Writing(stored, changes, output, before, name).run()
+        written = _Writing(stored, changes, output, before, name, is_blind=is_blind).run()
     files = _without_empty(seal(store, output.folder), output, store)
-    tallies = visible(added(before, written.more, written.less), stored.read.expired_until)
-    _check(tallies, sum(file.rows for file in files), written, name, is_full=stored.read.is_full)
-    rows_before = sum(each.rows for each in before)
-    report = StateReport(tallies, written.changed, stored.read.is_full, rows_before)
-    return OutputReport(
+    in_files = sum(file.rows for file in files)
+    if is_blind:
+        _check((), in_files, written, name, is_full=False)
+        report, content = _chained(stored, written)
+    else:
+        tallies = visible(added(before, written.more, written.less), stored.read.expired_until)
+        _check(tallies, in_files, written, name, is_full=stored.read.is_full)
+        report = StateReport(tallies, written.changed, stored.read.is_full, sum(each.rows for each in before))
+        content = _digest(stored.schema, tallies)
+    made = OutputReport(
         stage=name,
         layout=output.layout,
         folder=output.folder,
         spark_schema=stored.schema.json(),
-        digest=_digest(stored.schema, tallies),
+        digest=content,
         files=files,
         state=report,
     )
+    return _with_replaced_digest(made, stored, store)
+
+
+def _with_replaced_digest(made: OutputReport, stored: StoredState, store: Store) -> OutputReport:
+    """Give a partition the digest that it had before it was computed again, if its content is equal.
+
+    Of chains only a scan of both contents tells. A replaced content that cannot be read counts as another one.
+    """
+    old, now = stored.read.replaced, made.state
+    if old is None or now is None or old.digest == str(made.digest) or stored.read.epoch is None:
+        return made
+    if not (is_chain(old.digest) or is_chain(str(made.digest))) or digest_schema(old.digest) != made.digest.schema:
+        return made
+    try:
+        tallies = now.tallies
+        if tallies is None:
+            tallies = _counted(stored.with_written(stored.read.epoch, made, store).rows(), stored)
+        before = old.digest
+        if is_chain(before):
+            read = replace(stored.read, files=old.files, expired_until=old.expired_until)
+            before = Digest(str(state_digest(replace(stored, read=read))))
+    except PySparkException:
+        return made
+    counted = replace(made, state=replace(now, tallies=tallies, rows=None))
+    is_same = before == str(_digest(stored.schema, tallies))
+    return replace(counted, digest=parsed_digest(old.digest)) if is_same else counted
+
+
+def _is_blind(state: KeyedState, changes: Incoming | None) -> bool:
+    """Report whether the epoch looks for no old rows; where it changes nothing, nothing is to be counted for it."""
+    read = state.stored.read
+    if read.digest is None or read.is_full or not read.files:
+        return False
+    return read.tallies is None and not read.state.grows if changes is None else state.is_blind
+
+
+def _chained(stored: StoredState, written: _Written) -> tuple[StateReport, ContentDigest]:
+    """Return what is known of a partition whose old rows were not looked for."""
+    read, schema = stored.read, digest.schema_fingerprint(stored.schema)
+    if read.rows is None or read.digest is None or read.epoch is None:
+        raise Internal(f"a blind epoch of the state {read.state.name} without what it goes on from; report this")
+    upserted = sum(each.rows for each in written.more)
+    rows = rows_after(read.rows, upserted, sum(each.rows for each in written.gone), expires=stored.has_end)
+    report = StateReport(None, written.changed, rows=rows)
+    if not written.changed and not stored.has_end:
+        return report, parsed_digest(read.digest)
+    return report, chain(schema, read.digest, (read.epoch, read.expired_until), written.more, written.gone)
 
 
 def state_digest(stored: StoredState) -> ContentDigest:
@@ -91,6 +147,8 @@ class _Written:
     changed: int = 0
     more: tuple[UpdateDigest, ...] = ()
     less: tuple[UpdateDigest, ...] = ()
+    gone: tuple[UpdateDigest, ...] = ()
+    """Of the deleted keys, in a blind epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +160,15 @@ class _Writing:
     output: OutputToWrite
     before: tuple[UpdateDigest, ...]
     name: str
+    is_blind: bool
 
     def run(self) -> _Written:
         """Write, and return the tallies of the written rows."""
         merged = self._merged()
         if len(self.before) > OBSERVED_UPDATES:
             merged = merged.localCheckpoint(eager=True)
-        observation = Observation(f"weir-{uuid.uuid4()}")
-        self._write(merged.observe(observation, *self._measures()))
-        found = observation.get
+        seen = observed(merged, self._measures())
+        found = seen.measures(self._write(seen.rows))
         if self.changes is not None and found["twice"]:
             raise error_of_several(self.changes, self.stored.keys, self.name)
         if self.changes is not None and found["foreign"]:
@@ -126,17 +184,16 @@ class _Writing:
                 f"the state {self.name} has rows that were last updated at a time of which it should have none: its "
                 f"tallies are of {[each.updated for each in self.before]}; report this"
             )
-        return _Written(int(found["changed"]), more, less)
+        gone = self._tallies(found, "gone", (0,)) if self.is_blind else ()
+        return _Written(int(found["changed"]), more, less, gone)
 
     def _merged(self) -> DataFrame:
         """Return a row a key: its change, its row in the files, and whether the change is one.
 
         In the order of the files. Where changes are few, only their keys are read from the files.
         """
-        keys = self.stored.keys
-        by = [F.col(_PART), F.col(KEY_GROUP_COLUMN), *[F.col(quoted(key)) for key in keys]]
         rows = self._placed(self._candidates())
-        merged = rows.groupBy(*by).agg(
+        merged = rows.groupBy(*self._order).agg(
             F.max_by(F.struct(*map(quoted, [*self._values, HASH, ONLY_CHANGED])), F.col(CHANGE)).alias(_NEW),
             F.max_by(F.struct(*map(quoted, self._old_columns)), F.col(RANK)).alias(_OLD),
             is_twice().alias(_TWICE),
@@ -148,15 +205,21 @@ class _Writing:
     def _candidates(self) -> DataFrame:
         """All rows that there are of the keys: those of the changes have a number, those of the files have a rank."""
         old: DataFrame | None = None
-        if self.stored.read.files:
-            is_few = self.changes is not None and self.changes.count <= BROADCAST_ROWS and not self._is_full
-            old = self.stored.versions(self.changes.rows if is_few and self.changes is not None else None)
-            old = self._without_values(digest.hashed(old, self.stored.counted, HASH))
+        if self.stored.read.files and not self.is_blind:
+            old = self._without_values(digest.hashed(self._old(), self.stored.counted, HASH))
         if self.changes is None:
             assert old is not None  # noqa: S101  # else there is nothing to write
             return old.select("*", *(F.lit(None).cast(kind).alias(each) for each, kind in _OF_CHANGES.items()))
         new = self.changes.rows.withColumn(RANK, F.lit(None).cast("int"))
         return new if old is None else new.unionByName(old, allowMissingColumns=True)
+
+    def _old(self) -> DataFrame:
+        """The rows of the files: of the changed keys, and others; all where there are many, or all are written."""
+        if self.changes is None or self._is_full:
+            return self.stored.versions()
+        if self.changes.looked_up is not None:
+            return self.changes.looked_up
+        return self.stored.versions(self.changes.rows if self.changes.count <= BROADCAST_ROWS else None)
 
     def _without_values(self, old: DataFrame) -> DataFrame:
         """Return the rows, without values where only their hashes are needed."""
@@ -167,18 +230,29 @@ class _Writing:
 
     def _placed(self, rows: DataFrame) -> DataFrame:
         """Distribute rows to as many tasks as files are to be written, each a range of key groups."""
+        parts = self._parts
+        if parts == 1:
+            return rows.repartition(1)
+        place = F.col(KEY_GROUP_COLUMN) * parts / F.lit(self.output.layout.max_parallelism)
+        return rows.withColumn(_PART, F.floor(place).cast("int")).repartitionById(parts, F.col(_PART))
+
+    @property
+    def _parts(self) -> int:
         count = 0 if self.changes is None else self.changes.count
         if self._is_full:
             count += sum(each.rows for each in self.before)
-        parts = max(1, -(-count // ROWS_A_FILE))
-        if parts == 1:
-            return rows.withColumn(_PART, F.lit(0)).repartition(1)
-        place = F.col(KEY_GROUP_COLUMN) * parts / F.lit(self.output.layout.max_parallelism)
-        return rows.withColumn(_PART, F.floor(place).cast("int")).repartitionById(parts, F.col(_PART))
+        return max(1, -(-count // ROWS_A_FILE))
+
+    @property
+    def _order(self) -> list[str]:
+        """The order in the files. Spark compares the first column fastest: not one with the same value everywhere."""
+        return [*([_PART] if self._parts > 1 else []), KEY_GROUP_COLUMN, *map(quoted, self.stored.keys)]
 
     def _is_needless(self) -> Column:
         """Return the condition that a change leaves its key as it is."""
         is_deletion = F.col(f"{_NEW}.{DELETED}")
+        if self.is_blind:
+            return F.expr("false")
         needless = is_deletion & ~F.col(_WAS_THERE)
         if not self._keeps_values:
             return needless
@@ -199,6 +273,9 @@ class _Writing:
             F.count(F.when(is_replaced, F.lit(1))).alias("replaced"),
             *_named(digest.sums(F.when(is_set, F.col(f"{_NEW}.{HASH}"))), f"new {self.stored.read.updated}"),
         ]
+        if self.is_blind:
+            is_gone = F.col(_IS_CHANGE) & F.col(f"{_NEW}.{DELETED}")
+            found += _named(digest.sums(F.when(is_gone, F.col(f"{_NEW}.{HASH}"))), "gone 0")
         if len(self.before) > OBSERVED_UPDATES:
             return found
         for each in self.before:
@@ -214,7 +291,8 @@ class _Writing:
         values = [(each, digest.measures([found[f"{whose} {each} {i}"] for i in range(4)])) for each in updates]
         return tuple(UpdateDigest(updated, *measured) for updated, measured in values if measured[0])
 
-    def _write(self, merged: DataFrame) -> None:
+    def _write(self, merged: DataFrame) -> DataFrame:
+        """Write what is to be written of the merged rows, and return it."""
         if self._is_full:
             new, old = (F.struct(*[F.col(f"{side}.{quoted(each)}") for each in self._values]) for side in (_NEW, _OLD))
             kept = F.when(F.col(_IS_CHANGE), new).when(F.col(_WAS_THERE), old)
@@ -222,12 +300,14 @@ class _Writing:
         else:
             rows = merged.where(_IS_CHANGE)
         placed = [KEY_GROUP_COLUMN, *self.stored.keys]
-        rows = rows.sortWithinPartitions(_PART, *map(quoted, placed))
+        rows = rows.sortWithinPartitions(*self._order)
         columns = [
             F.col(quoted(each)) if each in placed else F.col(f"{_NEW}.{quoted(each)}").alias(each)
             for each in self.stored.stored_schema.fieldNames()
         ]
-        rows.select(*columns).write.mode("error").options(**writer.OPTIONS).parquet(self.output.spark_folder)
+        written = rows.select(*columns)
+        written.write.mode("error").options(**writer.OPTIONS).parquet(self.output.spark_folder)
+        return written
 
     @property
     def _is_full(self) -> bool:

@@ -109,11 +109,11 @@ def test_equal_operator_state_may_be_spelled_otherwise():
     [
         (history(), history(), Evolution()),
         (history(), history(COLUMNS.lower()), Evolution()),
-        (history(), history(f"{COLUMNS}, more DATE"), Evolution(is_changed=True)),
-        (history(), history(COLUMNS.replace("n INT", "n LONG")), Evolution(is_changed=True)),
-        (history(), history("k STRING, n INT"), Evolution(is_changed=True, is_rewritten=True)),
-        (history(ttl="7 days"), history(ttl="2 days"), Evolution()),
-        (history(ttl="7 days"), history(ttl="8 days"), Evolution(is_rewritten=True)),
+        (history(), history(f"{COLUMNS}, more DATE"), Evolution(is_changed=True, is_exact=True)),
+        (history(), history(COLUMNS.replace("n INT", "n LONG")), Evolution(is_changed=True, is_exact=True)),
+        (history(), history("k STRING, n INT"), Evolution(is_changed=True, is_exact=True, is_rewritten=True)),
+        (history(ttl="7 days"), history(ttl="2 days"), Evolution(is_exact=True)),
+        (history(ttl="7 days"), history(ttl="8 days"), Evolution(is_rewritten=True, is_exact=True)),
         (list_state("history"), list_state("history"), Evolution()),
     ],
 )

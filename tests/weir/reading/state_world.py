@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.formats.manifest import ContentDigest, UpdateDigest
+from weir.formats.manifest import ContentDigest, RowRange, UpdateDigest
 from weir.formats.region_job import OutputReport, StateReport
 from weir.ledger.database.tables import AttemptRow
+from weir.state.chain_rules import chain
 from weir.state.file_rules import epoch_seconds
 from weir.store.seal import seal
 from weir.topology.key_groups import key_group_range
@@ -54,6 +55,7 @@ class StateEngine:
 
     def __init__(self, engine, store, plan):
         self._engine, self._store, self.plan = engine, store, plan
+        self.is_blind = False
         self._read_result, engine._read, engine._state = engine._read, self._read, self._state
 
     def run(self, job, during):
@@ -79,6 +81,9 @@ class StateEngine:
             xor ^= each.xor
         digest = ContentDigest(schema="s", rows=len(rows), xor=xor, low_sum=0, high_sum=0)
         report = StateReport(tallies, len(own))
+        if self.is_blind and read.digest is not None:
+            report = StateReport(None, len(own), rows=RowRange(0, read.rows.most + len(own)))
+            digest = chain("s", read.digest, (job.epoch, read.expired_until), tallies, ())
         return OutputReport(
             stage=stage.name,
             layout=output.layout,

@@ -14,8 +14,8 @@ from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
-from weir.reading.state_files import Shape, newest
 from weir.snapshots.savepoint import SavepointRequest, create
+from weir.state.state_files import Shape, newest
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -337,6 +337,21 @@ def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(days):
         weir.open("ladder", state="other", checkpoint=2)
     with pytest.raises(Misconfigured, match="has its own epoch"):
         weir.open("ladder", epoch(1), state="history", checkpoint=2)
+
+
+def test_rows_that_blind_upserts_have_not_counted_are_bounded_until_a_savepoint_counts_them(days):
+    days.airflow.engine.is_blind = True
+    run_days(days, history(), 1, 2)
+    with weir.open("ladder", state="history", checkpoint=2) as state:
+        assert (state.is_counted, state.rows) == (False, 9)
+        assert state.arrow().num_rows == len(expected(days, 2)) == 6
+        assert "at most 9 rows" in repr(state)
+    create(days.services, SavepointRequest("ladder", name="counted"), Store.open)
+    with weir.open("ladder", state="history", checkpoint="counted") as state:
+        assert (state.is_counted, state.rows) == (True, 6)
+    with weir.open("ladder", epoch(2), state="history") as state:
+        assert (state.is_counted, state.rows) == (False, 9)
+        assert all("v3:" in part.digest for part in state.partitions)
 
 
 def test_a_savepoint_is_read_by_its_number_its_name_and_its_folder(days, tmp_path):

@@ -6,6 +6,7 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import RowRange
 from weir.ledger.database.tables import RestoreRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
 from weir.testing.fakes.ledgers import fast_folder
@@ -196,6 +197,34 @@ def test_what_has_expired_stays_so_when_rows_are_to_live_longer(world, run_day):
     assert [file.epoch for file in manifest_of(world, 3).state.files] == [DAY.format(3)]
     run_day(4, flow(history(ttl="30 days")))
     assert not read_of(world, 4)[0].is_full
+
+
+def test_a_blind_epoch_goes_on_from_a_digest_unless_it_has_to_be_exact(world, run_day):
+    run_day(1, flow(history()))
+    assert read_of(world, 1)[0].digest is None
+    run_day(2, flow(history()))
+    read, _ = read_of(world, 2)
+    assert (read.epoch, read.digest, read.rows) == (DAY.format(2), str(manifest_of(world, 1).digest), RowRange(1, 1))
+    assert read.replaced is None
+    before = manifest_of(world, 2)
+    world.airflow.clear_run_by_hand("scheduled__2013-01-02")
+    world.airflow.run_until_quiet()
+    replaced = read_of(world, 2)[0].replaced
+    assert replaced.digest == str(before.digest)
+    assert [file.path.rpartition("/")[2] for file in replaced.files] == [file.file.name for file in before.state.files]
+    assert len(replaced.files) == 2
+    run_day(3, flow(history("k BIGINT, n BIGINT")))
+    assert read_of(world, 3)[0].digest is None
+    run_day(4, flow(history("k BIGINT, n BIGINT")))
+    assert read_of(world, 4)[0].digest == str(manifest_of(world, 3).digest)
+
+
+def test_the_first_epoch_with_another_ttl_is_exact(world, run_day):
+    run_day(1, flow(history(ttl="30 days")))
+    run_day(2, flow(history(ttl="20 days")))
+    assert (read_of(world, 2)[0].digest, read_of(world, 2)[0].tallies is None) == (None, False)
+    run_day(3, flow(history(ttl="20 days")))
+    assert read_of(world, 3)[0].digest == str(manifest_of(world, 2).digest)
 
 
 def test_a_shorter_life_takes_effect_at_once_and_rewrites_nothing(world, run_day):

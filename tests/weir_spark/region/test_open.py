@@ -15,8 +15,8 @@ from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.formats.codec import region_report_from_json
 from weir.formats.manifest import OF_RESULT
 from weir.ledger.database.tables import AttemptRow
-from weir.reading.spark_schema import arrow_schema, spark_ddl
 from weir.retention.release import delete_released, release
+from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.transport.connect import ConnectEngine

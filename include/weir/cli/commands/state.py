@@ -114,7 +114,8 @@ def scan(
             rows.append(table.slice(0, left))
             if left is not None and table.num_rows >= left:
                 break
-        _print_report(rows, _headline(opened), _where(opened), opened.rows, opened.keys, as_json=as_json)
+        total = opened.rows if opened.is_counted else None
+        _print_report(rows, _headline(opened), _where(opened), total, opened.keys, as_json=as_json)
 
 
 @state_app.command()
@@ -238,7 +239,8 @@ def _where(opened: OpenedState) -> dict[str, Any]:
 
 def _headline(opened: OpenedState) -> str:
     of = "" if opened.checkpoint is None else f", checkpoint {opened.checkpoint}"
-    return f"{opened.name} at the end of {opened.run}{of}{_STALE if opened.stale else ''}: {opened.rows:,} rows"
+    most = "" if opened.is_counted else "at most "
+    return f"{opened.name} at the end of {opened.run}{of}{_STALE if opened.stale else ''}: {most}{opened.rows:,} rows"
 
 
 def _print_report(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.state import OnReprocess
 from weir.execution.run_state import ReadResult, ReadSet, RunState
-from weir.formats.manifest import digest_version
+from weir.formats.manifest import digest_version, is_chain
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 USUAL_CAUSES = (
@@ -82,7 +82,8 @@ def reasons(
 
 
 def _reason(topology: Topology, read: ReadResult, new: Replacement) -> str | None:
-    if digest_version(read.digest) != digest_version(new.digest):
+    is_chained = is_chain(read.digest) or is_chain(new.digest)
+    if digest_version(read.digest) != digest_version(new.digest) and not is_chained:
         return f"weir: another version of Weir has digested {new.partition}: whether it has changed is unknown"
     if read.digest != new.digest:
         return f"weir: {new.partition} has changed{not_deterministic(new)}"

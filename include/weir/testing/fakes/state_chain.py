@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from weir.formats.manifest import StateContent, StateFile, UpdateDigest
+from weir.formats.manifest import RowRange, StateContent, StateFile, UpdateDigest
 from weir.formats.paths import result_folder
-from weir.formats.region_job import OutputReport, OutputToWrite, StateFileToRead, StateToRead
+from weir.formats.region_job import OutputReport, OutputToWrite, ReplacedState, StateFileToRead, StateToRead
+from weir.state.chain_rules import rows_known
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.testing.fakes.jobs import new_task_attempt
-from weir.topology.ids import Epoch
+from weir.topology.ids import Digest, Epoch
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
 from weir.units import time_from_text
@@ -34,6 +35,9 @@ class StateChain:
     state: State
     max_parallelism: int = 128
     partitions: dict[KeyGroups, StateContent] = field(default_factory=dict)
+    digests: dict[KeyGroups, Digest] = field(default_factory=dict)
+    replaced: dict[KeyGroups, ReplacedState] = field(default_factory=dict)
+    """What the epoch that is computed now has committed before."""
 
     def key_groups(self, parallelism: int) -> list[KeyGroups]:
         """Return the ranges of the subtasks."""
@@ -50,7 +54,8 @@ class StateChain:
         )
         tallies: tuple[UpdateDigest, ...] | None = ()
         if self.partitions:
-            tallies = visible(self.partitions[mine].tallies, until) if mine in self.partitions else None
+            known = self.partitions[mine].tallies if mine in self.partitions else None
+            tallies = None if known is None else visible(known, until)
         updated = 0 if until is None else epoch_seconds(epoch)
         return StateToRead(
             state=self.state,
@@ -59,7 +64,17 @@ class StateChain:
             updated=updated,
             expired_until=until,
             is_full=self.state.is_full,
+            epoch=Epoch(epoch),
+            digest=self.digests.get(mine),
+            rows=self._rows(mine, tallies, until),
+            replaced=self.replaced.get(mine),
         )
+
+    def _rows(self, mine: KeyGroups, tallies: tuple[UpdateDigest, ...] | None, until: int | None) -> RowRange | None:
+        content = self.partitions.get(mine)
+        if content is None:
+            return None
+        return rows_known(tallies, content.rows, content.files, expires=until is not None)
 
     def share(self, epoch: str, key_groups: KeyGroups) -> tuple[StateFile, ...]:
         """Return the files of these key groups."""
@@ -75,6 +90,7 @@ class StateChain:
     def go_on(self, epoch: str, reports: dict[KeyGroups, OutputReport]) -> None:
         """Make the reports of an epoch's subtasks the state that the next epoch reads."""
         self.partitions = {mine: self._content(epoch, mine, report) for mine, report in reports.items()}
+        self.digests = {mine: Digest(str(report.digest)) for mine, report in reports.items()}
 
     def expired_until(self, epoch: str) -> int | None:
         """Return the newest update that has expired in an epoch."""
@@ -85,4 +101,5 @@ class StateChain:
         assert report.state is not None  # noqa: S101  # the report of a state
         written = tuple(StateFile(report.folder, file, Epoch(epoch), mine) for file in report.files)
         kept = () if report.state.is_whole else self.share(epoch, mine)
-        return StateContent((*kept, *written), report.state.tallies, report.state.changed)
+        state, until = report.state, self.expired_until(epoch)
+        return StateContent((*kept, *written), state.tallies, state.changed, state.rows, until)

@@ -72,8 +72,11 @@ def start_of(day: int) -> int:
     return int(datetime(2013, 1, day, tzinfo=UTC).timestamp())
 
 
-def changes_of(content: str, rows: Rows, groups: tuple[int, int], day: int) -> dict[int, str]:
-    """Return the changes that a stage with `content` makes to its state: it leaves, updates, or deletes a key."""
+def changes_of(content: str, rows: Rows | None, groups: tuple[int, int], day: int) -> dict[int, str]:
+    """Return the changes that a stage with `content` makes to its state: it leaves, updates, or deletes a key.
+
+    Without `rows` the changes are blind: a key is deleted whether it is there or not.
+    """
     found = {}
     for key in KEYS:
         digits = hashlib.sha256(f"{content} {key}".encode()).hexdigest()
@@ -81,7 +84,7 @@ def changes_of(content: str, rows: Rows, groups: tuple[int, int], day: int) -> d
             continue
         if digits[0] in "89abcd":
             found[key] = f"{day:02x}{digits[1:7]}"
-        elif key in rows:
+        elif rows is None or key in rows:
             found[key] = DELETED
     return found
 
@@ -111,6 +114,12 @@ def tallies_of(rows: Rows, *, has_end: bool) -> tuple[UpdateDigest, ...]:
         UpdateDigest(updated, len(hashes), _xor(hashes), sum(each & 0xFFFF for each in hashes), 0)
         for updated, hashes in sorted(groups.items())
     )
+
+
+def deleted_of(keys: Iterable[int]) -> tuple[UpdateDigest, ...]:
+    """Return the update digests of deleted keys."""
+    hashes = [_hash_of(key, DELETED) for key in keys]
+    return (UpdateDigest(0, len(hashes), _xor(hashes), sum(each & 0xFFFF for each in hashes), 0),) if hashes else ()
 
 
 def digest_of(tallies: Iterable[UpdateDigest]) -> ContentDigest:

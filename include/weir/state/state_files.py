@@ -152,6 +152,12 @@ def newest(tables: Sequence[pa.Table], shape: Shape) -> pa.Table:
     return visible(table, shape)
 
 
+def count_rows(store: Store, files: Sequence[StateFile], shape: Shape, key_groups: tuple[int, int]) -> int:
+    """Count the visible rows of files, oldest first, of which only keys are read. Raises Gone."""
+    keys = Shape(pa.schema([shape.columns.field(name) for name in shape.keys]), shape.keys, shape.expired_until)
+    return int(newest([read_rows(store, each, keys.stored, key_groups) for each in files], keys).num_rows)
+
+
 def visible(table: pa.Table, shape: Shape) -> pa.Table:
     """Without the rows that are deleted or have expired."""
     kept = pc.invert(table.column(DELETED))

@@ -8,7 +8,7 @@ import pytest
 from weir.errors import Misconfigured
 from weir.formats.manifest import ContentDigest
 from weir.reading.opened import together
-from weir.reading.spark_schema import arrow_schema, spark_ddl
+from weir.state.spark_schema import arrow_schema, spark_ddl
 
 
 def schema(*fields):

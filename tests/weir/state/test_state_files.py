@@ -15,7 +15,8 @@ from weir.dataflow.state import State, StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import StateFile
 from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
-from weir.reading.state_files import Gone, Shape, read_rows
+from weir.state.spark_schema import arrow_schema
+from weir.state.state_files import Gone, Shape, count_rows, read_rows
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
@@ -125,6 +126,8 @@ def test_a_slice_that_was_merged_hides_what_it_was_merged_from(store, epochs, me
         found = state.get(key)
         assert (None if found is None else found["n"]) == expected.get(key)
     assert state.runs <= len(epochs)
+    shape = Shape(arrow_schema(SCHEMA), ("k",), None)
+    assert count_rows(store, state.partitions[0].files, shape, (0, GROUPS - 1)) == len(expected)
 
 
 def test_a_column_that_was_added_later_is_null_in_older_rows(store):
