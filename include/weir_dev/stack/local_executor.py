@@ -1,8 +1,8 @@
 """Airflow's LocalExecutor for a stack that mostly waits for its person.
 
-The scheduler has one interval between two looks for work, and each look costs 20 ms of a processor, of Airflow's and the
-database's together. At the interval by which a chain of tasks loses no time, an idle stack uses a quarter of a core.
-Invariant: while a task runs, and for a while after that, the scheduler looks as often as it is set to.
+The scheduler has one interval between two looks for work, and each look costs 20 ms of a processor, Airflow's and
+the database's together: at an interval by which a chain of tasks loses no time, a quarter of a core. Invariant: while a
+task runs, and for a while after that, the scheduler looks as often as it is set to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSE_SECONDS: Final = 0.5
 """By this at most the first task after an idle time begins later, by half of it on average."""
 
 
-class LocalExecutor(airflow.executors.local_executor.LocalExecutor):
+class LocalExecutor(airflow.executors.local_executor.LocalExecutor):  # type: ignore[misc]  # Airflow's classes are not followed
     """Pauses the scheduler, which calls it in each of its loops, while there is nothing to do."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
