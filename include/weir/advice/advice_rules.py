@@ -18,10 +18,13 @@ from weir.errors import Misconfigured
 from weir.topology.regions import Topology
 
 LEAST_SAVING = 0.05
-"""The share of all seconds that a change has to save: measured seconds vary by as much from run to run."""
+"""The share of the seconds of its tasks that a change has to save: measured seconds vary by as much."""
 
 LEAST_CLEARS = 3
 """The number of late clears from which on a shorter retention is advised: that nobody has cleared proves little."""
+
+_NOTHING = 1e-6
+"""In seconds: a difference of sums of floating-point numbers."""
 
 _FIXED = (StageKind.SINK, StageKind.STATE)
 _RETENTION = tuple(map(RetentionPolicy.from_text, ("end_of_run", "1 run", "2 runs", "3 runs", "5 runs", "7 runs")))
@@ -60,6 +63,8 @@ class _Candidate:
     declared: str
     advised: str
     stages: tuple[Stage, ...]
+    touched: frozenset[str]
+    """The stages whose tasks it changes."""
 
     def of(self, dataflow: Dataflow) -> Dataflow | None:
         """Return the dataflow with this change of its stages; None where it is not valid."""
@@ -75,14 +80,13 @@ def advise(measured: Measured, keep: RetentionPolicy) -> Advice:
     replay = Replay(measured)
     before = replay.expected(measured.dataflow)
     best, expected, changes = measured.dataflow, before, list[Change]()
-    while True:
-        found = _best_change(replay, best, expected, before.total * LEAST_SAVING)
-        if found is None:
-            break
-        candidate, best, now = found
-        saved = expected.total - now.total
-        changes.append(Change(candidate.what, candidate.declared, candidate.advised, saved))
-        expected = now
+    while found := _found(replay, best, expected):
+        changed = set[str]()
+        for candidate in found:
+            if not changed & candidate.touched and (now := _costs_less(replay, candidate, best, expected)) is not None:
+                changed |= candidate.touched
+                best, saved, expected = now[0], expected.total - now[1].total, now[1]
+                changes.append(Change(candidate.what, candidate.declared, candidate.advised, saved))
     retention = _retention(replay, keep)
     return Advice(
         dataflow=measured.dataflow.name,
@@ -96,19 +100,26 @@ def advise(measured: Measured, keep: RetentionPolicy) -> Advice:
     )
 
 
-def _best_change(
-    replay: Replay, dataflow: Dataflow, expected: Expected, least: float
-) -> tuple[_Candidate, Dataflow, Expected] | None:
-    """Return the change that saves most, if it saves more than `least` seconds a run."""
-    best = None
-    for candidate in (*_exchanges(dataflow), *_parallelisms(dataflow)):
-        changed = candidate.of(dataflow)
-        if changed is None:
-            continue
-        now = replay.expected(changed)
-        if expected.total - now.total > least and (best is None or now.total < best[2].total):
-            best = candidate, changed, now
-    return best
+def _found(replay: Replay, dataflow: Dataflow, expected: Expected) -> list[_Candidate]:
+    """Return the changes that each save something by themselves, what saves most first."""
+    found = [
+        (now[1].total, candidate)
+        for candidate in (*_exchanges(dataflow), *_parallelisms(dataflow))
+        if (now := _costs_less(replay, candidate, dataflow, expected)) is not None
+    ]
+    return [candidate for _, candidate in sorted(found, key=lambda each: each[0])]
+
+
+def _costs_less(
+    replay: Replay, candidate: _Candidate, dataflow: Dataflow, expected: Expected
+) -> tuple[Dataflow, Expected] | None:
+    """Return a changed dataflow and its cost; None if it saves no share of the seconds of the tasks that it changes."""
+    changed = candidate.of(dataflow)
+    if changed is None:
+        return None
+    now = replay.expected(changed)
+    is_enough = expected.total - now.total > LEAST_SAVING * replay.seconds_of(candidate.touched) + _NOTHING
+    return (changed, now) if is_enough else None
 
 
 def _merged(changes: list[Change]) -> Iterator[Change]:
@@ -131,7 +142,13 @@ def _exchanges(dataflow: Dataflow) -> Iterator[_Candidate]:
             producer = dataflow.stage(exchange.stage)
             for other in _others(exchange, producer, stage):
                 changed = replace(stage, inputs={**stage.exchanges, argument: other})
-                yield _Candidate(f"{producer.name} -> {stage.name}", _text(exchange), _text(other), (changed,))
+                yield _Candidate(
+                    f"{producer.name} -> {stage.name}",
+                    _text(exchange),
+                    _text(other),
+                    (changed,),
+                    frozenset({producer.name, stage.name}),
+                )
 
 
 def _others(exchange: Exchange, producer: Stage, reader: Stage) -> Iterator[Exchange]:
@@ -170,7 +187,7 @@ def _parallelisms(dataflow: Dataflow) -> Iterator[_Candidate]:
         for other in sorted({1, now // 2, 2 * now} - {0, now}):
             changed = tuple(replace(each, parallelism=other) for each in stages)
             name = "parallelism of " + ", ".join(each.name for each in group)
-            yield _Candidate(name, str(now), str(other), changed)
+            yield _Candidate(name, str(now), str(other), changed, frozenset(each.name for each in stages))
 
 
 # Retention

@@ -14,12 +14,12 @@ includes computing. So what is in doubt speaks for what is declared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from weir.dataflow.dataflow import Dataflow
+from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.stage import ExchangeKind, Stage, StageKind
 from weir.errors import Fault, Internal, Loss
 from weir.execution.partition_state import PartitionState
@@ -98,6 +98,8 @@ class Replay:
         self._strikes = Counter(measured.strikes)
         self.work = {stage: part for region in self.declared.regions for stage, part in self._parts(region.name)}
         """The seconds of work of each stage in a run, over all subtasks."""
+        self.recoveries: dict[Hashable, float] = {}
+        """What failures cost, by all that decides it: a change elsewhere in a dataflow replays none of them again."""
 
     def _parts(self, region: str) -> Iterator[tuple[str, float]]:
         stages = self.declared.stages_of(region)
@@ -111,6 +113,11 @@ class Replay:
         one = _Declared(self, dataflow)
         recovery = sum(count * one.recovery(each) for each, count in self._strikes.items())
         return Expected(one.work(), recovery / self.measured.runs)
+
+    def seconds_of(self, stages: Iterable[str]) -> float:
+        """Return the measured seconds of a run of the tasks that these stages are in, as declared."""
+        regions = {self.declared.logical_region_of(each).name for each in stages}
+        return sum(self.measured.seconds.get(each, 0.0) for each in regions)
 
     def recomputed(self, clear: LateClear) -> float:
         """Return the seconds of the regions that run again with a cleared one if the results of its run are deleted."""
@@ -148,7 +155,7 @@ class _Declared:
         self._replay, self._dataflow = replay, dataflow
         self._topology = Topology(dataflow)
         self._fixed = replay.measured.fixed
-        self._restarted: dict[tuple[RegionId | None, frozenset[RegionId]], tuple[RegionId, ...]] = {}
+        self._written = _written(dataflow)
 
     @cached_property
     def _state(self) -> RunState:
@@ -163,7 +170,7 @@ class _Declared:
         """Return the seconds of writing what is not written as declared, without those of copies that are left out."""
         declared = self._replay.measured.dataflow
         copied, before = _copied(self._dataflow), _copied(declared)
-        further = sum(map(self._replay.seconds_of_writing, _written(self._dataflow) - _written(declared)))
+        further = sum(map(self._replay.seconds_of_writing, self._written - _written(declared)))
         further += sum(map(self._replay.seconds_of_writing, copied - before))
         return further - sum(x for x in map(self._replay.seconds_of_writing, before - copied) if x < inf)
 
@@ -174,17 +181,39 @@ class _Declared:
 
     def recovery(self, strike: Strike) -> float:
         """Return the seconds that a failure costs: what its attempt loses, and the regions that restart with it."""
-        region, lost_seconds = None, 0.0
-        if strike.region is not None:
-            stage, share = self._replay.place(strike)
-            region = self._counterpart(stage, strike.region)
-            lost_seconds = self._lost(region, stage, share)
-        lost = {
-            self._counterpart(partition.stage, producer)
-            for producer in strike.lost
+        place = None if strike.region is None else self._replay.place(strike)
+        lost = tuple(
+            (partition.stage, producer)
+            for producer in sorted(strike.lost)
             for partition in self._replay.declared.outputs(producer)
-        }
-        return lost_seconds + sum(map(self.seconds, self.restarted(region, frozenset(lost - {region}))))
+        )
+        known = self._replay.recoveries
+        key = strike, self._around({stage for stage, _ in lost} | ({place[0]} if place else set()))
+        if key not in known:
+            known[key] = self._recovery(strike.region, place, lost)
+        return known[key]
+
+    def _around(self, stages: set[str]) -> Hashable:
+        """Return all of the declaration that decides what a failure in these stages and a loss of them restart."""
+        dataflow = self._dataflow
+        if dataflow.consumers is not Consumers.IF_CHANGED or dataflow.failover is FailoverStrategy.FULL:
+            return tuple((each.name, each.parallelism, tuple(each.exchanges.items())) for each in dataflow.stages)
+        regions = {self._topology.logical_region_of(each) for each in stages}
+        return tuple(
+            (region, tuple((each.name, tuple(each.exchanges.items()), each.name in self._written) for each in found))
+            for region in sorted(regions, key=lambda each: each.name)
+            for found in (self._topology.stages_of(region.name),)
+        )
+
+    def _recovery(
+        self, failed: RegionId | None, place: tuple[str, float] | None, lost: Iterable[tuple[str, RegionId]]
+    ) -> float:
+        region, seconds = None, 0.0
+        if failed is not None and place is not None:
+            region = self._counterpart(place[0], failed)
+            seconds = self._lost(region, *place)
+        gone = frozenset(self._counterpart(stage, producer) for stage, producer in lost) - {region}
+        return seconds + sum(map(self.seconds, self._restarted(region, gone)))
 
     def _counterpart(self, stage: str, region: RegionId) -> RegionId:
         """Return the region that has a stage here, at the subtask with the same rows as one of the declared region."""
@@ -202,17 +231,15 @@ class _Declared:
         done = sum(self._replay.work[each] for each in before) + share * self._replay.work[stage]
         return self._fixed + done / self._topology.region(region.name).parallelism
 
-    def restarted(self, failed: RegionId | None, lost: frozenset[RegionId]) -> tuple[RegionId, ...]:
+    def _restarted(self, failed: RegionId | None, lost: Iterable[RegionId]) -> tuple[RegionId, ...]:
         """Return the regions that restart with a failed one if results are lost, as the engine decides."""
-        if (failed, lost) not in self._restarted:
-            losses = {
-                each: Loss(RUN, each.stage, each.subtask, each.layout, ATTEMPT, Fault.MISSING, "as it was recorded")
-                for region in lost
-                for each in self._topology.outputs(region)
-            }
-            occasion = Occasion.REPAIR if failed is None else Occasion.LOSS if losses else Occasion.FAILURE
-            self._restarted[failed, lost] = self._decided(self._state, failed, losses, occasion)
-        return self._restarted[failed, lost]
+        losses = {
+            each: Loss(RUN, each.stage, each.subtask, each.layout, ATTEMPT, Fault.MISSING, "as it was recorded")
+            for region in lost
+            for each in self._topology.outputs(region)
+        }
+        occasion = Occasion.REPAIR if failed is None else Occasion.LOSS if losses else Occasion.FAILURE
+        return self._decided(self._state, failed, losses, occasion)
 
     def recomputed(self, region: RegionId) -> float:
         """Return the seconds of what restarts with a region of a run whose results, but published ones, are deleted."""
