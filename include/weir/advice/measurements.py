@@ -188,7 +188,9 @@ def _strikes(
             yield Strike(None, lost=gone)
     for row in known:
         if row.failure is not None and row.failure != FailureClass.FENCED.value:
-            yield Strike(RegionId(row.region, row.subtask), seconds_of(row), lost.get(row.id, frozenset()))
+            # A loss is found when an attempt begins, however long it had waited before.
+            seconds = 0.0 if row.waits and row.failure == FailureClass.BACKTRACK.value else seconds_of(row)
+            yield Strike(RegionId(row.region, row.subtask), seconds, lost.get(row.id, frozenset()))
 
 
 def _late_clears(

@@ -110,7 +110,7 @@ class Replay:
 
     def expected(self, dataflow: Dataflow) -> Expected:
         """Return what a run of this dataflow is expected to take."""
-        one = _Declared(self, dataflow)
+        one = _Costs(self, dataflow)
         recovery = sum(count * one.recovery(each) for each, count in self._strikes.items())
         return Expected(one.work(), recovery / self.measured.runs)
 
@@ -121,7 +121,7 @@ class Replay:
 
     def recomputed(self, clear: LateClear) -> float:
         """Return the seconds of the regions that run again with a cleared one if the results of its run are deleted."""
-        return _Declared(self, self.measured.dataflow).recomputed(clear.region)
+        return _Costs(self, self.measured.dataflow).recomputed(clear.region)
 
     def place(self, strike: Strike) -> tuple[str, float]:
         """Return the stage that ran when an attempt failed, and the share of its work that was done."""
@@ -148,8 +148,8 @@ class Replay:
         return max(near) / rate if near and rate else inf
 
 
-class _Declared:
-    """One dataflow, with what each of its regions costs."""
+class _Costs:
+    """What one dataflow costs: its regions, and what failures restart in it."""
 
     def __init__(self, replay: Replay, dataflow: Dataflow) -> None:
         self._replay, self._dataflow = replay, dataflow
