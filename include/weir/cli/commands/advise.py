@@ -18,6 +18,7 @@ from weir.units import format_size
 
 if TYPE_CHECKING:
     from weir.advice.advice_rules import Advice, Change
+    from weir.advice.replay_rules import Expected
 
 VERSION = 1
 
@@ -51,12 +52,16 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "runs": advice.runs,
         "failures": advice.failures,
         "late_clears": advice.late_clears,
-        "changes": [asdict(each) for each in advice.changes],
-        **{
-            when: {"work": cost.work, "recovery": cost.recovery, "total": cost.total}
-            for when, cost in (("before", advice.before), ("after", advice.after))
-        },
+        "changes": [
+            {**asdict(each), "seconds": round(each.seconds, 3), "bytes": round(each.bytes)} for each in advice.changes
+        ],
+        "before": _cost_json(advice.before),
+        "after": _cost_json(advice.after),
     }
+
+
+def _cost_json(cost: Expected) -> dict[str, float]:
+    return {name: round(getattr(cost, name), 3) for name in ("work", "recovery", "total")}
 
 
 def _print_advice(advice: Advice) -> None:

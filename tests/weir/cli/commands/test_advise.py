@@ -37,7 +37,7 @@ def test_advice_says_on_how_much_it_stands_and_what_it_saves(world):
     said = json.loads(typed("advise", "ladder", "--json"))
     assert (said["version"], said["runs"], said["failures"], said["late_clears"]) == (1, LEAST_RUNS, 0, 0)
     change = next(each for each in said["changes"] if each["what"] == "parallelism of totals")
-    assert change == {"what": "parallelism of totals", "declared": "2", "advised": "1", "seconds": 2.0, "bytes": 0.0}
+    assert change == {"what": "parallelism of totals", "declared": "2", "advised": "1", "seconds": 2.0, "bytes": 0}
     assert said["before"] == {"work": 27.0, "recovery": 0.0, "total": 27.0}
     saved = sum(each["seconds"] for each in said["changes"])
     assert said["after"]["total"] == pytest.approx(27.0 - saved)
