@@ -122,11 +122,14 @@ def _is_of(topology: Topology, row: AttemptRow) -> bool:
 
 
 def _seconds(computed: Iterable[AttemptRow], topology: Topology) -> dict[str, float]:
-    """Return the seconds of all subtasks of a region: of each, the average of its attempts that have committed."""
+    """Return the seconds of all subtasks of a region: of each, the median of its attempts that have committed.
+
+    The first attempts on a new Spark server take several times as long as all others.
+    """
     of: dict[RegionId, list[float]] = defaultdict(list)
     for row in computed:
         of[RegionId(row.region, row.subtask)].append(seconds_of(row))
-    return {region.name: sum(fmean(of[each]) for each in region.ids() if each in of) for region in topology.regions}
+    return {region.name: sum(median(of[each]) for each in region.ids() if each in of) for region in topology.regions}
 
 
 def _fixed(computed: Iterable[AttemptRow]) -> Iterator[float]:

@@ -58,10 +58,10 @@ class LateClear:
 class Measured:
     """What the runs of a dataflow have cost that are closed and have the stages of the newest one.
 
-    `seconds` are those of all subtasks of a region in a run, and `bytes` those of a stage's result in one layout, both
-    on average over the runs; `fixed` are the seconds of an attempt that do not depend on its rows, and `rate` the bytes
-    that a task writes in a second (0: not known). `at_rest` are the bytes of intermediate results of a run in all
-    layouts, `hours` those between two runs.
+    `seconds` are those of all subtasks of a region in a typical run, `bytes` those of a stage's result in one layout on
+    average; `fixed` are the seconds of an attempt that do not depend on its rows, and `rate` the bytes that a task
+    writes in a second (0: not known). `at_rest` are the bytes of intermediate results of a run in all layouts, `hours`
+    those between two runs.
     """
 
     dataflow: Dataflow
@@ -78,7 +78,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The seconds of all tasks that a run takes on average: without failures, and in addition because of them."""
+    """The seconds of all tasks of a run: without failures, and in addition because of them, on average."""
 
     work: float
     recovery: float
