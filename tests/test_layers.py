@@ -17,7 +17,7 @@ OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "ledger", "coordination", "environment"),
-    *("recovery", "state", "snapshots", "quality", "retention", "integrity"),
+    *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
     *("rebuild", "attempts", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
 )
 """What a module may import stands before it; what stands on most of the others comes last."""

@@ -7,15 +7,19 @@ import sys
 
 import typer
 
-from weir.cli.main import app
-from weir_dev.commands import chaos, stack
+from weir.cli.main import COMMANDS, command_line
 from weir_dev.project import project_root
 
-app.command()(stack.demo)
-app.command()(stack.up)
-app.command()(stack.down)
-app.command()(stack.status)
-app.command()(chaos.chaos)
+app = command_line(
+    {
+        **COMMANDS,
+        "demo": "weir_dev.commands.stack:demo",
+        "up": "weir_dev.commands.stack:up",
+        "down": "weir_dev.commands.stack:down",
+        "status": "weir_dev.commands.stack:status",
+        "chaos": "weir_dev.commands.chaos:chaos",
+    }
+)
 
 
 @app.command(

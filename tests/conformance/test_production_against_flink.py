@@ -12,7 +12,6 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.cli.job_graph_plan import committed_run
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.retention import RetentionPolicy
@@ -24,6 +23,7 @@ from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pa
 from weir.flink.region_release import RegionRelease
 from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.committed_run import committed_run
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
 from weir.retention.release_rules import RunRetention, StoredResult, release_decisions

@@ -21,15 +21,13 @@ from typing import Any, Protocol
 from weir.dataflow import Dataflow, Exchange, Stage, blocking, pipelined, sink, source
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.errors import Fault, Internal, Loss, Misconfigured
-from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.flink.job_graph import JobGraph, PartitionType, Regions, Wiring, pipelined_regions
 from weir.flink.job_graph_file import JobTopology, TaskFailure, partition
 from weir.flink.restart_set import JobPartition, RestartSet, restart_set
 from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.committed_run import ATTEMPT, RUN, committed_run
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
-from weir.topology.ids import AttemptId, Digest, RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 VERSION = 1
@@ -145,8 +143,6 @@ def _shown(names: Sequence[str]) -> str:
 
 
 _NAME = "job_graph"
-_RUN = RunId(f"{_NAME}@now")
-_ATTEMPT = AttemptId("t0001")
 _FUNCTION = "job:graph"
 _KEY_GROUPS = 128
 
@@ -211,49 +207,9 @@ class DeclaredJobGraph:
             yield PartitionId(exchange.stage, each.subtask, self._topology.layout_read(reader, exchange).id)
 
 
-def committed_run(topology: Topology) -> RunState:
-    """Return a run in which each region has committed once and read what is current, and that has not been closed."""
-    results: dict[PartitionId, CurrentResult] = {}
-    read_sets: dict[int, tuple[tuple[PartitionId, ...], ReadSet]] = {}
-    """By the id of the partitions: readers of an all-to-all exchange share one object, which is kept with its set."""
-    for region in topology.region_ids():
-        reads = []
-        for partitions in (read.partitions for read in topology.inputs(region)):
-            if id(partitions) not in read_sets:
-                read_sets[id(partitions)] = partitions, _read_set(partitions)
-            reads.append(read_sets[id(partitions)][1])
-        for each in topology.outputs(region):
-            results[each] = CurrentResult(
-                partition=each,
-                result=len(results) + 1,
-                attempt=_ATTEMPT,
-                try_number=1,
-                state=PartitionState.FINISHED,
-                folder="",
-                manifest_sha256="",
-                digest=_digest(each),
-                rows=1,
-                bytes=1,
-                reads=tuple(reads),
-            )
-    ended = {
-        each: RegionState(region=each, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
-        for each in topology.region_ids()
-    }
-    return RunState(run=_RUN, topology=topology, results=results, regions=ended)
-
-
-def _read_set(partitions: tuple[PartitionId, ...]) -> ReadSet:
-    return ReadSet(tuple(ReadResult(each, _ATTEMPT, _digest(each)) for each in partitions))
-
-
-def _digest(partition: PartitionId) -> Digest:
-    return Digest(str(partition))
-
-
 def _loss(partition: PartitionId) -> Loss:
     where = partition.stage, partition.subtask, partition.layout
-    return Loss(_RUN, *where, _ATTEMPT, Fault.MISSING, "the question says that it is gone")
+    return Loss(RUN, *where, ATTEMPT, Fault.MISSING, "the question says that it is gone")
 
 
 # The declaration

@@ -1,34 +1,46 @@
 """The command line; each group of verbs has a module of its own.
 
-Invariant: an error of Weir is a message on stderr and exit code 2, never a traceback.
+Invariants: an error of Weir is a message on stderr and exit code 2, never a traceback. The module of a verb is imported
+when that verb is typed, or when all verbs are listed: a command waits for no import of another one.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from weir.cli.commands import (
-    checkpoints,
-    code,
-    doctor,
-    failovers,
-    gc,
-    ledger,
-    plan,
-    quality,
-    restore,
-    results,
-    savepoint,
-    state,
-    verify,
-)
 from weir.errors import WeirError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 EXIT_ERROR = 2
+
+COMMANDS: Final = {
+    "doctor": "weir.cli.commands.doctor:doctor",
+    "runs": "weir.cli.commands.ledger:runs",
+    "results": "weir.cli.commands.results:results",
+    "failovers": "weir.cli.commands.failovers:failovers",
+    "plan": "weir.cli.commands.plan:plan",
+    "advise": "weir.cli.commands.advise:advise",
+    "why": "weir.cli.commands.failovers:why",
+    "gc": "weir.cli.commands.gc:gc",
+    "verify": "weir.cli.commands.verify:verify",
+    "checkpoints": "weir.cli.commands.checkpoints:checkpoints",
+    "restore": "weir.cli.commands.restore:restore",
+    "code": "weir.cli.commands.code:code_app",
+    "savepoint": "weir.cli.commands.savepoint:savepoint_app",
+    "quality": "weir.cli.commands.quality:quality_app",
+    "run": "weir.cli.commands.ledger:run_app",
+    "ledger": "weir.cli.commands.ledger:ledger_app",
+    "state": "weir.cli.commands.state:state_app",
+}
+"""Where each verb of the product is, in the order in which they are listed."""
 
 
 class WeirApp(typer.Typer):
@@ -39,34 +51,51 @@ class WeirApp(typer.Typer):
         try:
             return super().__call__(*args, **kwargs)
         except WeirError as error:
+            from rich.console import Console  # noqa: PLC0415  only an error needs it here
+
             Console(stderr=True).print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
             sys.exit(EXIT_ERROR)
 
 
-app = WeirApp(
-    name="weir",
-    help="Fine-grained recovery and incremental checkpoints for pipelines that Airflow schedules and Spark computes.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+def command_line(places: Mapping[str, str]) -> WeirApp:
+    """Return an application with these verbs; a place is `MODULE:NAME` of a function or of a group."""
 
-app.command()(doctor.doctor)
-app.command()(ledger.runs)
-app.command()(results.results)
-app.command()(failovers.failovers)
-app.command()(plan.plan)
-app.command()(failovers.why)
-app.command()(gc.gc)
-app.command()(verify.verify)
-app.command()(checkpoints.checkpoints)
-app.command()(restore.restore)
-app.add_typer(code.code_app, name="code")
-app.add_typer(savepoint.savepoint_app, name="savepoint")
-app.add_typer(quality.quality_app, name="quality")
-app.add_typer(ledger.run_app, name="run")
-app.add_typer(ledger.ledger_app, name="ledger")
-app.add_typer(state.state_app, name="state")
+    class Verbs(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  Typer's
+            return [*places, *(name for name in self.commands if name not in places)]
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's
+            # Typer looks for what a wrong verb resembles among all commands.
+            for name in [cmd_name] if cmd_name in places else places:
+                if name not in self.commands:
+                    self.commands[name] = _imported(name, places[name])
+            return self.commands.get(cmd_name)
+
+    app = WeirApp(
+        cls=Verbs,
+        name="weir",
+        help="Fine-grained recovery and incremental checkpoints for pipelines that Airflow schedules and Spark "
+        "computes.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)  # Typer makes a group only of what has commands or this
+    return app
+
+
+def _imported(name: str, place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(module), attribute)
+    alone = typer.Typer()
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    return get_group(alone).commands[name]
+
+
+app = command_line(COMMANDS)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-import httpx
-
 from weir.errors import Misconfigured, Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import httpx
 
 
 CONNECTION: Final = "the Airflow connection weir_api"
@@ -44,6 +44,8 @@ class AirflowClient:
         source: str = CONNECTION,
         others: Sequence[str] = (),
     ) -> None:
+        import httpx  # noqa: PLC0415  slow to import, and a command that has no api-server asks none
+
         self._urls = deque(url.rstrip("/") for url in (base_url, *others))
         self._login = login
         self._password = password
@@ -120,6 +122,8 @@ class AirflowClient:
         return str(response.json()["access_token"])
 
     def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        import httpx  # noqa: PLC0415
+
         left = len(self._urls)
         while True:
             url, left = self.base_url, left - 1

@@ -12,23 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import add_pending_clear
-from weir.ledger.database.tables import DataflowRow, HousekeepingRow, RunRow
-from weir.ledger.housekeeping import note_done
+from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.ledger.housekeeping import CAUGHT_UP, note_done
 from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import newest_try, run_state
 from weir.rebuild.checkpoints import enter_pins_of_all
 from weir.rebuild.ledger import stop_running
 from weir.rebuild.rebuild import Rebuilt, RebuiltRun, enter_stored, in_store, present_store
 from weir.recovery.rules.staleness import clears_later_epochs
-
-CAUGHT_UP = "caught up"
-"""The job of upkeep by which the ledger records when it last caught up."""
 
 _REASON = "weir: the ledger had lost commits of this run and has caught up with the store: the run is closed again"
 
@@ -77,24 +73,6 @@ def catch_up(services: Services, dataflow: str) -> CaughtUp | None:
             to_close = [each.run for each in owing]
             note_done(session, CAUGHT_UP, dataflow, services.now())
     return _described(built, to_close)
-
-
-def lines_about(session: Session, dataflow: str | None = None) -> list[str]:
-    """Say of which dataflows the ledger had lost commits, or of one: when it caught up, or that it has not."""
-    query = select(DataflowRow.name, DataflowRow.is_behind, HousekeepingRow.done_at).outerjoin(
-        HousekeepingRow, (HousekeepingRow.scope == DataflowRow.name) & (HousekeepingRow.job == CAUGHT_UP)
-    )
-    lines = []
-    for name, is_behind, at in session.execute(query.order_by(DataflowRow.name)).tuples():
-        if dataflow not in (None, name):
-            continue
-        if is_behind:
-            lines.append(f"{name}: the ledger has lost commits, and the next task, or upkeep, has it catch up")
-        elif at is not None:
-            lines.append(
-                f"{name}: the ledger had lost commits, and caught up with the store at {at:%Y-%m-%d %H:%M:%S} UTC"
-            )
-    return lines
 
 
 def _described(built: Rebuilt, to_close: list[str]) -> CaughtUp:

@@ -14,8 +14,6 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from weir.errors import Misconfigured, WeirError
 
 _MEMORY = threading.RLock()
@@ -37,6 +35,8 @@ class RemoteFiles:
     @classmethod
     def open(cls, url: str, storage_options: Mapping[str, Any]) -> RemoteFiles:
         """Open a URL with the options of its fsspec file system."""
+        from fsspec.core import url_to_fs  # noqa: PLC0415  slow to import, and a local store needs none of it
+
         try:
             fs, root = url_to_fs(url, **storage_options)
         except (ImportError, ValueError, TypeError) as error:

@@ -206,8 +206,13 @@ def _servers(ports: Mapping[str, int], credentials: Credentials) -> dict[str, st
 
 
 def _tempo(parallelism: int) -> dict[str, str]:
-    """With Airflow's defaults a chain of twenty empty tasks takes 23 seconds; with these it takes 4."""
+    """With Airflow's defaults a chain of twenty empty tasks takes 23 seconds; with these it takes 4.
+
+    Shares of a core that an idle stack saves, of 0.42: 0.2 by the executor, which pauses the scheduler and so its
+    database while nothing runs; 0.1 by files that are parsed again after 30 seconds instead of 5.
+    """
     return {
+        "AIRFLOW__CORE__EXECUTOR": "weir_dev.stack.local_executor.LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(parallelism),
         "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
@@ -216,7 +221,8 @@ def _tempo(parallelism: int) -> dict[str, str]:
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
+        # A file that is new or was changed is parsed at the next refresh, whatever the interval of all others.
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
     }

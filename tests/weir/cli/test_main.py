@@ -7,8 +7,9 @@ import sys
 
 import pytest
 import typer
+from tests.weir.command_line import use
 
-from weir.cli.main import WeirApp
+from weir.cli.main import COMMANDS, WeirApp
 from weir.errors import Misconfigured
 
 
@@ -55,13 +56,56 @@ def test_exit_codes_of_commands_are_kept():
     assert ended.value.code == 3
 
 
-def test_help_names_the_verbs_of_the_product_and_imports_no_engine():
-    program = (
+SLOW = {"airflow", "alembic", "fsspec", "great_expectations", "grpc", "httpx", "numpy", "pandas", "pyarrow", "pyspark"}
+"""Packages that take a tenth of a second and more to import."""
+
+
+def printed_by(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_names_the_verbs_of_the_product_and_imports_nothing_slow():
+    said = printed_by(
         "import sys\n"
         "from weir.cli.main import app\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
-        "assert not {'airflow', 'pyspark', 'grpc'} & set(sys.modules)\n"
+        f"assert not {SLOW | {'sqlalchemy'}} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert all(verb in done.stdout for verb in ("doctor", "plan", "why", "gc", "verify", "savepoint", "ledger"))
-    assert "chaos" not in done.stdout
+    assert set(COMMANDS) <= set(said.split())
+    assert "chaos" not in said
+
+
+def test_commands_that_ask_the_ledger_import_their_own_module_and_nothing_slow(done, monkeypatch):
+    use(monkeypatch, done.folder)
+    run = "ladder@20130101T000000Z"
+    asked = {
+        "ledger": ["runs"],
+        "results": ["results", run],
+        "plan": ["plan", run],
+        "failovers": ["why", "totals[0]", "--run", run],
+        "checkpoints": ["checkpoints"],
+        "code": ["code"],
+        "savepoint": ["savepoint", "list"],
+        "quality": ["quality"],
+        "gc": ["gc", "--dry-run"],
+    }
+    said = printed_by(
+        "import sys\n"
+        "from weir.cli.main import app\n"
+        f"for words in {list(asked.values())}:\n"
+        "    try:\n        app(words)\n"
+        "    except SystemExit as ended:\n        assert ended.code == 0, words\n"
+        "    prefix = 'weir.cli.commands.'\n"
+        "    print('imported', *(each.removeprefix(prefix) for each in sys.modules if each.startswith(prefix)))\n"
+        f"    assert not {SLOW} & set(sys.modules), (words, {SLOW} & set(sys.modules))\n"
+    )
+    imported = [set(line.split()[1:]) for line in said.splitlines() if line.startswith("imported ")]
+    assert imported == [set(list(asked)[: each + 1]) for each in range(len(asked))]
+
+
+def test_a_verb_that_is_mistyped_is_told_which_one_it_resembles():
+    done = subprocess.run([sys.executable, "-m", "weir.cli.main", "rnus"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Did you mean 'runs'?" in done.stderr

@@ -69,8 +69,8 @@ def runs(dataflow: OptionalDataflow = None) -> None:
 
     Below them is said of which dataflows the ledger had lost commits.
     """
+    from weir.ledger.housekeeping import lines_about  # noqa: PLC0415
     from weir.ledger.names import NO_RUN  # noqa: PLC0415
-    from weir.rebuild.catching_up import lines_about  # noqa: PLC0415
     from weir.recovery.history import run_overviews  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:

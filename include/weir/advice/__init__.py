@@ -1,0 +1,1 @@
+"""Advice: how a dataflow would cost less, from what its runs have cost."""
