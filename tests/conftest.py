@@ -81,8 +81,11 @@ def pytest_collection_finish(session):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out soaks, or all else; in several processes, put the tests into the order of their lanes."""
-    chosen = [item for item in items if (item.get_closest_marker("soak") is not None) == config.getoption("soak")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    chosen, others = [], []
+    for item in items:
+        is_soak = item.get_closest_marker("soak") is not None
+        (chosen if is_soak == config.getoption("soak") else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = chosen
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: schedule.place(item.nodeid))

@@ -8,11 +8,11 @@ from sqlalchemy import select
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.ledger.database.tables import ResultRow
-from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import copied_ledger, new_ledger
+from weir.testing.fakes.stores import store_in_memory
 
 
 def ladder(parallelism: int = 2) -> Dataflow:
@@ -43,7 +43,7 @@ class World:
     def __init__(self, folder, flow, empty_ledger=None):
         (folder / "store").mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.store = Store.open(f"file://{folder}/store")
+        self.store = store_in_memory(folder / "store")
         self.content = {}
         self._empty_ledger = empty_ledger or self._empty_file
         self._open(flow)
