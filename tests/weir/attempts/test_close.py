@@ -20,8 +20,7 @@ on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 
 @pytest.fixture
 def green(world, tmp_path):
-    world.folder, world.run = tmp_path, world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.folder, world.run = tmp_path, world.run_first(1)
     return world
 
 
