@@ -23,6 +23,7 @@ from tests.postgres_ledgers import ledger_that_stays_connected
 from tests.progress import Progress
 
 from weir.java import find_java
+from weir.testing.fakes.ledgers import sharing_engine
 from weir_dev.servers.small_disk import may_mount, why_no_own_mounts, with_own_mounts
 from weir_dev.stack.state import StackRequest
 
@@ -220,6 +221,14 @@ def _name_of(parent):
 def no_store_in_transactions():
     """In no test the store is asked in a transaction that others wait for."""
     with store_guard.watched():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once():
+    """All ledgers on SQLite share the statements that were compiled, also those that commands open by their URL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.ledger.ledger.sqlite_engine", sharing_engine)
         yield
 
 
