@@ -214,7 +214,7 @@ def interrupt_once(world, path, action):
             create(name, data)
 
     before = world.store.files
-    world.store.files = Files(before, 60)
+    world.store.files = Files(before.root)
 
 
 def test_a_kill_between_decision_and_pointer_leaves_a_number_unused(ready):
