@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from contextlib import ExitStack, closing
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -23,6 +24,7 @@ from tests.postgres_ledgers import ledger_that_stays_connected
 from tests.progress import Progress
 
 from weir.java import find_java
+from weir.testing.fakes.ledgers import sharing_engine
 from weir_dev.servers.small_disk import may_mount, why_no_own_mounts, with_own_mounts
 from weir_dev.stack.state import StackRequest
 
@@ -42,6 +44,10 @@ CALM_AIRFLOW = {
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
 
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark compiles Java for each query, which takes longer than the few rows of a test. The servers of stacks, and
+drivers of their own, of which some digests are compared with those of the shared server, do as in production."""
 
 SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
@@ -81,8 +87,11 @@ def pytest_collection_finish(session):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out soaks, or all else; in several processes, put the tests into the order of their lanes."""
-    chosen = [item for item in items if (item.get_closest_marker("soak") is not None) == config.getoption("soak")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    chosen, others = [], []
+    for item in items:
+        is_soak = item.get_closest_marker("soak") is not None
+        (chosen if is_soak == config.getoption("soak") else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = chosen
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: schedule.place(item.nodeid))
@@ -220,6 +229,14 @@ def no_store_in_transactions():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once():
+    """All ledgers on SQLite share the statements that were compiled, also those that commands open by their URL."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.ledger.ledger.sqlite_engine", sharing_engine)
+        yield
+
+
 @pytest.fixture(scope="session")
 def stack_request(tmp_path_factory):
     """Describe a stack that ends with the tests; each call is for a stack of its own, in a folder with a space."""
@@ -242,7 +259,8 @@ def new_server(tmp_path_factory):
     """Start one more Spark Connect server, for a test that wants to lose it."""
     from weir_dev.servers.spark import running_server
 
-    return lambda: running_server(tmp_path_factory.mktemp("spark-server"), collects_every="1min")
+    folder = partial(tmp_path_factory.mktemp, "spark-server")
+    return lambda: running_server(folder(), collects_every="1min", settings=INTERPRETED)
 
 
 @pytest.fixture(scope="session")

@@ -72,8 +72,10 @@ def s3():
         yield server
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s3, seed):
+@pytest.mark.parametrize(
+    ("seed", "acts"), [(0, 5), *(pytest.param(seed, 15, marks=pytest.mark.soak) for seed in (0, 1))]
+)
+def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s3, seed, acts):
     with FaultyHttp(s3.url).running() as proxy:
         proxy.sometimes(seed, 0.03)
         (tmp_path / "faulty").mkdir()
@@ -81,7 +83,7 @@ def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s
         world = WorldOnS3(tmp_path / "faulty", Store.open(url, options_of(proxy.url) | {"timeout": 2}))
         world.airflow.strategy = PATIENT
         chaos = ChaosOnS3(world, seed, proxy, Store.open(url, s3.storage_options))
-        for _ in range(15):
+        for _ in range(acts):
             chaos.act()
         chaos.calm_down()
         world.airflow.run_until_quiet()

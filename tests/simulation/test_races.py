@@ -6,7 +6,7 @@ from tests.simulation.races import race
 from weir.testing.simulator.events import events_to_text
 from weir.testing.simulator.simulate import simulate
 
-SEEDS = 24
+SEEDS = 16
 SEEDS_OF_A_SOAK = 3000
 
 

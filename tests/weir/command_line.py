@@ -1,10 +1,16 @@
 """The command line as a person types it, at the ledger and the store of a test."""
 
+from functools import cache
+
+from typer import testing
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from weir.cli.main import app
 
 WIDE = "250"
+
+testing._get_command = cache(get_command)  # built from all signatures, which takes longer than most commands
 
 
 def invoked(*words, **more):

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.postgres_ledgers import fill
-from tests.weir.small_dataflow import World, ladder
+from tests.weir.small_dataflow import FirstDays, World, ladder
 
 from weir.testing.fakes.ledgers import copied_ledger, fast_folder
 
@@ -20,10 +20,18 @@ def database():
     return "sqlite"
 
 
+@pytest.fixture(scope="session")
+def first_days():
+    with fast_folder() as folder:
+        yield FirstDays(folder)
+
+
 @pytest.fixture
-def world(request, tmp_path, database):
+def world(request, tmp_path, database, first_days):
     on_postgresql = request.getfixturevalue("empty_postgres_ledger") if database == "postgresql" else None
-    return World(tmp_path, ladder(), on_postgresql)
+    made = World(tmp_path, ladder(), on_postgresql)
+    made.computed = first_days
+    return made
 
 
 @pytest.fixture
@@ -38,6 +46,5 @@ def copied(request, database):
 @pytest.fixture
 def done(world):
     """A world in which a run has gone through."""
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     return world

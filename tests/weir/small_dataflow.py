@@ -1,6 +1,7 @@
 """A small dataflow on a real ledger and a real store, under the fake Airflow: for scenarios of all folders of tests."""
 
 import copy
+import json
 import shutil
 
 from sqlalchemy import select
@@ -8,11 +9,11 @@ from sqlalchemy import select
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.ledger.database.tables import ResultRow
-from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import copied_ledger, new_ledger
+from weir.testing.fakes.stores import store_in_memory
 
 
 def ladder(parallelism: int = 2) -> Dataflow:
@@ -40,10 +41,13 @@ def ladder(parallelism: int = 2) -> Dataflow:
 class World:
     """Everything a scenario needs, in one place."""
 
+    computed = None
+    """The first days of worlds that were computed before."""
+
     def __init__(self, folder, flow, empty_ledger=None):
         (folder / "store").mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.store = Store.open(f"file://{folder}/store")
+        self.store = store_in_memory(folder / "store")
         self.content = {}
         self._empty_ledger = empty_ledger or self._empty_file
         self._open(flow)
@@ -61,6 +65,28 @@ class World:
             )
             (folder,) = session.scalars(query)
         self.store.delete_folder(folder)
+
+    def run_first(self, *days):
+        """Run the first days of this new world; answers the run of the last.
+
+        They are computed once a process for each dataflow, and copied, where the ledger is a file.
+        """
+        if self.computed is None or self._empty_ledger != self._empty_file or self.content or self.airflow.deployed:
+            return self._run(days)
+        key = (json.dumps(self.airflow.flow.to_json(), sort_keys=True), days)
+        if key in self.computed:
+            self.computed[key].put_into(self)
+            return self.airflow.dag_run(days[-1])
+        run = self._run(days)
+        self.computed[key] = Saved(self, self.computed.folder / str(len(self.computed)))
+        return run
+
+    def _run(self, days):
+        assert not self.airflow.tasks
+        for day in days:
+            run = self.airflow.dag_run(day)
+            self.airflow.run_until_quiet()
+        return run
 
     def lose_ledger(self):
         """Go on with an empty ledger; Airflow and the store stay."""
@@ -90,6 +116,7 @@ class Saved:
         world.ledger.close()
         self._folder, self._flow, self._content = folder, world.airflow.flow, dict(world.content)
         self._airflow = copy.deepcopy({name: getattr(world.airflow, name) for name in self.STATE})
+        self._computed = list(world.airflow.engine.computed)
         shutil.copytree(world.folder, folder)
 
     def go_on(self, folder, copied=copied_ledger):
@@ -98,6 +125,26 @@ class Saved:
         world = World(folder, self._flow, lambda: copied(folder / "ledger.db"))
         world._empty_ledger = world._empty_file
         world.content.update(self._content)
-        for name, value in copy.deepcopy(self._airflow).items():
-            setattr(world.airflow, name, value)
+        self._set(world.airflow)
         return world
+
+    def put_into(self, world):
+        """Have a new world of this dataflow go on."""
+        world.ledger.close()
+        for file in world.folder.glob("ledger.db*"):
+            file.unlink()
+        shutil.copytree(self._folder, world.folder, dirs_exist_ok=True)
+        world.airflow.engine.computed.extend(self._computed)
+        self._set(world.airflow)
+
+    def _set(self, airflow):
+        for name, value in copy.deepcopy(self._airflow).items():
+            setattr(airflow, name, value)
+
+
+class FirstDays(dict):
+    """The worlds of a process after their first days, by dataflow and days, in a folder."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder

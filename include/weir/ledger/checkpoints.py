@@ -10,7 +10,7 @@ from collections.abc import Collection
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Conflict
@@ -46,6 +46,37 @@ def is_needed() -> ColumnElement[bool]:
     return is_checkpoint & (is_retained() | (CheckpointRow.status == CheckpointStatus.PENDING.value))
 
 
+# Built once: each task asks some of them.
+_OWN = (
+    select(CheckpointRow)
+    .where(CheckpointRow.dataflow == bindparam("dataflow"), CheckpointRow.kind == SnapshotKind.CHECKPOINT.value)
+    .order_by(CheckpointRow.number)
+)
+
+_PENDING = _OWN.where(CheckpointRow.status == CheckpointStatus.PENDING.value, CheckpointRow.deleted_at.is_(None))
+
+_FAILED = CheckpointRow.status == CheckpointStatus.FAILED.value
+
+_UNDELETED = _OWN.where(_FAILED | CheckpointRow.subsumed_at.is_not(None), CheckpointRow.deleted_at.is_(None))
+
+_COMPLETED = _OWN.where(CheckpointRow.completed_at.is_not(None))
+
+_LOST = _COMPLETED.where(_FAILED, CheckpointRow.subsumed_at.is_(None))
+
+_RETAINED = _OWN.where(is_retained())
+
+_RETAINED_OF_RUN = (
+    select(CheckpointRow)
+    .where(
+        CheckpointRow.run == bindparam("run"),
+        CheckpointRow.kind == SnapshotKind.CHECKPOINT.value,
+        is_retained(),
+    )
+    .order_by(CheckpointRow.number.desc())
+    .limit(1)
+)
+
+
 def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the retained checkpoints and savepoints of a dataflow, by number."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, is_retained())
@@ -66,29 +97,21 @@ def numbers_taken(session: Session, dataflow: str, numbers: Collection[int]) -> 
 
 def pending_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the pending checkpoints of a dataflow."""
-    is_pending = CheckpointRow.status == CheckpointStatus.PENDING.value
-    return _own(session, dataflow, is_pending & CheckpointRow.deleted_at.is_(None))
+    return _own(session, dataflow, _PENDING)
 
 
 def undeleted_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the subsumed or failed checkpoints whose manifest may still exist."""
-    is_gone = (CheckpointRow.status == CheckpointStatus.FAILED.value) | CheckpointRow.subsumed_at.is_not(None)
-    return _own(session, dataflow, is_gone & CheckpointRow.deleted_at.is_(None))
+    return _own(session, dataflow, _UNDELETED)
 
 
 def retained_of_run(session: Session, run: str) -> CheckpointRow | None:
     """Return the newest retained checkpoint of a run."""
-    query = select(CheckpointRow).where(
-        CheckpointRow.run == run, CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, is_retained()
-    )
-    return session.scalar(query.order_by(CheckpointRow.number.desc()).limit(1))
+    return session.scalar(_RETAINED_OF_RUN, {"run": run})
 
 
-def _own(session: Session, dataflow: str, condition: ColumnElement[bool]) -> list[CheckpointRow]:
-    query = select(CheckpointRow).where(
-        CheckpointRow.dataflow == dataflow, CheckpointRow.kind == SnapshotKind.CHECKPOINT.value, condition
-    )
-    return list(session.scalars(query.order_by(CheckpointRow.number)))
+def _own(session: Session, dataflow: str, query: Select[tuple[CheckpointRow]]) -> list[CheckpointRow]:
+    return list(session.scalars(query, {"dataflow": dataflow}))
 
 
 def next_number(session: Session, dataflow: str) -> int:
@@ -208,7 +231,7 @@ def abandon(row: CheckpointRow) -> None:
 
 def runs_with_checkpoints(session: Session, dataflow: str) -> set[str]:
     """Return the runs with a retained checkpoint of their own."""
-    return {row.run for row in _own(session, dataflow, is_retained())}
+    return {row.run for row in _own(session, dataflow, _RETAINED)}
 
 
 def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[str]:
@@ -216,13 +239,11 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
 
     Runs whose checkpoint would not be one of the `most` that are retained are left out.
     """
-    failed = CheckpointRow.status == CheckpointStatus.FAILED.value
-    was_complete = CheckpointRow.completed_at.is_not(None) & CheckpointRow.subsumed_at.is_(None)
-    lost = {row.run: row for row in _own(session, dataflow, failed & was_complete)}
+    lost = {row.run: row for row in _own(session, dataflow, _LOST)}
     if not lost:
         return set()
-    newest = {row.run: row.number for row in _own(session, dataflow, CheckpointRow.completed_at.is_not(None))}
-    epochs = {row.epoch for row in _own(session, dataflow, is_retained())}
+    newest = {row.run: row.number for row in _own(session, dataflow, _COMPLETED)}
+    epochs = {row.epoch for row in _own(session, dataflow, _RETAINED)}
     return {
         run
         for run, row in lost.items()

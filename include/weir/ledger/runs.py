@@ -54,6 +54,12 @@ _NEWEST_PINNED = (
     .limit(1)
 )
 
+_EARLIER = select(func.max(RunRow.epoch)).where(
+    RunRow.dataflow == bindparam("dataflow"), RunRow.epoch < bindparam("epoch"), ~RunRow.is_given_up
+)
+
+_LATER = select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch > bindparam("epoch")).limit(1)
+
 FIRST_LINEAGE = 1
 """The lineage of a dataflow at its first begin."""
 
@@ -243,8 +249,7 @@ def hand_over(session: Session, row: RunRow, owner: Owner, task_prefix: str) -> 
 
 def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
     """Return the newest earlier epoch, without those that never began and whose DagRun was deleted."""
-    query = select(func.max(RunRow.epoch)).where(RunRow.dataflow == dataflow, RunRow.epoch < epoch, ~RunRow.is_given_up)
-    return session.scalar(query)
+    return session.scalar(_EARLIER, {"dataflow": dataflow, "epoch": epoch})
 
 
 def _row(new: NewRun, epoch: str, owner: Owner, now: datetime) -> RunRow:
@@ -293,8 +298,7 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
 
 def has_later(session: Session, run: Run) -> bool:
     """Report whether the dataflow has an epoch after that of `run`."""
-    query = select(RunRow.id).where(RunRow.dataflow == run.dataflow.name, RunRow.epoch > run.epoch).limit(1)
-    return session.scalar(query) is not None
+    return session.scalar(_LATER, {"dataflow": run.dataflow.name, "epoch": run.epoch}) is not None
 
 
 def topology_of(pinned: Mapping[str, Any]) -> Topology:

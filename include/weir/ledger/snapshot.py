@@ -71,6 +71,25 @@ _COMMITTED = (
     .limit(1)
 )
 
+_NEWEST_TRY = select(func.max(AttemptRow.try_number)).where(
+    AttemptRow.run == bindparam("run"),
+    AttemptRow.region == bindparam("region"),
+    AttemptRow.subtask == bindparam("subtask"),
+    AttemptRow.is_of_dag_run,
+)
+
+_OLDEST_OPEN = (
+    select(RunRow.id)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        RunRow.epoch < bindparam("epoch"),
+        RunRow.closed_at.is_(None),
+        ~RunRow.is_given_up,
+    )
+    .order_by(RunRow.epoch)
+    .limit(1)
+)
+
 _NEWER = AttemptRow.__table__.alias("newer")
 _IS_READER = (
     (ConsumptionRow.run == bindparam("run"))
@@ -162,18 +181,7 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
     """Return the oldest run before `run` that is not closed nor given up: all runs before it are valid."""
-    query = (
-        select(RunRow.id)
-        .where(
-            RunRow.dataflow == run.dataflow.name,
-            RunRow.epoch < run.epoch,
-            RunRow.closed_at.is_(None),
-            ~RunRow.is_given_up,
-        )
-        .order_by(RunRow.epoch)
-        .limit(1)
-    )
-    oldest = session.scalar(query)
+    oldest = session.scalar(_OLDEST_OPEN, {"dataflow": run.dataflow.name, "epoch": run.epoch})
     return () if oldest is None else (oldest,)
 
 
@@ -278,10 +286,4 @@ def newest_tries(session: Session, run: str) -> dict[RegionId, int]:
 
 def newest_try(session: Session, run: str, region: RegionId) -> int:
     """Return the number of the newest registered try of `region`; 0 where there is none."""
-    query = select(func.max(AttemptRow.try_number)).where(
-        AttemptRow.run == run,
-        AttemptRow.region == region.name,
-        AttemptRow.subtask == region.subtask,
-        AttemptRow.is_of_dag_run,
-    )
-    return session.scalar(query) or 0
+    return session.scalar(_NEWEST_TRY, {"run": run, "region": region.name, "subtask": region.subtask}) or 0

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, bindparam, select, update
+from sqlalchemy import Integer, and_, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from weir.coordination.evidence import require_known_publications
@@ -48,6 +48,20 @@ _IS_RELEASED = and_(
 )
 _RELEASED = select(_RESULT.c.id).where(_IS_RELEASED)
 _NOTE_DELETED = update(_RESULT).where(_IS_RELEASED).values(deleted_at=bindparam("now"))
+
+_PENDING = (
+    select(ResultRow)
+    .join(RunRow, RunRow.id == ResultRow.run)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        ResultRow.state == PartitionState.RELEASED.value,
+        ResultRow.deleted_at.is_(None),
+        ResultRow.id > bindparam("after"),
+    )
+    .order_by(ResultRow.id)
+    .limit(bindparam("most", type_=Integer))
+)
+_PENDING_OF = _PENDING.where(ResultRow.run.in_(bindparam("runs", expanding=True)))
 
 AT_ONCE = 500
 """How many released results are deleted, and recorded as deleted, together."""
@@ -242,19 +256,10 @@ def _released_since(session: Session, pending: Iterable[Deleted], since: datetim
 
 def _pending(session: Session, dataflow: str, runs: Sequence[str] | None, after: int) -> list[ResultRow]:
     """Return a page of the released results after a number that are not deleted yet."""
-    query = (
-        select(ResultRow)
-        .join(RunRow, RunRow.id == ResultRow.run)
-        .where(
-            RunRow.dataflow == dataflow,
-            ResultRow.state == PartitionState.RELEASED.value,
-            ResultRow.deleted_at.is_(None),
-            ResultRow.id > after,
-        )
-        .order_by(ResultRow.id)
-        .limit(AT_ONCE)
+    wanted = {"dataflow": dataflow, "after": after, "most": AT_ONCE}
+    return list(
+        session.scalars(_PENDING, wanted) if runs is None else session.scalars(_PENDING_OF, wanted | {"runs": runs})
     )
-    return list(session.scalars(query if runs is None else query.where(ResultRow.run.in_(runs))))
 
 
 def _deleted(row: ResultRow) -> Deleted:

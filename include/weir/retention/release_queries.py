@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, func, select
+from sqlalchemy import ColumnElement, Integer, bindparam, func, select
 from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.retention import RetainUntil
@@ -39,6 +39,18 @@ _STORED = (
 )
 
 _BRIEFLY = select(RunRow).options(defer(RunRow.pinned), defer(RunRow.parameters), defer(RunRow.abandoned))
+
+_PINNED = _BRIEFLY.where(
+    RunRow.id.in_(bindparam("runs", expanding=True)), RunRow.is_pinned, RunRow.deleted_at.is_(None)
+)
+
+_OLDEST_CLOSED = (
+    select(RunRow.epoch)
+    .where(_OF_DATAFLOW, RunRow.closed_at.is_not(None))
+    .order_by(RunRow.epoch.desc())
+    .offset(bindparam("newer", type_=Integer))
+    .limit(1)
+)
 
 _FINISHED = ResultRow.run.in_(bindparam("runs", expanding=True)) & (ResultRow.state == PartitionState.FINISHED.value)
 
@@ -149,9 +161,8 @@ def without_all_kept(
     """Leave out the runs of which a policy keeps all stored results: nothing else of them has to be read."""
     if settings.keep.until is RetainUntil.CONSUMED:
         return list(runs)
-    pinned = _BRIEFLY.where(RunRow.id.in_(runs), RunRow.is_pinned, RunRow.deleted_at.is_(None))
     old = set(session.scalars(_WITH_OLD, {"runs": runs}))
-    rows = [row for row in session.scalars(pinned) if row.id not in old]
+    rows = [row for row in session.scalars(_PINNED, {"runs": runs}) if row.id not in old]
     oldest = _oldest_kept(session, dataflow, settings)
     rows = [row for row in rows if _is_kept(session, row, settings, oldest, now)]
     kept = {row.id for row in rows}
@@ -163,8 +174,7 @@ def _oldest_kept(session: Session, dataflow: str, settings: RetentionSettings) -
     """Return the oldest closed epoch that a number of retained runs keeps; empty if it keeps all."""
     if settings.keep.until is not RetainUntil.RUNS:
         return ""
-    query = select(RunRow.epoch).where(RunRow.dataflow == dataflow, RunRow.closed_at.is_not(None))
-    return session.scalar(query.order_by(RunRow.epoch.desc()).offset(settings.keep.runs - 1).limit(1)) or ""
+    return session.scalar(_OLDEST_CLOSED, {"dataflow": dataflow, "newer": settings.keep.runs - 1}) or ""
 
 
 def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, oldest: str, now: datetime) -> bool:

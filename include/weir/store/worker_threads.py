@@ -65,11 +65,11 @@ def in_time(call: Callable[[], R], seconds: float) -> R:
 def in_parallel(ask: Callable[[A], R], questions: Iterable[A], workers: int) -> list[R]:
     """Ask all questions in parallel, and return the answers in their order.
 
-    The first error is raised at once, and the remaining questions are not asked. With one worker the caller's own
-    thread asks: for calls that return at once or have their own time limits.
+    The first error is raised at once, and the remaining questions are not asked. With one worker, or one question, the
+    caller's own thread asks.
     """
     asked = list(questions)
-    if workers == 1:
+    if min(workers, len(asked)) <= 1:
         return [ask(each) for each in asked]
     numbers: SimpleQueue[int] = SimpleQueue()
     for number in range(len(asked)):

@@ -7,6 +7,7 @@ import secrets
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weir.java import find_java
@@ -16,7 +17,7 @@ from weir_dev.stack.spark_server import SparkServer, connect_url
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from weir_dev.stack.program import Program
@@ -57,15 +58,16 @@ class TestServer:
 
 
 @contextmanager
-def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s") -> Iterator[TestServer]:
+def running_server(
+    folder: Path, cores: int = 2, *, collects_every: str = "10s", settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[TestServer]:
     """Start a server that writes below `folder` only, and stop it and all that it started.
 
     So often as `collects_every` says it collects all garbage, and with it the checkpoints that nobody reads any more.
-    Raises AssertionError with the end of its log if it does not start.
+    `settings` are further ones of Spark. Raises AssertionError with the end of its log if it does not start.
     """
     ports = choose_ports(["connect", "ui"], {})
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
-    settings = {"spark.cleaner.periodicGC.interval": collects_every}
     token = secrets.token_hex(16)
     server = SparkServer(
         folder=folder / "spark",
@@ -75,7 +77,7 @@ def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s")
         cores=cores,
         token=token,
         environment=environment,
-        settings=settings,
+        settings={"spark.cleaner.periodicGC.interval": collects_every, **settings},
     )
     program = server.program()
     leader = program.start()

@@ -11,10 +11,10 @@ from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Retryable
-from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder, new_ledger
+from weir.testing.fakes.stores import store_in_memory
 from weir.testing.fakes.task_ports import FakeTaskEngine, FakeTaskPorts
 
 FLOW = Dataflow(
@@ -168,7 +168,7 @@ class Driven:
 def drive(flow):
     """Drive the tasks of a dataflow's first run."""
     with fast_folder() as folder:
-        store, steps = Store.open(str(folder / "store")), []
+        store, steps = store_in_memory(folder / "store"), []
         ledger = new_ledger(folder / "ledger.db")
         services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
         airflow = Airflow(services, FakeEngine(store, {}), flow)

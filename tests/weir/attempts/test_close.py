@@ -20,8 +20,7 @@ on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 
 @pytest.fixture
 def green(world, tmp_path):
-    world.folder, world.run = tmp_path, world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.folder, world.run = tmp_path, world.run_first(1)
     return world
 
 
@@ -215,7 +214,7 @@ def interrupt_once(world, path, action):
             create(name, data)
 
     before = world.store.files
-    world.store.files = Files(before, 60)
+    world.store.files = Files(before.root)
 
 
 def test_a_kill_between_decision_and_pointer_leaves_a_number_unused(ready):

@@ -10,8 +10,7 @@ from weir.formats.manifest import ContentDigest, digest_rule, digest_schema
 
 @pytest.fixture
 def green(world):
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     return world
 
 

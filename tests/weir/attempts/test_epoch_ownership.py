@@ -15,9 +15,7 @@ RUN = "ladder@20130101T000000Z"
 
 @pytest.fixture
 def green(world):
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
-    return run
+    return world.run_first(1)
 
 
 def version(world):

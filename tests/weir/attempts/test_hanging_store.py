@@ -16,9 +16,7 @@ EPOCHS = ("20130101T000000Z", "20130102T000000Z")
 @pytest.fixture
 def green(world, tmp_path):
     """Two runs without a fault; from now on the store is waited for during half a second."""
-    for day in (1, 2):
-        world.run = world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
+    world.run = world.run_first(1, 2)
     world.store.files = TimeLimitedFiles(LocalFiles(tmp_path / "store"), 0.5)
     return world
 

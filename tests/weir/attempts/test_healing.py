@@ -35,8 +35,7 @@ on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def green(world, tmp_path):
     """A run that has gone through without a fault."""
     world.store_path = lambda folder: tmp_path / "store" / folder
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     return world
 
 

@@ -13,11 +13,10 @@ from tests.weir.small_dataflow import World
 from weir.attempts.steps import deliver_clears
 from weir.formats.codec import checkpoint_from_json, manifest_from_json
 from weir.formats.pointer import pointer_from_json
-from weir.ledger.database.sqlite import sqlite_engine
 from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.testing.fakes.airflow import FakeAirflow
-from weir.testing.fakes.ledgers import new_ledger
+from weir.testing.fakes.ledgers import new_ledger, sharing_engine
 from weir.upkeep import release_everywhere, sweep_everywhere
 
 
@@ -101,7 +100,7 @@ class RewindingWorld(World):
             path = folder / "ledger.db"
             new_ledger(path).close()
 
-            return RewindingLedger(sqlite_engine(make_url(f"sqlite:///{path}"), QueuePool), path)
+            return RewindingLedger(sharing_engine(make_url(f"sqlite:///{path}"), QueuePool), path)
 
         super().__init__(folder, flow, empty)
 

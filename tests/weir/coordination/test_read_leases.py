@@ -23,8 +23,7 @@ RUN = "ladder@20130101T000000Z"
 @pytest.fixture
 def done(world):
     """A run that has gone through and is kept."""
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     return world
 
 

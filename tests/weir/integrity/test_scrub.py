@@ -19,8 +19,7 @@ EVERYTHING = RetentionSettings(scrub_share=1.0)
 @pytest.fixture
 def closed(world):
     """A run that has gone through and is kept; all of it is scrubbed at once."""
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.services = replace_life(world, EVERYTHING)
     return world
 

@@ -18,8 +18,7 @@ RUN = "ladder@20130101T000000Z"
 
 @pytest.fixture
 def closed(world):
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     return world
 
 

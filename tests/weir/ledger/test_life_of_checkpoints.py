@@ -29,8 +29,7 @@ RUN = "ladder@20130101T000000Z"
 
 @pytest.fixture
 def done(world):
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     return world
 
 

@@ -25,8 +25,7 @@ on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.fixture
 def green(world, tmp_path):
     world.folder = tmp_path
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     return world
 
 

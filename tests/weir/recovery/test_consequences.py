@@ -16,8 +16,7 @@ from weir.recovery.rules.staleness import USUAL_CAUSES
 @pytest.fixture
 def green(world):
     """A run that has gone through without a fault."""
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     return world
 
 

@@ -34,7 +34,7 @@ def aircraft(state="history", name="known", *, carries=True):
 @pytest.fixture
 def days(world):
     world.airflow.deploy(aircraft())
-    run_days(world, 1, 2, 3)
+    world.run_first(1, 2, 3)
     return world
 
 

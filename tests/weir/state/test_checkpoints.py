@@ -67,7 +67,7 @@ def states_of_history(world):
 
 
 def test_each_run_ends_in_a_checkpoint_that_names_all_files_and_counts_the_new_ones(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     assert set(days.airflow.states().values()) == {"success"}
     first, second = (checkpoint(days, number) for number in (1, 2))
     assert [(each.epoch, each.new_files, each.shared_files) for each in (first, second)] == [
@@ -80,7 +80,7 @@ def test_each_run_ends_in_a_checkpoint_that_names_all_files_and_counts_the_new_o
 
 
 def test_three_are_retained_and_the_state_of_those_that_are_subsumed_is_released(days):
-    run_days(days, 1, 2, 3, 4, 5)
+    days.run_first(1, 2, 3, 4, 5)
     assert retained(days) == [(3, 3), (4, 4), (5, 5)]
     assert [(row.number, row.subsumed_by) for row in rows(days) if row.subsumed_at] == [(1, 4), (2, 5)]
     assert states_of_history(days) == ["released", "released", "finished", "finished", "finished"]
@@ -88,7 +88,7 @@ def test_three_are_retained_and_the_state_of_those_that_are_subsumed_is_released
 
 
 def test_a_released_epochs_file_stays_as_long_as_a_retained_checkpoint_names_it(days):
-    run_days(days, 1, 2, 3, 4, 5)
+    days.run_first(1, 2, 3, 4, 5)
     named = checkpoint(days, 5).files
     assert {file.epoch for file in named.values()} == set(EPOCHS[:5])
     assert all(is_there(days, path) for path in named)
@@ -113,14 +113,14 @@ def test_a_dataflow_says_how_many_are_retained(world):
 
 
 def test_to_close_again_with_equal_content_makes_no_checkpoint(days):
-    run_days(days, 1)
+    days.run_first(1)
     days.airflow.clear_by_hand("scheduled__2013-01-01", "weir_close")
     days.airflow.run_until_quiet()
     assert [row.number for row in rows(days)] == [1]
 
 
 def test_a_checkpoint_that_named_a_lost_file_is_completed_once_more(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     (lost,) = checkpoint(days, 1).files
     days.store.delete(lost)
     run_days(days, 4)
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_named_a_lost_file_is_completed_once_more(days):
 
 
 def test_epochs_that_are_computed_again_have_new_checkpoints_in_the_place_of_the_old(days):
-    run_days(days, 1, 2, 3, 4, 5)
+    days.run_first(1, 2, 3, 4, 5)
     days.content["flights"] = "corrected"
     days.airflow.clear_by_hand("scheduled__2013-01-04", "flights")
     days.airflow.run_until_quiet()
@@ -145,7 +145,7 @@ def test_epochs_that_are_computed_again_have_new_checkpoints_in_the_place_of_the
 
 
 def test_to_compute_all_epochs_again_keeps_the_newest_to_go_on_from(days):
-    run_days(days, 1, 2, 3, 4, 5)
+    days.run_first(1, 2, 3, 4, 5)
     days.content["flights"] = "corrected"
     days.airflow.clear_by_hand("scheduled__2013-01-01", "flights")
     days.airflow.run_until_quiet()
@@ -222,7 +222,7 @@ def test_a_ledger_that_is_built_again_knows_the_checkpoints_and_goes_on_from_the
 
 
 def test_to_build_a_whole_ledger_again_changes_no_checkpoint(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
 
     def said():
         return [(row.number, row.status, row.subsumed_by, row.deleted_at is None) for row in rows(days)]
@@ -233,7 +233,7 @@ def test_to_build_a_whole_ledger_again_changes_no_checkpoint(days):
 
 
 def test_the_number_of_a_checkpoint_that_cannot_be_read_is_not_given_out_again(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     days.store.replace(checkpoint_path("ladder", 2), b"{}")
     days.lose_ledger()
     (built,) = rebuild(days.services)
@@ -243,7 +243,7 @@ def test_the_number_of_a_checkpoint_that_cannot_be_read_is_not_given_out_again(d
 
 
 def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed_once_more(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     days.store.delete(checkpoint_path("ladder", 1))
     runs = [f"ladder@{epoch}" for epoch in EPOCHS[:2]]
     (misfit,) = checkpoint_inconsistencies(days.services, runs)
@@ -256,7 +256,7 @@ def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed
 
 
 def test_verifying_reads_the_files_that_epochs_share_and_tells_the_checkpoints_that_miss_them(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     shared = next(iter(checkpoint(days, 1).files))
     data = days.store.read(shared)
     days.store.replace(shared, b"x" + data[1:])  # where no footer shows it
@@ -325,7 +325,7 @@ def test_state_that_is_made_again_while_it_is_checkpointed_is_checkpointed_as_it
 
 
 def test_what_is_retained_of_a_run_outlives_its_dag_run_and_all_policies(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     live = live_state_files(days.services, "ladder")
     days.airflow.delete("scheduled__2013-01-01")
     days.airflow.delete("scheduled__2013-01-02")
@@ -339,7 +339,7 @@ def test_what_is_retained_of_a_run_outlives_its_dag_run_and_all_policies(days):
 
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_a_ledger_on_postgresql_keeps_the_same_checkpoints(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
     assert set(days.airflow.states().values()) == {"success"}
     assert retained(days) == [(2, 2), (3, 3), (4, 4)]
     assert [(row.subsumed_by, row.deleted_at is None) for row in rows(days)][:2] == [(4, False), (None, True)]

@@ -44,7 +44,7 @@ def digests(world, *days):
 
 
 def test_runs_are_merged_behind_the_epoch_that_makes_them_too_many(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
     assert set(days.airflow.states().values()) == {"success"}
     assert compactions(days) == [(epoch(4), 0)]
     assert len(manifest_of(days, 4).state.files) == 4
@@ -52,14 +52,14 @@ def test_runs_are_merged_behind_the_epoch_that_makes_them_too_many(days):
 
 
 def test_the_next_epoch_goes_on_from_what_was_compacted(days):
-    run_days(days, 1, 2, 3, 4, 5)
+    days.run_first(1, 2, 3, 4, 5)
     merged = present(days, 4)
     assert "/c" in merged[-1].path.rpartition("/m")[0] or any("/m0/" in each.path for each in merged)
     assert manifest_of(days, 5).state.files[:-1] == merged
 
 
 def test_states_are_the_same_with_and_without_compaction(days, tmp_path):
-    run_days(days, *range(1, 7))
+    days.run_first(*range(1, 7))
     with_it = digests(days, *range(1, 7))
     assert compactions(days)
     days.airflow.deploy(aircraft(runs=100))
@@ -69,7 +69,7 @@ def test_states_are_the_same_with_and_without_compaction(days, tmp_path):
 
 
 def test_no_task_waits_for_a_compaction(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     days.airflow.dag_run(4)
     run = "scheduled__2013-01-04"
     task = days.airflow.task(run, TASK)
@@ -80,7 +80,7 @@ def test_no_task_waits_for_a_compaction(days):
 
 
 def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_the_one_after(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     days.airflow.dag_run(4)
     late = days.airflow.task("scheduled__2013-01-04", TASK)
     late.state = "running"
@@ -99,7 +99,7 @@ def test_a_compaction_that_comes_too_late_for_the_next_epoch_is_made_use_of_by_t
 
 def test_a_compaction_is_not_entered_if_the_files_it_takes_over_went_out_of_use_while_it_ran(days):
     """Nothing names the files of the fourth day's compaction any more once its state is released: they are deleted."""
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     for day in (4, 5):
         days.airflow.dag_run(day)
         days.airflow.task(f"scheduled__2013-01-{day:02d}", TASK).state = "running"
@@ -137,7 +137,7 @@ def test_a_compaction_that_dies_is_tried_again_and_counts_once(days):
 
 
 def test_where_a_merged_file_is_gone_all_go_on_from_what_was_committed(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
     merged = next(each for each in present(days, 4) if "/m0/" in each.path)
     days.store.delete(merged.path)
     run_days(days, 5)
@@ -146,7 +146,7 @@ def test_where_a_merged_file_is_gone_all_go_on_from_what_was_committed(days):
 
 
 def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
     merged = next(each for each in present(days, 4) if "/m0/" in each.path)
 
     begin = days.airflow.coordinator.begin
@@ -166,7 +166,7 @@ def test_where_a_merged_file_goes_while_it_is_read_the_next_try_does_without(day
 
 
 def test_where_a_merged_file_goes_before_what_was_read_is_committed_the_next_try_does_without(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
     merged = next(each for each in present(days, 4) if "/m0/" in each.path)
     commit = days.airflow.coordinator.commit
 
@@ -184,7 +184,7 @@ def test_where_a_merged_file_goes_before_what_was_read_is_committed_the_next_try
 
 
 def test_a_compaction_whose_input_is_gone_ends_with_a_note_and_its_run_is_green(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     days.airflow.dag_run(4)
     task = days.airflow.task("scheduled__2013-01-04", TASK)
     task.state = "running"
@@ -199,7 +199,7 @@ def test_a_compaction_whose_input_is_gone_ends_with_a_note_and_its_run_is_green(
 
 
 def test_the_compaction_of_a_replaced_state_is_not_read(days):
-    run_days(days, 1, 2, 3, 4)
+    days.run_first(1, 2, 3, 4)
     before = present(days, 4)
     days.content["aircraft"] = "other"
     days.airflow.clear_by_hand("scheduled__2013-01-04", "aircraft-known")
@@ -211,7 +211,7 @@ def test_the_compaction_of_a_replaced_state_is_not_read(days):
 
 
 def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     days.airflow.deploy(aircraft(parallelism=3))
     run_days(days, 4, 5)
     assert set(days.airflow.states().values()) == {"success"}

@@ -15,7 +15,7 @@ def days(world):
 
 
 def test_an_epoch_goes_on_from_the_files_of_the_one_before_and_adds_its_own(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     assert set(days.airflow.states().values()) == {"success"}
     files = [[file.epoch for file in manifest_of(days, day).state.files] for day in (1, 2, 3)]
     assert files == [list(EPOCHS[:1]), list(EPOCHS[:2]), list(EPOCHS)]
@@ -23,7 +23,7 @@ def test_an_epoch_goes_on_from_the_files_of_the_one_before_and_adds_its_own(days
 
 
 def test_a_changed_parallelism_takes_effect_with_the_next_epoch_and_rewrites_nothing(days):
-    run_days(days, 1)
+    days.run_first(1)
     days.airflow.deploy(aircraft(parallelism=3))
     run_days(days, 2)
     assert set(days.airflow.states().values()) == {"success"}
@@ -34,7 +34,7 @@ def test_a_changed_parallelism_takes_effect_with_the_next_epoch_and_rewrites_not
 
 
 def test_a_state_file_that_is_gone_is_made_again_with_all_that_used_it(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     lost = manifest_of(days, 1).state.files[0]
     days.store.delete(lost.path)
     run_days(days, 3)

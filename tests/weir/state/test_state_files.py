@@ -18,8 +18,8 @@ from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.state.spark_schema import arrow_schema
 from weir.state.state_files import Gone, Shape, count_rows, read_rows
 from weir.store.seal import seal
-from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
+from weir.testing.fakes.stores import store_in_memory
 from weir.topology.key_hash import key_group
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
@@ -43,7 +43,7 @@ def epoch(number):
 @pytest.fixture(scope="module")
 def store():
     with fast_folder() as folder:
-        opened = Store.open(str(folder / "store"))
+        opened = store_in_memory(folder / "store")
         opened.initialise()
         yield opened
 

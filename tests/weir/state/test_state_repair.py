@@ -106,7 +106,7 @@ def short(tasks):
 
 
 def test_a_file_of_the_newest_epoch_is_made_again_by_that_epoch_alone(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     before, published_before, old = executed(days), digests(days, 1, 2, 3), checkpoints(days)
     lose(days, 3)
     assert short(planned(days, 3)) == {"03/aircraft[0]"}
@@ -120,7 +120,7 @@ def test_a_file_of_the_newest_epoch_is_made_again_by_that_epoch_alone(days):
 
 
 def test_a_file_that_all_later_epochs_use_has_them_all_made_again_in_order(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     before, old = executed(days), checkpoints(days)
     lost = lose(days, 1)
     wanted = {"01/aircraft[0]", "02/aircraft[0]", "03/aircraft[0]"}
@@ -155,7 +155,7 @@ def test_only_the_subtask_that_has_lost_a_file_runs_again(days):
 
 
 def test_what_the_epoch_was_made_of_is_made_again_where_that_is_lost_too(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     before = executed(days)
     lose(days, 2)
     with days.ledger.transaction() as session:
@@ -168,7 +168,7 @@ def test_what_the_epoch_was_made_of_is_made_again_where_that_is_lost_too(days):
 
 
 def test_scrubbing_finds_a_bit_and_has_it_made_again_before_anybody_reads_it(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     before, published_before = executed(days), digests(days, 1, 2)
     flip(days, 2)
     services = replace(days.services, retention=replace(days.services.retention, scrub_share=1.0))
@@ -182,7 +182,7 @@ def test_scrubbing_finds_a_bit_and_has_it_made_again_before_anybody_reads_it(day
 
 
 def test_a_file_whose_epoch_has_no_state_to_go_on_from_any_more_cannot_be_made_again(days):
-    run_days(days, 1, 2, 3, 4, 5, 6)
+    days.run_first(1, 2, 3, 4, 5, 6)
     before, kept = executed(days), checkpoints(days)
     assert sorted(kept) == [4, 5, 6]
     lose_of_epoch(days, 6, 2)
@@ -207,7 +207,7 @@ def lose_of_epoch(world, day, changed_on):
 
 
 def test_a_file_of_a_retained_epoch_is_made_from_the_oldest_checkpoint_that_does_not_need_it(days):
-    run_days(days, 1, 2, 3, 4, 5, 6)
+    days.run_first(1, 2, 3, 4, 5, 6)
     before, old = executed(days), checkpoints(days)
     lose_of_epoch(days, 6, 5)
     assert short(planned(days, 6)) == {"05/aircraft[0]", "06/aircraft[0]"}
@@ -221,7 +221,7 @@ def test_a_file_of_a_retained_epoch_is_made_from_the_oldest_checkpoint_that_does
 
 
 def test_a_file_that_is_back_is_used_as_it_was(days):
-    run_days(days, 1, 2)
+    days.run_first(1, 2)
     (file,) = state_of(days, 1)
     data = days.store.read(file.path)
     days.store.delete(file.path)
@@ -235,7 +235,7 @@ def test_a_file_that_is_back_is_used_as_it_was(days):
 
 
 def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_number_comes_twice(days):
-    run_days(days, 1, 2, 3)
+    days.run_first(1, 2, 3)
     numbers = {found.number for found in checkpoints(days).values()}
     lose(days, 2)
     days.airflow.clear_by_hand("scheduled__2013-01-03", "aircraft-known")
@@ -252,7 +252,7 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
 @pytest.mark.parametrize("is_harmed", [False, True])
 def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_meanwhile(days, is_harmed):
     """Also if the manifest that names it is gone by now: who reads it has the list of files since it began."""
-    run_days(days, 1)
+    days.run_first(1)
     first, second = "scheduled__2013-01-01", days.airflow.dag_run(2)
     (read,) = state_of(days, 1)
 
@@ -278,7 +278,7 @@ def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_mea
 
 
 def test_a_file_that_goes_while_an_attempt_goes_on_from_it_is_not_named_again(days):
-    run_days(days, 1)
+    days.run_first(1)
     second = days.airflow.dag_run(2)
     (lost,) = state_of(days, 1)
     commit = days.airflow.coordinator.commit

@@ -117,7 +117,7 @@ TABLE = {
     "no_key": (APPLICATION, "month"),
 }
 
-REPEATED = {"no_module_in_pandas_udf", "no_division_in_udf"}
+REPEATED = {"no_sql", "no_module_in_pandas_udf", "no_restarts_by_subclass", "no_division_in_udf"}
 """Errors that say no more than others."""
 
 IN_WORKER = {

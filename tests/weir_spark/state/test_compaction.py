@@ -186,6 +186,7 @@ def test_where_nothing_is_left_there_is_no_file(spark, store):
     assert history.files == ()
 
 
+@pytest.mark.soak
 def test_a_driver_with_a_session_of_its_own_merges_it_alike(spark, store, tmp_path):
     chosen = random.Random(8)
     history = History(store, spark)

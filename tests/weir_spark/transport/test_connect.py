@@ -202,6 +202,7 @@ def test_a_udf_that_workers_cannot_import_is_refused_with_the_way_to_write_it(se
         ConnectEngine(server.url).run(job(module_level), str(uuid.uuid4()), lambda line: None)
 
 
+@pytest.mark.soak
 def test_a_function_edited_between_two_tries_on_one_warm_server_runs_in_its_new_form(
     server, spark, store, jobs, tmp_path, monkeypatch
 ) -> None:

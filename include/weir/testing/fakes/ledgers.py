@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Dialect, create_engine, make_url
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import URL, Dialect, Engine, create_engine, make_url
+from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from weir.ledger.database.reading import refuse_writing
 from weir.ledger.database.sqlite import sqlite_engine
@@ -34,11 +34,17 @@ def copied_ledger(path: Path) -> Ledger:
 
     It keeps its connections, and all of them share the statements that were compiled.
     """
-    engine = sqlite_engine(make_url(f"sqlite:///{path}"), QueuePool)
-    engine.dialect = _dialect()  # compiled statements are those of a dialect
-    engine.update_execution_options(compiled_cache=_COMPILED)
+    engine = sharing_engine(make_url(f"sqlite:///{path}"), QueuePool)
     refuse_writing(engine)
     return Ledger(engine)
+
+
+def sharing_engine(url: URL, pool: type[Pool] = NullPool) -> Engine:
+    """Make an engine for a SQLite ledger that shares the statements that were compiled in this process."""
+    engine = sqlite_engine(url, pool)
+    engine.dialect = _dialect()  # compiled statements are those of a dialect
+    engine.update_execution_options(compiled_cache=_COMPILED)
+    return engine
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Stores that count, that fail, and that have no exclusive create, for tests of Weir and of pipelines.
+"""Stores in memory, that count, that fail, and that have no exclusive create, for tests of Weir and of pipelines.
 
-Invariant: apart from that they do what the wrapped store does.
+Invariant: apart from that they do what a store of local files, or the wrapped store, does.
 """
 
 from __future__ import annotations
@@ -11,12 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TypeVar
 
 from weir.store.files import Files, FreeSpace
+from weir.store.local import LocalFiles
 from weir.store.store import Store
 
 R = TypeVar("R")
+
+
+class FilesInMemory(LocalFiles):
+    """Files of a folder in memory, which answers at once: they need neither a time limit nor several threads."""
+
+    __slots__ = ()
+    workers = 1
+
+
+def store_in_memory(folder: Path) -> Store:
+    """Open a store in a folder in memory (`weir.testing.fakes.ledgers.fast_folder`)."""
+    return Store(FilesInMemory(folder))
 
 
 class CountingStore(Store):

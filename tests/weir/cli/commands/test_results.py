@@ -26,8 +26,7 @@ def world(world, monkeypatch):
 
 @pytest.fixture
 def done(world):
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     return world
 
 
