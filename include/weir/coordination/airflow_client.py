@@ -44,7 +44,6 @@ class AirflowClient:
         source: str = CONNECTION,
         others: Sequence[str] = (),
     ) -> None:
-        import httpx  # noqa: PLC0415  slow to import, and a command that has no api-server asks none
 
         self._urls = deque(url.rstrip("/") for url in (base_url, *others))
         self._login = login
