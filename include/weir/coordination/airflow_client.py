@@ -44,7 +44,6 @@ class AirflowClient:
         source: str = CONNECTION,
         others: Sequence[str] = (),
     ) -> None:
-
         self._urls = deque(url.rstrip("/") for url in (base_url, *others))
         self._login = login
         self._password = password
@@ -53,7 +52,9 @@ class AirflowClient:
 
     @cached_property
     def _http(self) -> httpx.Client:
-        # Made for the first request: it reads all certificates of the machine, and most tasks send none.
+        # Made for the first request: it reads all certificates of the machine, and most tasks and commands send none.
+        import httpx  # noqa: PLC0415  slow to import
+
         return httpx.Client(
             timeout=TIMEOUT_SECONDS,
             limits=httpx.Limits(max_keepalive_connections=0),  # the server may close an idle connection at any moment
@@ -121,7 +122,7 @@ class AirflowClient:
         return str(response.json()["access_token"])
 
     def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        import httpx  # noqa: PLC0415
+        import httpx  # noqa: PLC0415  as above
 
         left = len(self._urls)
         while True:
