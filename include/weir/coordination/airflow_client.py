@@ -44,8 +44,6 @@ class AirflowClient:
         source: str = CONNECTION,
         others: Sequence[str] = (),
     ) -> None:
-        import httpx  # noqa: PLC0415  slow to import, and a command that has no api-server asks none
-
         self._urls = deque(url.rstrip("/") for url in (base_url, *others))
         self._login = login
         self._password = password
@@ -55,6 +53,8 @@ class AirflowClient:
     @cached_property
     def _http(self) -> httpx.Client:
         # Made for the first request: it reads all certificates of the machine, and most tasks send none.
+        import httpx  # noqa: PLC0415  slow to import
+
         return httpx.Client(
             timeout=TIMEOUT_SECONDS,
             limits=httpx.Limits(max_keepalive_connections=0),  # the server may close an idle connection at any moment
