@@ -68,7 +68,8 @@ class AirflowClient:
 
     def close(self) -> None:
         """Release the resources of the HTTP client."""
-        self._http.close()
+        if "_http" in self.__dict__:
+            self._http.close()
 
     def log_in(self) -> None:
         """Request a token. Raises Misconfigured if Airflow refuses the account, Retryable if it does not answer."""
