@@ -110,7 +110,7 @@ def retained_of_run(session: Session, run: str) -> CheckpointRow | None:
     return session.scalar(_RETAINED_OF_RUN, {"run": run})
 
 
-def _own(session: Session, dataflow: str, query: Select[tuple[CheckpointRow]]) -> list[CheckpointRow]:
+def _own(session: Session, dataflow: str, query: Select[CheckpointRow]) -> list[CheckpointRow]:
     return list(session.scalars(query, {"dataflow": dataflow}))
 
 
