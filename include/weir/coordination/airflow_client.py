@@ -6,6 +6,7 @@ Invariant: a call returns an answer of Airflow or raises an error that says whet
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -48,7 +49,11 @@ class AirflowClient:
         self._password = password
         self._source = source
         self._token: str | None = None
-        self._http = httpx.Client(
+
+    @cached_property
+    def _http(self) -> httpx.Client:
+        # Made for the first request: it reads all certificates of the machine, and most tasks send none.
+        return httpx.Client(
             timeout=TIMEOUT_SECONDS,
             limits=httpx.Limits(max_keepalive_connections=0),  # the server may close an idle connection at any moment
             trust_env=urlsplit(self.base_url).hostname not in _LOOPBACK,  # no proxy reaches this machine's loopback
