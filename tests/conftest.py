@@ -12,7 +12,6 @@ import tempfile
 import time
 import uuid
 from contextlib import ExitStack, closing
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -44,10 +43,6 @@ CALM_AIRFLOW = {
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
 
-
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Spark compiles Java for each query, which takes longer than the few rows of a test. The servers of stacks, and
-drivers of their own, of which some digests are compared with those of the shared server, do as in production."""
 
 SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
@@ -259,8 +254,7 @@ def new_server(tmp_path_factory):
     """Start one more Spark Connect server, for a test that wants to lose it."""
     from weir_dev.servers.spark import running_server
 
-    folder = partial(tmp_path_factory.mktemp, "spark-server")
-    return lambda: running_server(folder(), collects_every="1min", settings=INTERPRETED)
+    return lambda: running_server(tmp_path_factory.mktemp("spark-server"), collects_every="1min")
 
 
 @pytest.fixture(scope="session")

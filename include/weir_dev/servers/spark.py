@@ -7,7 +7,6 @@ import secrets
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weir.java import find_java
@@ -17,7 +16,7 @@ from weir_dev.stack.spark_server import SparkServer, connect_url
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from weir_dev.stack.program import Program
@@ -58,16 +57,15 @@ class TestServer:
 
 
 @contextmanager
-def running_server(
-    folder: Path, cores: int = 2, *, collects_every: str = "10s", settings: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[TestServer]:
+def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s") -> Iterator[TestServer]:
     """Start a server that writes below `folder` only, and stop it and all that it started.
 
     So often as `collects_every` says it collects all garbage, and with it the checkpoints that nobody reads any more.
-    `settings` are further ones of Spark. Raises AssertionError with the end of its log if it does not start.
+    Raises AssertionError with the end of its log if it does not start.
     """
     ports = choose_ports(["connect", "ui"], {})
     environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
+    settings = {"spark.cleaner.periodicGC.interval": collects_every}
     token = secrets.token_hex(16)
     server = SparkServer(
         folder=folder / "spark",
@@ -77,7 +75,7 @@ def running_server(
         cores=cores,
         token=token,
         environment=environment,
-        settings={"spark.cleaner.periodicGC.interval": collects_every, **settings},
+        settings=settings,
     )
     program = server.program()
     leader = program.start()
