@@ -10,7 +10,7 @@ even if the ledger was lost: the store keeps the numbers of savepoints that it d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -98,7 +98,25 @@ class Savepoint:
         return name_of(self.url)
 
 
-def create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
+def counted_rows(store: Store, state: KeyedSnapshot, part: StatePartition, expired_until: int | None) -> int:
+    """Count the rows of a partition of keyed state by its keys. Raises NotThere where a file is gone or damaged."""
+    from weir.state.spark_schema import arrow_schema  # noqa: PLC0415  pyarrow is slow to import
+    from weir.state.state_files import Gone, Shape, count_rows  # noqa: PLC0415
+
+    shape = Shape(arrow_schema(state.spark_schema), state.state.keys, expired_until)
+    try:
+        return count_rows(store, part.files, shape, part.key_groups)
+    except Gone as error:
+        raise NotThere(f"the rows of {state.state.name} cannot be counted: {error.detail}") from error
+
+
+Count = Callable[[Store, KeyedSnapshot, StatePartition, int | None], int]
+"""Counts the rows of a partition that were last updated after a time."""
+
+
+def create(
+    services: Services, request: SavepointRequest, open_store: OpenStore, count: Count = counted_rows
+) -> Savepoint:
     """Copy a checkpoint with all of its files to a folder of its own.
 
     Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer:
@@ -109,25 +127,25 @@ def create(services: Services, request: SavepointRequest, open_store: OpenStore)
     tidy(services, request.dataflow, open_store)
     for _ in range(ROUNDS - 1):
         try:
-            return _create(services, request, open_store)
+            return _create(services, request, open_store, count)
         except _NumberTaken:
             continue
         except NotThere:
             if request.checkpoint is not None:
                 raise
-    return _create(services, request, open_store)
+    return _create(services, request, open_store, count)
 
 
 class _NumberTaken(Conflict):
     """Another command took the number in whose folder the savepoint was to be."""
 
 
-def _create(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint:
+def _create(services: Services, request: SavepointRequest, open_store: OpenStore, count: Count) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, request)
         number = next_number(session, request.dataflow)
     source = read_checkpoint(services, request.dataflow, row.number)
-    source = replace(source, checkpoint=_counted(source))
+    source = replace(source, checkpoint=_counted(source, count))
     folder = _folder(services, request, number, open_store)
     require_free(folder)
     now = services.now()
@@ -151,30 +169,22 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
     return _completed(services, entered, folder)
 
 
-def _counted(source: Source) -> Checkpoint:
+def _counted(source: Source, count: Count) -> Checkpoint:
     """Return a checkpoint whose rows are counted where blind upserts have left only bounds.
 
     Raises NotThere where a file is gone or damaged.
     """
     states = tuple(
-        replace(state, partitions=tuple(_counted_part(source, state, part) for part in state.partitions))
+        replace(state, partitions=tuple(_counted_part(source, state, part, count) for part in state.partitions))
         for state in source.checkpoint.states
     )
     return replace(source.checkpoint, states=states)
 
 
-def _counted_part(source: Source, state: KeyedSnapshot, part: StatePartition) -> StatePartition:
+def _counted_part(source: Source, state: KeyedSnapshot, part: StatePartition, count: Count) -> StatePartition:
     if part.range is None or part.range.is_exact:
         return part
-    from weir.state.spark_schema import arrow_schema  # noqa: PLC0415  pyarrow is slow to import
-    from weir.state.state_files import Gone, Shape, count_rows  # noqa: PLC0415
-
-    until = expired_until(state.state, source.checkpoint.epoch)
-    shape = Shape(arrow_schema(state.spark_schema), state.state.keys, until)
-    try:
-        rows = count_rows(source.folder.store, part.files, shape, part.key_groups)
-    except Gone as error:
-        raise NotThere(f"{source} cannot be counted: {error.detail}") from error
+    rows = count(source.folder.store, state, part, expired_until(state.state, source.checkpoint.epoch))
     return replace(part, rows=rows, rows_at_least=rows)
 
 

@@ -15,6 +15,7 @@ from weir.coordination.read_leases import claimed
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
 from weir.errors import LedgerBehind, Misconfigured, WeirError
+from weir.formats.checkpoint import KeyedSnapshot, StatePartition
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.leases import drop_leases
 from weir.ledger.runs import runs_of
@@ -25,14 +26,18 @@ from weir.retention.sweep import sweep
 from weir.retention.versions import expire_versions
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create, tidy
+from weir.snapshots.source import NotThere
+from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
+from weir.testing.fakes.engine import TAIL
 from weir.testing.simulator.airflow import SimulatedAirflow
 from weir.testing.simulator.engine import meaning_of
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Attempt
 from weir.testing.simulator.observer import require
 from weir.testing.simulator.process import NO_FAULT, Process, ProcessFault
+from weir.testing.simulator.rows import applied, unpacked, visible, within
 from weir.testing.simulator.world import World
 from weir.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
 
@@ -167,7 +172,19 @@ def make_savepoint(world: World, event: Event) -> None:
     kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_retained)
     if kept:
         asked = SavepointRequest(world.airflow.flow.name, kept[event.number % len(kept)])
-        run_by_hand(world, lambda: create(world.services, asked, _elsewhere), event.fault)
+        run_by_hand(world, lambda: create(world.services, asked, _elsewhere, _counted), event.fault)
+
+
+def _counted(store: Store, state: KeyedSnapshot, part: StatePartition, expired_until: int | None) -> int:
+    """Count the rows of a partition, whose files are no Parquet here. Raises NotThere."""
+    rows: dict[int, str] = {}
+    for file in part.files:
+        try:
+            changes = unpacked(store.read(file.path)[:-TAIL].decode())
+        except (NotFound, ValueError) as error:
+            raise NotThere(f"{file.path} of {state.state.name} cannot be counted: {error}") from error
+        rows = applied(rows, within(changes, file.key_groups))
+    return len(visible(rows, expired_until))
 
 
 def go_back(world: World, event: Event) -> None:
