@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import (
     ArrayType,
@@ -45,6 +45,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, ContentDigest
 from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir_spark.results.observed import Observed, observed
 
 _PLAIN = (
     BinaryType,
@@ -73,14 +74,12 @@ _LOW_HALF = 0xFFFFFFFF
 _MASK = 2**64 - 1
 
 
-def observe(
-    df: DataFrame, observation: Observation, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS
-) -> DataFrame:
-    """Return the rows of `df`, whose measures `observation` has once they are computed, for `to_digest`.
+def observe(df: DataFrame, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS) -> Observed:
+    """Return the rows of `df`, whose measures are known once they are written, for `to_digest`.
 
     Raises Misconfigured for a column whose type has no canonical value, or that the rule names and cannot mean.
     """
-    return df.alias(_ROWS).observe(observation, *_measures(df.schema, rule, version))
+    return observed(df.alias(_ROWS), _measures(df.schema, rule, version))
 
 
 def digest_of(df: DataFrame, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS) -> ContentDigest:

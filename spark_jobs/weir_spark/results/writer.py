@@ -7,11 +7,10 @@ and keys within each file. A plain layout keeps the order and the partitions of 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
@@ -76,10 +75,10 @@ def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout], rule: Diges
 def write(df: DataFrame, stage: str, output: OutputToWrite, rule: DigestRule = PLAIN_RULE) -> Written:
     """Write the rows of `df` in the output's layout into its folder, which must not exist, and observe their digest."""
     rows = _laid_out(df, stage, output.layout)
-    observation = Observation(f"weir-{uuid.uuid4()}")
-    observed = digest.observe(rows, observation, rule, output.digest_version)
-    observed.write.mode("error").options(**OPTIONS).parquet(output.spark_folder)
-    return Written(df.schema.json(), digest.to_digest(rows.schema, observation.get, rule, output.digest_version))
+    seen = digest.observe(rows, rule, output.digest_version)
+    seen.rows.write.mode("error").options(**OPTIONS).parquet(output.spark_folder)
+    measures = seen.measures(seen.rows)
+    return Written(df.schema.json(), digest.to_digest(rows.schema, measures, rule, output.digest_version))
 
 
 def report(written: Written, stage: str, output: OutputToWrite, store: Store) -> OutputReport:

@@ -16,8 +16,8 @@ from weir.errors import Misconfigured
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
+from weir_spark.results.observed import computed_once
 from weir_spark.state.keyed_state import Change, KeyedState
-from weir_spark.state.observed import computed_once
 from weir_spark.state.reader import DELETED, UPDATED, WANTED, key_hash
 
 HASH = "_weir_hash"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
-from weir_spark.state.observed import computed_once
+from weir_spark.results.observed import computed_once
 from weir_spark.state.per_key import per_key
 from weir_spark.state.reader import BROADCAST_ROWS, LookUp, StoredState
 

@@ -22,10 +22,10 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructT
 from weir.dataflow.key_types import canonical_type
 from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
+from weir_spark.results.observed import computed_once
 from weir_spark.state import handles, keyed_pass
 from weir_spark.state.handles import LIST, MAP, VALUE
 from weir_spark.state.keyed_pass import CHANGE, DELETED, KEY, RESULT, ROW, STATE, KeyedPass
-from weir_spark.state.observed import computed_once
 from weir_spark.state.reader import BROADCAST_ROWS, StoredState
 
 _NOTHING = "_weir_nothing"

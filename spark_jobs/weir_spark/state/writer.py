@@ -27,6 +27,7 @@ from weir.topology.ids import Digest
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
+from weir_spark.results.observed import observed
 from weir_spark.state.changes import (
     CHANGE,
     HASH,
@@ -40,7 +41,6 @@ from weir_spark.state.changes import (
     is_twice,
 )
 from weir_spark.state.keyed_state import KeyedState
-from weir_spark.state.observed import observed
 from weir_spark.state.reader import BROADCAST_ROWS, DELETED, RANK, UPDATED, StoredState
 
 ROWS_A_FILE = 1_000_000

@@ -146,14 +146,13 @@ def test_what_is_published_is_what_is_given(opened, spark):
 
 def test_the_digest_of_all_partitions_is_that_of_all_rows(opened, spark):
     """Equal rows have equal digests, in one partition or in two."""
-    from pyspark.sql import Observation
-
     from weir_spark.results import digest
 
     typed = opened("typed")
-    frame, observation = typed.spark(spark), Observation("all")
-    digest.observe(frame, observation, version=OF_RESULT).write.format("noop").mode("overwrite").save()
-    assert typed.digest == str(digest.to_digest(frame.schema, observation.get, version=OF_RESULT))
+    frame = typed.spark(spark)
+    seen = digest.observe(frame, version=OF_RESULT)
+    seen.rows.write.format("noop").mode("overwrite").save()
+    assert typed.digest == str(digest.to_digest(frame.schema, seen.measures(seen.rows), version=OF_RESULT))
 
 
 def test_spark_reads_what_was_open_though_room_was_needed(airflow, spark):

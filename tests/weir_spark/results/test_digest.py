@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import Observation, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import Internal, Misconfigured
@@ -134,10 +134,10 @@ def test_what_is_observed_in_the_pass_of_a_write_equals_what_is_read_afterwards(
     spark: SparkSession, tmp_path: Path, query: str
 ) -> None:
     rows = spark.sql(query)
-    observation = Observation("digest")
-    observe(rows, observation).write.parquet(f"file://{tmp_path}/out")
+    seen = observe(rows)
+    seen.rows.write.parquet(f"file://{tmp_path}/out")
     read = spark.read.schema(rows.schema).parquet(f"file://{tmp_path}/out")
-    assert to_digest(rows.schema, observation.get) == digest_of(read)
+    assert to_digest(rows.schema, seen.measures(seen.rows)) == digest_of(read)
 
 
 @pytest.mark.soak
