@@ -24,7 +24,7 @@ from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, StageToRun, StateFileToRead, StateToRead
-from weir.reading import state_files as state_rows
+from weir.state import state_files as state_rows
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
