@@ -21,14 +21,12 @@ from math import inf
 
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.stage import ExchangeKind, Stage, StageKind
-from weir.errors import Fault, Internal, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.recovery.rules.backtrack import Occasion
-from weir.recovery.rules.committed_run import ATTEMPT, RUN, committed_run
-from weir.recovery.rules.decision import Failure, NeedsProbe, decide
-from weir.recovery.rules.plan import StepKind
-from weir.topology.regions import PartitionId, RegionId, Topology
+from weir.recovery.rules.committed_run import committed_run, decided
+from weir.recovery.rules.plan import Plan, StepKind
+from weir.topology.regions import RegionId, Topology
 
 _WITHOUT_WORK = (StageKind.SINK, StageKind.STATE)
 
@@ -233,13 +231,9 @@ class _Costs:
 
     def _restarted(self, failed: RegionId | None, lost: Iterable[RegionId]) -> tuple[RegionId, ...]:
         """Return the regions that restart with a failed one if results are lost, as the engine decides."""
-        losses = {
-            each: Loss(RUN, each.stage, each.subtask, each.layout, ATTEMPT, Fault.MISSING, "as it was recorded")
-            for region in lost
-            for each in self._topology.outputs(region)
-        }
-        occasion = Occasion.REPAIR if failed is None else Occasion.LOSS if losses else Occasion.FAILURE
-        return self._decided(self._state, failed, losses, occasion)
+        gone = [each for region in lost for each in self._topology.outputs(region)]
+        occasion = Occasion.REPAIR if failed is None else Occasion.LOSS if gone else Occasion.FAILURE
+        return self._rerun(decided(self._state, failed, gone, occasion))
 
     def recomputed(self, region: RegionId) -> float:
         """Return the seconds of what restarts with a region of a run whose results, but published ones, are deleted."""
@@ -248,16 +242,10 @@ class _Costs:
             partition: result if partition.stage in kept else replace(result, state=PartitionState.RELEASED)
             for partition, result in self._state.results.items()
         }
-        again = self._decided(replace(self._state, results=results), region, {}, Occasion.LOSS)
-        return sum(map(self.seconds, again))
+        plan = decided(replace(self._state, results=results), region, (), Occasion.LOSS)
+        return sum(map(self.seconds, self._rerun(plan)))
 
-    def _decided(
-        self, state: RunState, failed: RegionId | None, losses: Mapping[PartitionId, Loss], occasion: Occasion
-    ) -> tuple[RegionId, ...]:
-        intact = state.results.keys() - losses.keys()
-        plan = decide(state, Failure(failed=failed, losses=losses, intact=intact, occasion=occasion))
-        if isinstance(plan, NeedsProbe):
-            raise Internal(f"a replay asks for {sorted(plan.partitions)}, which are known to be there")
+    def _rerun(self, plan: Plan) -> tuple[RegionId, ...]:
         return tuple(each.region for each in plan.of(StepKind.RERUN) if self._topology.knows(each.region))
 
 

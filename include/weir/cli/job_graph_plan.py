@@ -20,13 +20,12 @@ from typing import Any, Protocol
 
 from weir.dataflow import Dataflow, Exchange, Stage, blocking, pipelined, sink, source
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.errors import Fault, Internal, Loss, Misconfigured
+from weir.errors import Misconfigured
 from weir.flink.job_graph import JobGraph, PartitionType, Regions, Wiring, pipelined_regions
 from weir.flink.job_graph_file import JobTopology, TaskFailure, partition
 from weir.flink.restart_set import JobPartition, RestartSet, restart_set
 from weir.recovery.rules.backtrack import Occasion
-from weir.recovery.rules.committed_run import ATTEMPT, RUN, committed_run
-from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.committed_run import committed_run, decided
 from weir.recovery.rules.plan import StepKind
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -166,13 +165,8 @@ class DeclaredJobGraph:
     def restart_set(self, failed: int, missing: Set[JobPartition], lost: JobPartition | None) -> RestartSet:
         """Return what restarts when the vertex `failed` fails, and the partitions of `missing` and `lost` are gone."""
         region = self._region_of(failed)
-        losses = {each: _loss(each) for each in self._partitions({*missing, *({lost} if lost else ())})}
-        failure = Failure(
-            failed=region, losses=losses, intact=self._state.results.keys() - losses.keys(), occasion=Occasion.QUESTION
-        )
-        plan = decide(self._state, failure)
-        if isinstance(plan, NeedsProbe):
-            raise Internal(f"the plan of a job graph asks for {sorted(plan.partitions)}, which are known to be there")
+        gone = self._partitions({*missing, *({lost} if lost else ())})
+        plan = decided(self._state, region, gone, Occasion.QUESTION)
         rerun = [step.region for step in plan.of(StepKind.RERUN)]
         if_changed = self._vertices(step.region for step in plan.of(StepKind.IF_CHANGED))
         if self._strategy is FailoverStrategy.INDIVIDUAL:
@@ -205,11 +199,6 @@ class DeclaredJobGraph:
             reader = _stage(self._graph.stage_of[wiring.consumers.start])
             exchange = self._topology.dataflow.stage(reader).exchanges[_argument(each.exchange)]
             yield PartitionId(exchange.stage, each.subtask, self._topology.layout_read(reader, exchange).id)
-
-
-def _loss(partition: PartitionId) -> Loss:
-    where = partition.stage, partition.subtask, partition.layout
-    return Loss(RUN, *where, ATTEMPT, Fault.MISSING, "the question says that it is gone")
 
 
 # The declaration

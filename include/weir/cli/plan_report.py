@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, text
+from weir.cli.tables import key, number, print_line, print_rows, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
@@ -19,19 +19,18 @@ def print_plan(plan: Plan) -> None:
     """Print a plan: a table of its steps, and the cost."""
     console = Console()
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
-    _line(console, f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.")
+    print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.", console)
     if plan.failed is not None:
-        _line(console, f"{plan.failed} is retried by Airflow.")
+        print_line(f"{plan.failed} is retried by Airflow.", console)
     if not steps:
-        _line(
-            console, "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
-        )
+        nothing = "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
+        print_line(nothing, console)
     else:
         print_rows(_COLUMNS, map(_cells, steps[:MOST_ROWS]), console)
     if len(steps) > MOST_ROWS:
-        _line(console, f"and {len(steps) - MOST_ROWS} more, which --json shows")
+        print_line(f"and {len(steps) - MOST_ROWS} more, which --json shows", console)
     for line in _totals(plan):
-        _line(console, line)
+        print_line(line, console)
 
 
 def amount(total: Total) -> str:
@@ -101,7 +100,3 @@ def _bytes(size: int) -> str:
     while value >= 1000 and unit < len(_UNITS) - 1:
         value, unit = value / 1000, unit + 1
     return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

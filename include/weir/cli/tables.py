@@ -105,6 +105,11 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
     return widths
 
 
+def print_line(line: str, console: Console | None = None) -> None:
+    """Print a line as it is, unbroken; by a new console unless one is given."""
+    (console or Console()).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def _print_records(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> None:
     """Print the keys of each row in a line, and below it what else it has; no word is broken."""
     keys = [place for place, each in enumerate(columns) if each.kind is _Kind.KEY]

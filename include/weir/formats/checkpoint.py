@@ -54,6 +54,11 @@ class StatePartition:
         """How many rows there are; None where they were counted."""
         return None if self.rows_at_least is None else RowRange(self.rows_at_least, self.rows)
 
+    @property
+    def is_counted(self) -> bool:
+        """Report whether the number of rows is known."""
+        return self.range is None or self.range.is_exact
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedSnapshot:

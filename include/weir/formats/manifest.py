@@ -188,6 +188,11 @@ class StateContent:
     rows: RowRange | None = None
     expired_until: int | None = None
 
+    @property
+    def is_counted(self) -> bool:
+        """Report whether the number of rows is known."""
+        return self.rows is None or self.rows.is_exact
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRead:
@@ -246,10 +251,11 @@ class Manifest:
     @property
     def rows(self) -> int:
         """The number of rows; the most that there can be, where they were not counted."""
-        if self.state is None or (self.state.tallies is None and self.state.rows is None):
-            return self.digest.rows
-        counted = self.state.tallies
-        return self.state.rows.most if counted is None and self.state.rows else sum(each.rows for each in counted or ())
+        if self.state is not None and self.state.tallies is not None:
+            return sum(each.rows for each in self.state.tallies)
+        if self.state is not None and self.state.rows is not None:
+            return self.state.rows.most
+        return self.digest.rows
 
     @property
     def bytes(self) -> int:

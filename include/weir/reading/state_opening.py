@@ -164,7 +164,7 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
             rows=each.rows,
             digest=str(each.digest),
             files=() if each.state is None else each.state.files,
-            is_counted=each.state is None or each.state.rows is None or each.state.rows.is_exact,
+            is_counted=each.state is None or each.state.is_counted,
         )
         for each in manifests
     )
@@ -262,7 +262,7 @@ def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, fo
             rows=part.rows,
             digest=part.digest,
             files=_below(folder, part.files),
-            is_counted=part.range is None or part.range.is_exact,
+            is_counted=part.is_counted,
         )
         for part in found.partitions
     )

@@ -45,6 +45,11 @@ class FailoverKind(Enum):
     """Scrubbing found a damaged result before a consumer did."""
 
 
+def kind_of(row: FailoverRow) -> FailoverKind:
+    """Return the reason for a failover; those that an older Weir recorded were losses."""
+    return FailoverKind(row.kind or FailoverKind.LOSS.value)
+
+
 @dataclass(frozen=True, slots=True)
 class FailoverReport:
     """A failover, its plan, the recomputed results of its clears, and the non-deterministic results among these.
@@ -60,8 +65,8 @@ class FailoverReport:
 
     @property
     def kind(self) -> FailoverKind:
-        """The reason for the failover; those that an older Weir recorded were losses."""
-        return FailoverKind(self.row.kind or FailoverKind.LOSS.value)
+        """The reason for the failover."""
+        return kind_of(self.row)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of `weir failovers --json` (docs/plan.md)."""

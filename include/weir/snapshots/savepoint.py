@@ -182,7 +182,7 @@ def _counted(source: Source, count: Count) -> Checkpoint:
 
 
 def _counted_part(source: Source, state: KeyedSnapshot, part: StatePartition, count: Count) -> StatePartition:
-    if part.range is None or part.range.is_exact:
+    if part.is_counted:
         return part
     rows = count(source.folder.store, state, part, expired_until(state.state, source.checkpoint.epoch))
     return replace(part, rows=rows, rows_at_least=rows)

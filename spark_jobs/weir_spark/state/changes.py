@@ -61,18 +61,18 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     if not parts:
         return None
     count, rows = computed_once(reduce(DataFrame.unionByName, parts))
-    looks = count and not (state.is_blind and state.stored.read.digest is not None)
-    known = _known(rows, state) if looks else None
-    looked_up = reduce(DataFrame.unionByName, (each.versions for each in state.look_ups)) if known == count else None
-    return Incoming(rows, count, any(each.only_changed for each in state.changes), looked_up) if count else None
-
-
-def _known(rows: DataFrame, state: KeyedState) -> int | None:
-    """Count the rows whose keys the function has had looked up; None where it has not looked up any."""
-    if not state.look_ups:
+    if not count:
         return None
+    needs_old = not state.is_blind or state.stored.read.digest is None
+    looked_up = _looked_up(rows, count, state) if needs_old and state.look_ups else None
+    return Incoming(rows, count, any(each.only_changed for each in state.changes), looked_up)
+
+
+def _looked_up(rows: DataFrame, count: int, state: KeyedState) -> DataFrame | None:
+    """Return what the function has had looked up, if that was done for the keys of all of these rows."""
     hashes = reduce(DataFrame.unionByName, (each.hashes for each in state.look_ups))
-    return int(rows.join(F.broadcast(hashes), key_hash(state.stored.keys) == F.col(WANTED), "left_semi").count())
+    known = rows.join(F.broadcast(hashes), key_hash(state.stored.keys) == F.col(WANTED), "left_semi").count()
+    return reduce(DataFrame.unionByName, (each.versions for each in state.look_ups)) if known == count else None
 
 
 def is_twice() -> Column:

@@ -115,9 +115,7 @@ class StoredState:
 
     def look_up(self, keys: DataFrame) -> LookUp:
         """Find the rows of keys, which are broadcast, once for all who need them: when they are first needed."""
-        hashes = hashes_of(keys, self.keys)
-        found = self._files(self.read.files, lambda rows: _of_hashes(rows, hashes, self.keys))
-        return LookUp(hashes, found.localCheckpoint(eager=False))
+        return LookUp(hashes_of(keys, self.keys), self.versions(keys).localCheckpoint(eager=False))
 
     def rows_in(self, found: LookUp, keys: DataFrame) -> DataFrame:
         """The visible rows of keys that were looked up, as `rows` gives them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, value
+from weir.cli.tables import key, number, print_line, print_rows, value
 from weir.environment import opened_services
 from weir.units import format_size
 
@@ -67,15 +67,14 @@ def _cost_json(cost: Expected) -> dict[str, float]:
 def _print_advice(advice: Advice) -> None:
     console = Console()
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    say(
+    print_line(
         f"{advice.dataflow}: from {advice.runs} closed runs with the stages of the newest one, {advice.failures} "
-        f"failure(s), and {advice.late_clears} clear(s) of closed runs"
+        f"failure(s), and {advice.late_clears} clear(s) of closed runs",
+        console,
     )
     if not advice.changes:
-        say(f"Nothing to change. A run takes {_seconds(advice.before.total)} of tasks, {_share(advice)} by failures.")
+        total = _seconds(advice.before.total)
+        print_line(f"Nothing to change. A run takes {total} of tasks, {_share(advice)} by failures.", console)
         return
     columns = key("what"), value("declared"), value("advised"), number("saves a run")
     print_rows(columns, map(_cells, advice.changes), console)

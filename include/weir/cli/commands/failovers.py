@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from weir.cli.plan_report import amount, code_of_steps
+from weir.cli.tables import print_line
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.recovery.rules.plan import StepKind
@@ -41,7 +41,7 @@ def failovers(
         print(json.dumps({"version": 1, "failovers": [each.to_json() for each in found]}))
         return
     if not found:
-        _print("No failover is recorded.")
+        print_line("No failover is recorded.")
     for each in found:
         _print_failover(each)
 
@@ -64,9 +64,9 @@ def why(
         print(json.dumps({"version": 1, "tasks": [_task_json(*each) for each in found]}))
         return
     for region, code, events in found:
-        _print(region)
+        print_line(region)
         for each in code:
-            _print(f"  {_code(each)}")
+            print_line(f"  {_code(each)}")
         for event in events:
             _print_event(event)
 
@@ -95,33 +95,29 @@ def _print_failover(story: FailoverReport) -> None:
     asked = "by a person" if story.kind.value == "by hand" else "nothing had failed yet"
     failed = f"{row.region}[{row.subtask}], attempt {row.attempt}" if row.region else asked
     incident = f", of incident {row.incident}" if row.incident else ""
-    _print(f"{_at(row.decided_at)}  failover {row.id}{incident} ({story.kind.value}): {row.run}, {failed}")
-    _print(f"  cause: {row.cause or 'none recorded'}")
+    print_line(f"{_at(row.decided_at)}  failover {row.id}{incident} ({story.kind.value}): {row.run}, {failed}")
+    print_line(f"  cause: {row.cause or 'none recorded'}")
     if row.labels:
-        _print("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
+        print_line("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     if plan.held_back or plan.impossible:
-        _print(f"  held back: {plan.impossible or plan.held_back}")
+        print_line(f"  held back: {plan.impossible or plan.held_back}")
     code = code_of_steps(plan)
     for kind in StepKind:
         steps = plan.of(kind)
         if steps and kind is not StepKind.SPARED:
-            _print(f"  {kind}: {', '.join(str(each.region) for each in steps)}")
+            print_line(f"  {kind}: {', '.join(str(each.region) for each in steps)}")
     if code:
-        _print(f"  code: {code}")
-    _print(f"  spared: {story.spared} region(s)")
-    _print(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
+        print_line(f"  code: {code}")
+    print_line(f"  spared: {story.spared} region(s)")
+    print_line(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for finding in story.findings:
-        _print(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")
+        print_line(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")
 
 
 def _print_event(event: Event) -> None:
-    _print(f"  {_at(event.at)}  {event.text}")
+    print_line(f"  {_at(event.at)}  {event.text}")
     for detail in event.details:
-        _print(f"    {detail}")
-
-
-def _print(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(f"    {detail}")
 
 
 def _at(at: datetime) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows
+from weir.cli.tables import key, number, print_line, print_rows
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
 from weir.units import format_size, time_from_text
@@ -94,7 +94,7 @@ def _print_report(report: SweepReport) -> None:
     _print_list("Finished results with missing files (`weir verify` checks them)", report.missing)
     _print_list("Unknown to the ledger, and not deleted", report.unknown)
     for note in report.notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        print_line(note, console)
 
 
 def _sums(report: SweepReport) -> Iterator[tuple[str, ...]]:
@@ -113,4 +113,4 @@ def _print_list(title: str, found: Iterable[Kept]) -> None:
         return
     lines = [f"  {one.path}: {one.reason}" for one in each[:SHOWN]]
     more = [f"  and {len(each) - SHOWN} more, which --json lists"] if len(each) > SHOWN else []
-    Console().print("\n".join([f"{title}:", *lines, *more]), markup=False, highlight=False, soft_wrap=True)
+    print_line("\n".join([f"{title}:", *lines, *more]))

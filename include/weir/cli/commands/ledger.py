@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from weir.cli.tables import key, print_rows, text
+from weir.cli.tables import key, print_line, print_rows, text
 from weir.environment import opened_services, settings
 from weir.errors import Misconfigured
 from weir.settings import url_without_password
@@ -34,7 +33,7 @@ def adopt(run: RunName) -> None:
     from weir.recovery.adopt import adopt as adopt_run  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
-        _print(str(adopt_run(services, run)))
+        print_line(str(adopt_run(services, run)))
 
 
 @ledger_app.command()
@@ -51,17 +50,17 @@ def rebuild(
     with opened_services(may_be_new=True) as services:
         built = rebuild_ledger(services, dataflow)
     if not built:
-        _print("The store has no dataflow to rebuild the ledger from.")
+        print_line("The store has no dataflow to rebuild the ledger from.")
     for each in built:
         _print_rebuilt(each)
-    _print(UNKNOWN)
+    print_line(UNKNOWN)
 
 
 @ledger_app.command()
 def upgrade() -> None:
     """Migrate the ledger's tables to this version of Weir; every command and task does so, too."""
     with opened_services():
-        _print(f"The ledger {url_without_password(settings().ledger)} has the newest tables.")
+        print_line(f"The ledger {url_without_password(settings().ledger)} has the newest tables.")
 
 
 def runs(dataflow: OptionalDataflow = None) -> None:
@@ -76,11 +75,11 @@ def runs(dataflow: OptionalDataflow = None) -> None:
     with opened_services() as services, services.ledger.transaction() as session:
         found, lines = run_overviews(session, dataflow), lines_about(session, dataflow)
     if not found:
-        _print(f"The ledger is empty: {NO_RUN}.")
+        print_line(f"The ledger is empty: {NO_RUN}.")
         return
     print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
     for line in lines:
-        _print(line)
+        print_line(line)
 
 
 def _cells(run: RunOverview) -> tuple[str, ...]:
@@ -97,20 +96,18 @@ def _not_begun(run: RunOverview) -> str:
     return f"; failed to begin: {named}{more} (`weir why {failed[0].name} --run {run.run_id}`)"
 
 
-def _print(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def _print_rebuilt(built: Rebuilt) -> None:
-    _print(f"Dataflow {built.dataflow}, lineage {built.lineage}: {len(built.runs)} run(s)")
+    print_line(f"Dataflow {built.dataflow}, lineage {built.lineage}: {len(built.runs)} run(s)")
     for run in built.runs:
         _print_rebuilt_run(run)
     for note in built.notes:
-        _print(f"  {note}")
+        print_line(f"  {note}")
 
 
 def _print_rebuilt_run(run: RebuiltRun) -> None:
     missing = f"; without a valid result: {', '.join(str(each) for each in run.missing)}" if run.missing else ""
-    _print(f"  {run.run} ({run.run_id}): {run.valid} region(s) valid, {run.published} published version(s){missing}")
+    print_line(
+        f"  {run.run} ({run.run_id}): {run.valid} region(s) valid, {run.published} published version(s){missing}"
+    )
     for note in run.notes:
-        _print(f"    {note}")
+        print_line(f"    {note}")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from weir.cli.job_graph_plan import plan_of_job_graph
 from weir.cli.plan_report import print_plan
+from weir.cli.tables import print_line
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.environment import opened_services
@@ -78,7 +79,7 @@ def _plan_run(
             print_plan(answer.plan)
         if is_applied:
             said = _settle(services, answer, owed) if owed else "Nothing to do."
-            Console(stderr=as_json).print(said, markup=False, highlight=False, soft_wrap=True)
+            print_line(said, Console(stderr=as_json))
 
 
 def _settle(services: Services, answer: Answer, owed: int) -> str:
@@ -136,7 +137,7 @@ def _plan_graph(
         for restart in found.answer["restarts"]:
             _print_report(restart)
     if found.note():
-        Console(stderr=as_json).print(found.note(), markup=False, highlight=False, soft_wrap=True)
+        print_line(found.note(), Console(stderr=as_json))
 
 
 def _text(path: Path) -> str:
@@ -158,7 +159,7 @@ def _print_report(restart: dict[str, Any]) -> None:
     ]
     if restart["by_hand"]["regions"]:
         lines.insert(2, f"  to be cleared by hand first: {_regions(restart['by_hand']['regions'])}")
-    Console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    print_line("\n".join(lines))
 
 
 def _regions(regions: list[list[str]]) -> str:

@@ -11,9 +11,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, text
+from weir.cli.tables import key, number, print_line, print_rows, text
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.errors import Misconfigured
@@ -98,23 +97,23 @@ def results_json(memories: Iterable[RunHistory], kept: Reasons) -> dict[str, Any
 
 def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
     """Print each result of a run."""
-    _print(_headline(memory))
+    print_line(_headline(memory))
     for stage in memory.stages:
-        _print(f"  {_stage_line(stage)}")
+        print_line(f"  {_stage_line(stage)}")
         if stage.chosen is not None:
-            _print(f"    written as {', '.join(stage.chosen.ids)}: {stage.chosen.reason}")
+            print_line(f"    written as {', '.join(stage.chosen.ids)}: {stage.chosen.reason}")
         for result in stage.results:
             for line in _result_lines(result, kept, with_story=with_story):
-                _print(f"    {line}")
+                print_line(f"    {line}")
         for unfinished in stage.unfinished:
-            _print(f"    {_unfinished_line(unfinished)}")
+            print_line(f"    {_unfinished_line(unfinished)}")
 
 
 def print_runs(memories: Iterable[RunHistory]) -> None:
     """Print a line for each stage of each run."""
     found = [_cells(memory, stage) for memory in memories for stage in memory.stages]
     if not found:
-        _print("No result is there: no region has committed yet. `weir runs` lists the runs")
+        print_line("No result is there: no region has committed yet. `weir runs` lists the runs")
         return
     print_rows(_COLUMNS, found)
 
@@ -327,10 +326,6 @@ def _unfinished_json(unfinished: Unfinished) -> dict[str, Any]:
 def _short(digest: str) -> str:
     """Return a short form of a digest: its beginning, and its end, which has the xor of the rows."""
     return digest if len(digest) <= 24 else f"{digest[:10]}..{digest[-12:]}"
-
-
-def _print(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _iso(at: datetime | None) -> str | None:

@@ -13,9 +13,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from weir.cli.tables import key, print_rows, text
+from weir.cli.tables import key, print_line, print_rows, text
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 
@@ -85,9 +84,9 @@ def get(
         elif row is None:
             print(f"{_headline(opened)}: no row of {', '.join(key)}")
         else:
-            _print(_headline(opened))
+            print_line(_headline(opened))
             for name, value in row.items():
-                _print(f"  {name}: {_shown(value)}")
+                print_line(f"  {name}: {_shown(value)}")
     if row is None:
         sys.exit(1)
 
@@ -256,18 +255,14 @@ def _print_report(
     if as_json:
         print(json.dumps({**where, "rows": plain(found)}))
         return
-    _print(headline)
+    print_line(headline)
     columns = [key(name) if name in keys else text(name) for name in (tables[0].column_names if tables else ())]
     if found:
         print_rows(columns, ([_shown(value) for value in row.values()] for row in found))
     if rows is not None and rows > len(found):
-        _print(f"{rows - len(found):,} more; --limit 0 shows all")
+        print_line(f"{rows - len(found):,} more; --limit 0 shows all")
 
 
 def _shown(value: Any) -> str:
     found = plain(value)
     return found if isinstance(found, str) else json.dumps(found)
-
-
-def _print(line: str) -> None:
-    Console().print(line, markup=False, highlight=False, soft_wrap=True)

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from weir.cli.commands.verify_expectations import verify_expectations
 from weir.cli.progress import byte_progress
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.tables import key, number, print_line, print_rows, text, value
 from weir.environment import opened_services
 from weir.errors import Misconfigured, WeirError
 from weir.units import format_size
@@ -239,21 +238,21 @@ def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, 
         return
     counts = report.counts()
     said = ", ".join(f"{count} {outcome} ({format_size(size)})" for outcome, (count, size) in sorted(counts.items()))
-    _line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
+    print_line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
     if report.bad:
         print_rows(_COLUMNS, map(_cells, report.bad[:SHOWN]))
     for line in _shown([str(each) for each in report.misfits]):
-        _line(line)
+        print_line(line)
     for repair in repairs:
-        _line(str(repair))
+        print_line(str(repair))
     if settled:
-        _line(settled)
+        print_line(settled)
     if report.bad and not repairs:
         runs = sorted({each.run for each in report.bad if each.is_current and each.loss is not None})
         for run in _shown(
             [f"`weir verify {run} --repair` recomputes the bad results of {run} that are needed" for run in runs]
         ):
-            _line(run)
+            print_line(run)
 
 
 _COLUMNS = (
@@ -276,7 +275,3 @@ def _shown(lines: list[str]) -> list[str]:
 def _to_json(each: VerifiedResult) -> dict[str, Any]:
     found = {key: value for key, value in asdict(each).items() if key not in {"loss", "result"}}
     return found | {"outcome": each.outcome.value, "fault": each.loss.fault.value if each.loss else None}
-
-
-def _line(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)

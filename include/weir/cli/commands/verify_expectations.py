@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from weir.cli.progress import Progress
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.tables import key, number, print_line, print_rows, text, value
 from weir.environment import open_store, opened_services
 from weir.errors import Misconfigured
 
@@ -142,15 +142,15 @@ def print_report(looked: Sequence[Looked], *, as_json: bool) -> None:
         print(json.dumps({"version": VERSION, "looked_at": [each.to_json() for each in looked]}))
         return
     for each in looked:
-        _line(f"{each.what}. {_summary(each)}")
+        print_line(f"{each.what}. {_summary(each)}")
         if each.checks:
             print_rows(_COLUMNS, map(_cells, each.checks))
         if each.problem:
-            _line(each.problem)
+            print_line(each.problem)
         if not (each.is_recorded or each.problem):
-            _line("The ledger does not know this dataflow, so the checks are not recorded")
+            print_line("The ledger does not know this dataflow, so the checks are not recorded")
     if not looked:
-        _line("No dataflow has a retained checkpoint: there is nothing to restore")
+        print_line("No dataflow has a retained checkpoint: there is nothing to restore")
 
 
 def _summary(looked: Looked) -> str:
@@ -172,7 +172,3 @@ def _cells(check: CheckReport) -> tuple[str, ...]:
     found = wrong or f"{len(check.results)} expectation(s) met"
     partition = f"{check.stage}[{check.subtask}]"
     return epoch, dataflow, partition, check.suite, check.attempt, f"{check.rows:,}", check.outcome.value, found
-
-
-def _line(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -5,13 +5,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from weir.errors import Fault, Internal, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
+from weir.recovery.rules.backtrack import Occasion
+from weir.recovery.rules.decision import Failure, NeedsProbe, decide
+from weir.recovery.rules.plan import Plan
 from weir.topology.ids import AttemptId, Digest, RunId
-from weir.topology.regions import PartitionId, Topology
+from weir.topology.regions import PartitionId, RegionId, Topology
 
-RUN = RunId("committed@now")
-ATTEMPT = AttemptId("t0001")
+_RUN = RunId("committed@now")
+_ATTEMPT = AttemptId("t0001")
 
 
 def committed_run(topology: Topology) -> RunState:
@@ -29,7 +35,7 @@ def committed_run(topology: Topology) -> RunState:
             results[each] = CurrentResult(
                 partition=each,
                 result=len(results) + 1,
-                attempt=ATTEMPT,
+                attempt=_ATTEMPT,
                 try_number=1,
                 state=PartitionState.FINISHED,
                 folder="",
@@ -43,11 +49,26 @@ def committed_run(topology: Topology) -> RunState:
         each: RegionState(region=each, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)
         for each in topology.region_ids()
     }
-    return RunState(run=RUN, topology=topology, results=results, regions=ended)
+    return RunState(run=_RUN, topology=topology, results=results, regions=ended)
+
+
+def decided(state: RunState, failed: RegionId | None, lost: Iterable[PartitionId], occasion: Occasion) -> Plan:
+    """Return what the engine decides for such a run where these partitions are lost, and all others are there."""
+    losses = {each: _loss(each) for each in lost}
+    intact = state.results.keys() - losses.keys()
+    plan = decide(state, Failure(failed=failed, losses=losses, intact=intact, occasion=occasion))
+    if isinstance(plan, NeedsProbe):
+        raise Internal(f"the plan asks for {sorted(plan.partitions)}, which are known to be there; report this")
+    return plan
+
+
+def _loss(partition: PartitionId) -> Loss:
+    where = partition.stage, partition.subtask, partition.layout
+    return Loss(_RUN, *where, _ATTEMPT, Fault.MISSING, "the question says that it is gone")
 
 
 def _read_set(partitions: tuple[PartitionId, ...]) -> ReadSet:
-    return ReadSet(tuple(ReadResult(each, ATTEMPT, _digest(each)) for each in partitions))
+    return ReadSet(tuple(ReadResult(each, _ATTEMPT, _digest(each)) for each in partitions))
 
 
 def _digest(partition: PartitionId) -> Digest:
