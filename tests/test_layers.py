@@ -16,9 +16,9 @@ PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins",
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
-    *("store", "settings", "ledger", "coordination", "environment"),
+    *("store", "settings", "connections", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
-    *("rebuild", "attempts", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
+    *("rebuild", "sinks", "attempts", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
 )
 """What a module may import stands before it; what stands on most of the others comes last."""
 ROOMS_OF_AIRFLOW = (

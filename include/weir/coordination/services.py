@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from weir.connections import Connections, from_environment
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.paths import attempt_record_folder, result_folder
 from weir.ledger.ledger import Ledger
@@ -38,9 +39,11 @@ class Services:
     expectations: str = EXPECTATIONS
     small_result: int = SMALL_RESULT
     """The bytes up to which a result is written plain, and filtered when it is read."""
+    connections: Connections = from_environment
+    """Looks up the connections of sinks and of receivers of notifications."""
 
     @classmethod
-    def of(cls, settings: Settings, ledger: Ledger) -> Services:
+    def of(cls, settings: Settings, ledger: Ledger, connections: Connections = from_environment) -> Services:
         """Return the services of a deployment, with the store that its settings name. Raises Misconfigured."""
         return cls(
             ledger=ledger,
@@ -49,6 +52,7 @@ class Services:
             retention=settings.retention,
             expectations=settings.expectations,
             small_result=settings.small_result,
+            connections=connections,
         )
 
     def store_id(self) -> str:

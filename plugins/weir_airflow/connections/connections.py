@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
     ErrorType,
 )
 
+from weir import connections
 from weir.errors import Misconfigured, Retryable
 from weir.settings import LEDGER_CONNECTION, STORE_CONNECTION, Settings, StoreConnection, read_settings
 from weir_airflow.connections.ledger import ledger_url
@@ -85,6 +86,26 @@ def spark_connection(found: Settings, conn_id: str | None = None) -> Connection:
         wanted,
         f"Weir needs it to compute. For example AIRFLOW_CONN_{wanted.upper()}={_SPARK_EXAMPLE}, or a connection of the "
         "type 'spark' for spark-submit",
+    )
+
+
+def user_connection(conn_id: str) -> connections.Connection:
+    """Return the connection that a sink, a source or a receiver of notifications names.
+
+    Raises Misconfigured or Retryable.
+    """
+    found = _connection(
+        conn_id, f"The dataflow names it. Create it in Airflow, or set AIRFLOW_CONN_{conn_id.upper()} for every worker"
+    )
+    return connections.Connection(
+        id=conn_id,
+        kind=found.conn_type or "",
+        host=found.host or "",
+        port=found.port,
+        database=found.schema or "",
+        login=found.login or "",
+        password=found.password or "",
+        extra=found.extra_dejson,
     )
 
 

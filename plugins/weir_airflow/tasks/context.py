@@ -13,7 +13,7 @@ from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
 from weir_airflow.api.clearing import clearer_for
-from weir_airflow.connections.connections import api_connection, settings, spark_connection
+from weir_airflow.connections.connections import api_connection, settings, spark_connection, user_connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class TaskContext:
         self._settings = found
         self.store_options = found.store_options
         self.recovery = found.recovery
-        self.services = Services.of(found, ledger)
+        self.services = Services.of(found, ledger, user_connection)
         self.store = self.services.store
         self.coordinator = Coordinator(self.services)
 
