@@ -32,7 +32,7 @@ class Connection:
 
 
 Connections = Callable[[str], Connection]
-"""Looks up a connection by its id. Raises Misconfigured where there is none, Retryable where Airflow does not answer."""
+"""Looks up a connection by its id. Raises Misconfigured, or Retryable where Airflow does not answer."""
 
 
 def from_environment(conn_id: str, environ: Mapping[str, str] | None = None) -> Connection:

@@ -43,10 +43,12 @@ _FREE_SPACE = "Make room there, and the task goes on by itself; nothing is marke
 class Store:
     """Files below one root, by relative "/"-separated paths. Safe to use from many threads."""
 
-    __slots__ = ("files",)
+    __slots__ = ("files", "options")
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, options: Mapping[str, Any] | None = None) -> None:
         self.files = files
+        self.options: Mapping[str, Any] = options or {}
+        """The options of the fsspec file system, with its secrets."""
 
     @classmethod
     def open(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -55,7 +57,7 @@ class Store:
         `storage_options` are those of the fsspec file system, and `timeout` in seconds. Touches nothing yet. Raises
         Misconfigured if the URL cannot be used.
         """
-        return cls(_files_at(url, storage_options or {}))
+        return cls(_files_at(url, storage_options or {}), storage_options)
 
     @property
     def url(self) -> str:

@@ -111,7 +111,7 @@ def broken_page(store: Store, path: str, file: DataFile) -> StoreFinding | None:
     """
     if not file.name.endswith(".parquet"):
         return None
-    source = _StoreFile(store, path, file.bytes)
+    source = StoreFile(store, path, file.bytes)
     try:
         parquet = pq.ParquetFile(
             io.BufferedReader(source, _BUFFER_BYTES),
@@ -134,7 +134,7 @@ def _of_store(error: Exception, path: str, file: DataFile) -> StoreFinding:
     raise error
 
 
-class _StoreFile(Seekable):
+class StoreFile(Seekable):
     """A file of the store as a Python file; `error` is the store's error that a read has met."""
 
     def __init__(self, store: Store, path: str, size: int) -> None:
@@ -143,6 +143,7 @@ class _StoreFile(Seekable):
         self.error: Exception | None = None
 
     def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer. Raises OSError for whatever the store says."""
         view = memoryview(buffer).cast("B")
         try:
             data = self._store.read(self._path, self._at, len(view))

@@ -1,0 +1,122 @@
+"""Targets of sinks: where a data set is published besides its pointer. Data only: nothing is imported or reached here.
+
+Invariant: a target that was made has options that are JSON values and no secrets; accounts are Airflow connections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.dataflow.state import column_names
+from weir.errors import Misconfigured
+from weir.secrecy import secrets_in
+
+MODES = ("replace_epoch", "upsert", "append")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target by its kind ("files", "postgres", "delta", or "module:Class" of a user's), and its options."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            plain = json.loads(json.dumps(dict(self.options), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise Misconfigured(f"the options of target {self.kind!r} must be JSON values: {error}") from error
+        secret = next(secrets_in("its options", plain), None)
+        if secret is not None:
+            raise Misconfigured(
+                f"target {self.kind!r}: {secret}, and options are recorded in ledger and pointers: name an Airflow "
+                "connection instead"
+            )
+        object.__setattr__(self, "options", plain)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {"kind": self.kind, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Target:
+        """Read what `to_json` returned."""
+        return cls(document["kind"], document["options"])
+
+    def __str__(self) -> str:
+        """Name it for people, such as `postgres reports.delays`."""
+        place = next((self.options[each] for each in ("table", "path") if each in self.options), "")
+        return f"{self.kind} {place}".strip()
+
+
+def files(path: str, *, partition: str = "epoch") -> Target:
+    """Publish as Parquet files in folders `<partition>=<epoch>` below `path`, one folder an epoch.
+
+    `path` is a URL, an absolute path, or relative to the store. DuckDB, pandas and plain Spark read it by its path. An
+    epoch's folder is replaced at once.
+    """
+    _require_name("files", "path", path)
+    _require_name("files", "partition", partition)
+    return Target("files", {"path": path, "partition": partition})
+
+
+def postgres(
+    conn_id: str,
+    table: str,
+    *,
+    mode: str = "replace_epoch",
+    key: str | Sequence[str] = (),
+    create: str = "never",
+) -> Target:
+    """Publish into a table of PostgreSQL, by COPY and a marker in one transaction.
+
+    `conn_id` is an Airflow connection of type postgres, `table` a name such as "reports.delays". Every row gets its
+    epoch in the column `_epoch`.
+    `mode="replace_epoch"` replaces the epoch's rows. `mode="append"` only adds rows: an epoch that is published again
+    with other content is refused. `mode="upsert"` replaces rows of equal `key`: the last epoch wins, and a row whose
+    key vanished from the data set STAYS in the table.
+    `create="if_missing"` creates the table and adds columns that are missing; "never" requires them.
+    """
+    keys = column_names(key)
+    _require_name("postgres", "conn_id", conn_id)
+    _require_name("postgres", "table", table)
+    if mode not in MODES:
+        raise Misconfigured(f"postgres({table!r}): mode must not be {mode!r}: write one of {', '.join(MODES)}")
+    if (mode == "upsert") != bool(keys):
+        raise Misconfigured(
+            f'postgres({table!r}): mode="upsert" needs key=..., the columns that identify a row; no other mode has it'
+        )
+    if create not in ("never", "if_missing"):
+        raise Misconfigured(f'postgres({table!r}): create must be "never" or "if_missing", not {create!r}')
+    if table.count(".") > 1 or not all(table.split(".")):
+        raise Misconfigured(f'postgres: table must be "table" or "schema.table", not {table!r}')
+    options = {"conn_id": conn_id, "table": table, "mode": mode, "key": list(keys), "create": create}
+    return Target("postgres", options)
+
+
+def delta(path: str) -> Target:
+    """Publish into the Delta table at `path`, one partition `_epoch` an epoch, one commit a version.
+
+    `path` is a URL, an absolute path, or relative to the store. Needs the extra `weir[delta]` where tasks run.
+    """
+    _require_name("delta", "path", path)
+    return Target("delta", {"path": path})
+
+
+def target(reference: str, **options: Any) -> Target:
+    """Publish into a target of one's own: `reference` is "module:Class", a subclass of weir.sinks.SinkTarget.
+
+    The class is imported by the closing task only, and gets the options, which are JSON values.
+    """
+    module, _, name = reference.partition(":")
+    if not module or not name.isidentifier():
+        raise Misconfigured(f'a target of one\'s own is named as "module:Class", not {reference!r}')
+    return Target(reference, options)
+
+
+def _require_name(kind: str, what: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise Misconfigured(f"{kind}: {what} must be a text that is not empty, not {value!r}")

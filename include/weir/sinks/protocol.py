@@ -1,0 +1,151 @@
+"""The protocol by which a version of a data set gets into a target exactly once.
+
+`prepare` checks everything that can fail and shows nothing. What it returns, the token, is recorded before the version
+is published; from then on `commit` is called until it succeeds, by any process, at any time, also after a success.
+
+Invariant 12: the marker of a version lies in the target, in the same atomic change as its rows. So the target alone
+tells what it holds, and an answer that was lost, a process that was killed or a ledger that was rebuilt changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, BinaryIO, Protocol
+
+from weir.connections import Connection
+from weir.errors import Retryable, WeirError
+from weir.topology.ids import AttemptId, Epoch
+
+Token = dict[str, Any]
+"""What `prepare` planned: plain JSON values, without secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFile:
+    """A Parquet file of a version: its path in the store, its size in bytes, its rows, and the SHA-256 of its bytes."""
+
+    path: str
+    bytes: int
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version of one epoch of a sink; `number` counts up within the epoch.
+
+    Equal digests mean equal rows. `spark_schema` is Spark's JSON of the schema. `attempt` is that of the closing task.
+    """
+
+    dataflow: str
+    sink: str
+    epoch: Epoch
+    number: int
+    attempt: AttemptId
+    digest: str
+    spark_schema: str
+    files: tuple[VersionFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def owner(self) -> str:
+        """The name by which a target tells the sinks of a deployment apart."""
+        return f"{self.dataflow}.{self.sink}"
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        return f"version {self.number} of {self.sink}@{self.epoch}"
+
+
+class Outcome(Enum):
+    """What a target holds of a version. The values are stored in the ledger."""
+
+    ABSENT = "absent"
+    """An older version, or none."""
+    COMMITTED = "committed"
+    """This version."""
+    EQUAL = "equal"
+    """An older version with equal rows: the target is left as it is."""
+    SUPERSEDED = "superseded"
+    """A newer version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The version that a target holds of an epoch, by the ledger, and the token by which it was committed."""
+
+    number: int
+    digest: str
+    token: Mapping[str, Any]
+
+
+class TargetAway(Retryable):
+    """The target does not answer: nothing is known to be wrong, and the same call is made again later."""
+
+
+class TargetConflict(WeirError):
+    """The target is not as it has to be: somebody else has changed it, and a person must decide.
+
+    The message says what was found and what to do.
+    """
+
+
+class Reach(Protocol):
+    """What a target can reach: the files of versions, and Airflow's connections."""
+
+    def open(self, file: VersionFile) -> BinaryIO:
+        """Open a file of a version, seekable. Raises Retryable, also while reading."""
+        ...
+
+    def url(self, path: str) -> str:
+        """Return the URL of a path in the store, and of any other path or URL as it is."""
+        ...
+
+    def storage_options(self, url: str) -> Mapping[str, Any]:
+        """Return the options of fsspec for a URL: those of the store where it is in the store's file system."""
+        ...
+
+    def connection(self, conn_id: str) -> Connection:
+        """Look up an Airflow connection. Raises Misconfigured or Retryable."""
+        ...
+
+
+class SinkTarget(ABC):
+    """A target. One is made for a call or two, with the options of its declaration; nothing is reached before.
+
+    Any method raises TargetAway where the target does not answer, TargetConflict or Misconfigured where a person has
+    to act. Any other error of `commit` means "unknown": `commit` is called again, and it looks first.
+    """
+
+    def __init__(self, options: Mapping[str, Any], reach: Reach) -> None:
+        self.options, self.reach = options, reach
+
+    @abstractmethod
+    def prepare(self, version: Version, held: Held | None) -> Token:
+        """Check that the version can be committed, and plan it. Shows nothing to readers of the target.
+
+        Raises Misconfigured for rows, columns or settings that the target would refuse.
+        """
+
+    @abstractmethod
+    def commit(self, version: Version, token: Token) -> Outcome:
+        """Make the version visible, whole, in place of the epoch's earlier one, unless it is (or a newer one).
+
+        Idempotent, and safe beside another process that commits the same or another version: never ABSENT.
+        """
+
+    @abstractmethod
+    def recover(self, version: Version, token: Token) -> Outcome:
+        """Tell by the target alone what it holds of the version."""
+
+    def rollback(self, version: Version, token: Token) -> None:
+        """Make an earlier version of the epoch the visible one again. Raises NotImplementedError where it cannot."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""The targets that Weir has; each is imported where it is used."""

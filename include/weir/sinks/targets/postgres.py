@@ -1,0 +1,366 @@
+"""A table of PostgreSQL: an epoch's rows and its marker change in one transaction.
+
+Invariant 12: every transaction about a sink takes one advisory lock first, reads the marker after it, and writes rows
+and marker together. So the marker is that of the rows, whoever was killed when, and an answer that was lost is found.
+
+Source of the protocol: PostgreSQL's manual on explicit locking, and on COPY.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+import psycopg2
+from psycopg2 import sql
+
+from weir.connections import Connection
+from weir.errors import Misconfigured, Retryable
+from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
+from weir.sinks.rows import batches
+from weir.sinks.targets.postgres_columns import (
+    EPOCH_COLUMN,
+    Column,
+    TableColumn,
+    as_csv,
+    columns_of,
+    require_storable,
+    require_taken,
+    to_scan,
+)
+
+MARKER: Final = "weir_published"
+"""The table, beside the target's, with a row for each epoch that a sink has published."""
+
+_TURNS: Final = 3
+"""How often a transaction that the server ended (a deadlock, a time-out) is tried again at once."""
+
+_CONNECT_SECONDS: Final = 15
+_SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
+_COPY_BYTES: Final = 2**18
+
+
+class PostgresTarget(SinkTarget):
+    """A table, by `replace_epoch`, `upsert` or `append`."""
+
+    def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the marker tells
+        """Check types and values; make the marker's table, and with create="if_missing" the table and its columns."""
+        columns = columns_of(version.spark_schema)
+        with self._transaction(version) as cursor:
+            self._make_marker(cursor)
+            self._require_sole_owner(cursor, version)
+            if self.options["mode"] == "append" and self._seen(cursor, version) is Outcome.ABSENT:
+                self._require_new(cursor, version)
+            if self.options["create"] == "if_missing":
+                self._create(cursor, columns)
+            existing = self._existing(cursor, columns)
+            require_taken(self._table, columns, existing)
+            scanned = to_scan(columns, existing)
+            if scanned:
+                values = batches(self.reach, version, [each.name for each in scanned])
+                require_storable(self._table, scanned, existing, values)
+            if self.options["mode"] == "upsert":
+                self._require_keys(cursor, version, columns)
+        return {}
+
+    def commit(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002  there is nothing to plan
+        """Load the rows and set the marker in one transaction."""
+        for turn in range(1, _TURNS + 1):
+            try:
+                return self._commit(version)
+            except TargetAway:
+                if turn == _TURNS:
+                    raise
+        raise AssertionError("the last turn returns or raises")
+
+    def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
+        """Read the marker, after any transaction about it that has not ended yet."""
+        with self._transaction(version) as cursor:
+            return self._seen(cursor, version)
+
+    def _commit(self, version: Version) -> Outcome:
+        columns = columns_of(version.spark_schema)
+        with self._transaction(version) as cursor:
+            found = self._seen(cursor, version)
+            if found is not Outcome.ABSENT:
+                return found
+            self._load(cursor, version, columns)
+            cursor.execute(
+                sql.SQL(
+                    "insert into {} (target, owner, epoch, number, digest, rows, attempt)"
+                    " values (%s, %s, %s, %s, %s, %s, %s) on conflict (target, owner, epoch) do update set"
+                    " number = excluded.number, digest = excluded.digest, rows = excluded.rows,"
+                    " attempt = excluded.attempt, at = now()"
+                ).format(self._marker),
+                (*self._key(version), version.number, version.digest, version.rows, version.attempt),
+            )
+        return Outcome.COMMITTED
+
+    def _load(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
+        names = [*(each.name for each in columns), EPOCH_COLUMN]
+        into = self._identifier
+        mode = self.options["mode"]
+        if mode == "replace_epoch":
+            cursor.execute(
+                sql.SQL("delete from {} where {} = %s").format(into, sql.Identifier(EPOCH_COLUMN)), (version.epoch,)
+            )
+        elif mode == "append":
+            self._require_new(cursor, version)
+        else:
+            into = sql.Identifier("weir_loading")
+            cursor.execute(
+                sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
+                    into, _listed(names), self._identifier
+                )
+            )
+        rows = _copy(cursor, into, names, as_csv(columns, batches(self.reach, version, names[:-1]), version.epoch))
+        if rows != version.rows:
+            raise Retryable(f"{rows} rows of {version} were read, and it has {version.rows}: nothing was changed")
+        if mode == "upsert":
+            self._merge(cursor, into, names)
+
+    def _merge(self, cursor: Any, loaded: sql.Composable, names: Sequence[str]) -> None:
+        keys = self.options["key"]
+        cursor.execute(
+            sql.SQL(
+                "insert into {table} ({names}) select {names} from {loaded} order by {keys} on conflict ({keys})"
+                " do update set {changes} where {table}.{epoch} is null or {table}.{epoch} <= excluded.{epoch}"
+            ).format(
+                table=self._identifier,
+                names=_listed(names),
+                loaded=loaded,
+                keys=_listed(keys),
+                epoch=sql.Identifier(EPOCH_COLUMN),
+                changes=sql.SQL(", ").join(
+                    sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names if name not in keys
+                ),
+            )
+        )
+
+    @contextmanager
+    def _transaction(self, version: Version) -> Iterator[Any]:
+        """Open a transaction that holds the sink's lock, and commit it at the end."""
+        connection = self._connect()
+        try:
+            with self._translated(version), connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{self._table}/{version.owner}",)
+                )
+                yield cursor
+        finally:
+            connection.close()
+
+    @contextmanager
+    def _translated(self, version: Version) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+            raise TargetAway(f"PostgreSQL did not answer about {self._table}: {_line(error)}") from error
+        except psycopg2.errors.InsufficientPrivilege as error:
+            raise Misconfigured(
+                f"the account of connection {self.options['conn_id']} may not publish into {self._table}: "
+                f"{_line(error)}. Grant it that"
+            ) from error
+        except psycopg2.Error as error:
+            raise TargetConflict(
+                f"PostgreSQL refuses {version} in {self._table}: {_line(error)}. Nothing was changed. Change the table "
+                "or its constraints, then clear weir_close"
+            ) from error
+
+    def _connect(self) -> Any:
+        found = self.reach.connection(self.options["conn_id"])
+        try:
+            return psycopg2.connect(**_parameters(found))
+        except psycopg2.OperationalError as error:
+            raise TargetAway(f"the database of connection {found.id} cannot be reached: {_line(error)}") from error
+        except psycopg2.ProgrammingError as error:
+            raise Misconfigured(f"the connection {found.id} cannot be used: {_line(error)}") from error
+
+    def _make_marker(self, cursor: Any) -> None:
+        cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
+        cursor.execute("select to_regclass(%s)", (self._marker.as_string(cursor),))
+        if cursor.fetchone()[0] is not None:
+            return
+        cursor.execute(
+            sql.SQL(
+                "create table {} (target text, owner text, epoch text, number bigint not null, digest text not null,"
+                " rows bigint not null, attempt text not null, at timestamp with time zone not null default now(),"
+                " primary key (target, owner, epoch))"
+            ).format(self._marker)
+        )
+
+    def _require_sole_owner(self, cursor: Any, version: Version) -> None:
+        cursor.execute(
+            sql.SQL("select owner from {} where target = %s and owner <> %s limit 1").format(self._marker),
+            (self._table, version.owner),
+        )
+        other = cursor.fetchone()
+        if other is not None:
+            raise Misconfigured(
+                f"table {self._table} is published by {other[0]}, and {version.owner} would replace its rows: give "
+                f"each sink a table of its own (or delete the rows of {other[0]} in {MARKER}, if it is no more)"
+            )
+
+    def _seen(self, cursor: Any, version: Version) -> Outcome:
+        number, digest = self._marked(cursor, version)
+        if number >= version.number:
+            return Outcome.COMMITTED if number == version.number else Outcome.SUPERSEDED
+        return Outcome.EQUAL if digest == version.digest else Outcome.ABSENT
+
+    def _marked(self, cursor: Any, version: Version) -> tuple[int, str | None]:
+        cursor.execute("select to_regclass(%s)", (self._marker.as_string(cursor),))
+        if cursor.fetchone()[0] is None:
+            return 0, None
+        cursor.execute(
+            sql.SQL("select number, digest from {} where target = %s and owner = %s and epoch = %s").format(
+                self._marker
+            ),
+            self._key(version),
+        )
+        return cast("tuple[int, str] | None", cursor.fetchone()) or (0, None)
+
+    def _require_new(self, cursor: Any, version: Version) -> None:
+        number, _ = self._marked(cursor, version)
+        if number:
+            raise TargetConflict(
+                f'{self._table} has version {number} of {version.epoch} with other rows, and mode="append" takes no '
+                f"row back: delete that epoch's rows (where {EPOCH_COLUMN} = '{version.epoch}') and its row in {MARKER}, "
+                'then clear weir_close; or declare mode="replace_epoch"'
+            )
+
+    def _create(self, cursor: Any, columns: Sequence[Column]) -> None:
+        cursor.execute("select to_regclass(%s)", (self._identifier.as_string(cursor),))
+        keys = self.options["key"]
+        if cursor.fetchone()[0] is None:
+            defined = [
+                *(sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type)) for each in columns),
+                sql.SQL("{} text").format(sql.Identifier(EPOCH_COLUMN)),
+                *([sql.SQL("primary key ({})").format(_listed(keys))] if keys else []),
+            ]
+            cursor.execute(sql.SQL("create table {} ({})").format(self._identifier, sql.SQL(", ").join(defined)))
+            cursor.execute(sql.SQL("create index on {} ({})").format(self._identifier, sql.Identifier(EPOCH_COLUMN)))
+            return
+        for name, kind in (*((each.name, each.type) for each in columns), (EPOCH_COLUMN, "text")):
+            cursor.execute(
+                sql.SQL("alter table {} add column if not exists {} {}").format(
+                    self._identifier, sql.Identifier(name), sql.SQL(kind)
+                )
+            )
+
+    def _existing(self, cursor: Any, columns: Sequence[Column]) -> Mapping[str, TableColumn]:
+        cursor.execute(
+            "select column_name, data_type, numeric_precision, numeric_scale, character_maximum_length,"
+            " is_nullable = 'YES', column_default is not null or is_identity = 'YES' or is_generated = 'ALWAYS'"
+            " from information_schema.columns where table_name = %s and table_schema = coalesce(%s, current_schema())",
+            (self._name, self._schema),
+        )
+        found = {row[0]: TableColumn(*row) for row in cursor.fetchall()}
+        wanted = [*(each.name for each in columns), EPOCH_COLUMN]
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            what = f"has no column {', '.join(missing)}" if found else "does not exist"
+            raise Misconfigured(
+                f'table {self._table} {what}: declare create="if_missing", or create it. {EPOCH_COLUMN} is of type text, '
+                "and holds the epoch that a row belongs to (null: a row of somebody else)"
+            )
+        return found
+
+    def _require_keys(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
+        """Require that no two rows have the same key, which the merge could not tell apart, and none has a null."""
+        keys = [next((each for each in columns if each.name == key), None) for key in self.options["key"]]
+        if None in keys:
+            raise Misconfigured(
+                f"{self._table}: key {self.options['key']} is not among the columns "
+                f"{', '.join(each.name for each in columns)}"
+            )
+        names, known = self.options["key"], [each for each in keys if each is not None]
+        loaded = sql.Identifier("weir_keys")
+        cursor.execute(
+            sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
+                loaded, _listed(names), self._identifier
+            )
+        )
+        _copy(cursor, loaded, names, as_csv(known, batches(self.reach, version, names), None))
+        cursor.execute(
+            sql.SQL("select {0}, count(*) from {1} group by {0} having count(*) > 1 limit 1").format(
+                _listed(names), loaded
+            )
+        )
+        twice = cursor.fetchone()
+        if twice is not None:
+            raise Misconfigured(
+                f"{version} has {twice[-1]} rows with the key {dict(zip(names, twice, strict=False))}, and "
+                f'mode="upsert" into {self._table} needs one a key: choose a key that identifies a row'
+            )
+
+    @property
+    def _table(self) -> str:
+        return str(self.options["table"])
+
+    @property
+    def _schema(self) -> str | None:
+        return self._table.split(".")[0] if "." in self._table else None
+
+    @property
+    def _name(self) -> str:
+        return self._table.split(".")[-1]
+
+    @property
+    def _identifier(self) -> sql.Composable:
+        return sql.Identifier(*self._table.split("."))
+
+    @property
+    def _marker(self) -> sql.Composable:
+        return sql.Identifier(*([self._schema] if self._schema else []), MARKER)
+
+    def _key(self, version: Version) -> tuple[str, str, str]:
+        return self._table, version.owner, version.epoch
+
+
+class _Stream(io.RawIOBase):
+    """Chunks of bytes as a file that COPY reads."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, memoryview(b"")
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes; fewer only where a chunk ends, none at the end."""
+        while not self._rest:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return b""
+            self._rest = memoryview(chunk)
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(found)
+
+
+def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterator[bytes]) -> int:
+    statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(into, _listed(names))
+    cursor.copy_expert(statement.as_string(cursor), _Stream(rows), _COPY_BYTES)
+    return int(cursor.rowcount)
+
+
+def _listed(names: Sequence[str]) -> sql.Composable:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _parameters(connection: Connection) -> dict[str, Any]:
+    if connection.kind != "postgres":
+        raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected 'postgres'")
+    given = {
+        "host": connection.host,
+        "port": connection.port,
+        "dbname": connection.database,
+        "user": connection.login,
+        "password": connection.password,
+        **{key: str(value) for key, value in connection.extra.items() if not isinstance(value, dict | list)},
+    }
+    found = {key: value for key, value in given.items() if value not in (None, "")}
+    return {"connect_timeout": _CONNECT_SECONDS, "application_name": "weir", **found, "options": _SESSION}
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of a message: what follows shows rows."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,214 @@
+"""Columns of a version in PostgreSQL: their types, whether an existing table takes them, and their rows as CSV.
+
+Invariant: what a table would refuse, or change silently, is refused here by the name of the column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from weir.errors import Misconfigured
+
+EPOCH_COLUMN: Final = "_epoch"
+
+_TYPES: Final = {
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
+    "binary": "bytea",
+}
+_INTEGERS: Final = ("smallint", "integer", "bigint")
+_TAKEN_BY: Final = {
+    "real": ("real", "double precision"),
+    "text": ("text", "character varying"),
+    "jsonb": ("jsonb", "json"),
+}
+"""The types of existing columns that hold all values of a type, besides the type itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a version: its name, and the type that PostgreSQL has for it."""
+
+    name: str
+    type: str
+
+    @property
+    def is_text(self) -> bool:
+        """Report whether its values are texts, which PostgreSQL stores without NUL."""
+        return self.type == "text"
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of an existing table, as information_schema describes it."""
+
+    name: str
+    type: str
+    precision: int | None
+    scale: int | None
+    length: int | None
+    is_nullable: bool
+    has_default: bool
+
+
+def columns_of(spark_schema: str) -> list[Column]:
+    """Return the columns of a version. Raises Misconfigured for a type or name that a table cannot have."""
+    found = [Column(each["name"], _type(each["name"], each["type"])) for each in json.loads(spark_schema)["fields"]]
+    names = [each.name for each in found]
+    taken = [name for name in names if name == EPOCH_COLUMN or len(name.encode()) > 63 or "\0" in name]
+    if taken:
+        raise Misconfigured(
+            f"the column {taken[0]!r} cannot be published into PostgreSQL: names have at most 63 bytes, and "
+            f"{EPOCH_COLUMN} is the epoch's. Rename it in the stage that the sink reads"
+        )
+    return found
+
+
+def _type(column: str, kind: Any) -> str:
+    if isinstance(kind, dict) and kind["type"] in ("struct", "array", "map"):
+        return "jsonb"
+    if isinstance(kind, str) and kind.startswith("decimal("):
+        return kind.replace("decimal", "numeric")
+    plain = "string" if isinstance(kind, str) and kind.startswith(("char(", "varchar(", "string ")) else kind
+    if not isinstance(plain, str) or plain not in _TYPES:
+        raise Misconfigured(f"PostgreSQL has no type for the column {column!r} of Spark's type {kind}: cast it")
+    return _TYPES[plain]
+
+
+def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, TableColumn]) -> None:
+    """Require that an existing table takes all values of the columns. Raises Misconfigured with all that differs."""
+    problems = [
+        f"{column.name} is {_described(existing[column.name])}, expected {column.type}"
+        for column in columns
+        if not _takes(existing[column.name], column)
+    ]
+    given = {column.name for column in columns} | {EPOCH_COLUMN}
+    problems += [
+        f"{name} is not null, has no default, and is no column of the data set"
+        for name, found in existing.items()
+        if name not in given and not found.is_nullable and not found.has_default
+    ]
+    if existing[EPOCH_COLUMN].type not in ("text", "character varying"):
+        problems.append(f"{EPOCH_COLUMN} is {existing[EPOCH_COLUMN].type}, expected text")
+    if problems:
+        raise Misconfigured(
+            f"table {table} cannot take this data set: {'; '.join(problems)}. Change the table, or cast the columns in "
+            "the stage that the sink reads"
+        )
+
+
+def _takes(found: TableColumn, column: Column) -> bool:
+    if column.type in _INTEGERS:
+        wide = _INTEGERS[_INTEGERS.index(column.type) :]
+        return found.type in wide or (found.type == "numeric" and found.precision is None)
+    if column.type.startswith("numeric("):
+        precision, scale = (int(each) for each in column.type.removeprefix("numeric(").rstrip(")").split(","))
+        if found.type != "numeric" or found.precision is None:
+            return found.type == "numeric"
+        left = found.scale or 0
+        return left >= scale and found.precision - left >= precision - scale
+    return found.type in _TAKEN_BY.get(column.type, (column.type,))
+
+
+def _described(found: TableColumn) -> str:
+    return (
+        f"{found.type}({found.precision},{found.scale})" if found.type == "numeric" and found.precision else found.type
+    )
+
+
+def require_storable(
+    table: str, columns: Sequence[Column], existing: Mapping[str, TableColumn], batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Require that each value can be stored: no NUL in a text, no text too long, no null where none may be.
+
+    Raises Misconfigured with the column of the first that cannot.
+    """
+    for batch in batches:
+        for column in columns:
+            found, values = existing[column.name], batch.column(column.name)
+            problem = _problem(found, column, values)
+            if problem:
+                raise Misconfigured(
+                    f"table {table} cannot store a value of the column {column.name}: {problem}. Change the column, or "
+                    "the stage that the sink reads"
+                )
+
+
+def _problem(found: TableColumn, column: Column, values: pa.Array) -> str | None:
+    if values.null_count and not found.is_nullable:
+        return "it is null, and the column is not null"
+    if column.is_text and pc.any(pc.match_substring(values, "\0")).as_py():
+        return "it has the character NUL, which PostgreSQL refuses"
+    longest = found.length
+    if column.is_text and longest is not None and (pc.max(pc.utf8_length(values)).as_py() or 0) > longest:
+        return f"it is longer than {longest} characters"
+    return None
+
+
+def to_scan(columns: Sequence[Column], existing: Mapping[str, TableColumn]) -> list[Column]:
+    """Return the columns of which `require_storable` has to see the values."""
+    return [each for each in columns if each.is_text or not existing[each.name].is_nullable]
+
+
+def as_csv(columns: Sequence[Column], batches: Iterable[pa.RecordBatch], epoch: str | None) -> Iterator[bytes]:
+    """Encode rows for COPY: null is an empty field, an empty text is quoted. `epoch` becomes the last column."""
+    options = csv.WriteOptions(include_header=False, quoting_style="needed")
+    for batch in batches:
+        arrays = [_plain(column, batch.column(column.name)) for column in columns]
+        names = [column.name for column in columns]
+        if epoch is not None:
+            arrays.append(pa.array([epoch] * len(batch)))
+            names.append(EPOCH_COLUMN)
+        out = pa.BufferOutputStream()
+        csv.write_csv(pa.RecordBatch.from_arrays(arrays, names=names), out, options)
+        yield out.getvalue().to_pybytes()
+
+
+def _plain(column: Column, values: pa.Array) -> pa.Array:
+    if column.type == "jsonb":
+        return pa.array(
+            [None if each is None else _json(each, values.type) for each in values.to_pylist()], pa.string()
+        )
+    if column.type == "bytea":
+        return pa.array([None if each is None else f"\\x{each.hex()}" for each in values.to_pylist()], pa.string())
+    return values
+
+
+def _json(value: Any, kind: pa.DataType) -> str:
+    return json.dumps(_jsonable(value, kind), ensure_ascii=False, allow_nan=False)
+
+
+def _jsonable(value: Any, kind: pa.DataType) -> Any:
+    """Return a nested value as JSON has it: a map with text keys is an object, another one a list of pairs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _jsonable(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        pairs = [(_jsonable(key, kind.key_type), _jsonable(each, kind.item_type)) for key, each in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(each) for each in pairs]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_jsonable(each, kind.value_type) for each in value]
+    return value if isinstance(value, bool | int | float | str) else _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
