@@ -33,7 +33,11 @@ from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.retention.versions import expire_versions
+from weir.sinks.delivery import deliver
 from weir.units import format_size
+
+TOLD_AFTER = timedelta(hours=1)
+"""How long a version may wait for its target before upkeep fails, so that a person is told."""
 
 FULL_SWEEP = timedelta(days=1)
 """How often every folder of the store is swept, and not only those of recent runs."""
@@ -128,6 +132,21 @@ def _deleted_line(deleted: tuple[Deleted, ...]) -> str:
         return "nothing to delete"
     size = format_size(sum(each.bytes for each in deleted))
     return f"{len(deleted)} result(s) deleted that are no longer needed: {size}"
+
+
+def deliver_everywhere(services: Services) -> Upkept:
+    """Commit the published versions of all dataflows into their targets that no closing task has committed.
+
+    A version that has waited for an hour, or that a person has to see to, is a failure.
+    """
+    kept = Upkept()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            for each in deliver(services, dataflow):
+                kept.done[f"{dataflow}.{each.sink}"] = str(each)
+                if each.since + TOLD_AFTER <= services.now() or not isinstance(each.error, Retryable):
+                    kept.failed[f"{dataflow}.{each.sink}"] = each.error
+    return kept
 
 
 def sweep_everywhere(services: Services, clearer: Clearer) -> Upkept:

@@ -6,6 +6,7 @@ content again does nothing. All steps are recorded and idempotent.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,8 @@ from weir.coordination.evidence import require_known_versions
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
-from weir.errors import Conflict
+from weir.dataflow.targets import Target
+from weir.errors import Conflict, Retryable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.formats.manifest import InputRead, Manifest
@@ -27,6 +29,7 @@ from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import AttemptRow
+from weir.ledger.deliveries import deliver_again, delivery_of, enter_delivery
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import (
     begin_publication,
@@ -39,8 +42,11 @@ from weir.ledger.reads import record_reads
 from weir.ledger.results import results_in
 from weir.ledger.runs import note_close
 from weir.ledger.snapshot import run_state
+from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
+from weir.sinks.delivery import Undelivered, deliver, prepare
+from weir.sinks.protocol import Delivery, TargetAway, Version, VersionFile
 from weir.state.checkpoint import checkpoint_run
 from weir.state.checkpoint_order import await_predecessor
 from weir.state.operator_state import require_equal_broadcasts
@@ -59,17 +65,21 @@ CHECKPOINT = "weir_checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class SinkResult:
-    """The partitions of one sink, by subtask, with their manifests."""
+    """The partitions of one sink, by subtask, with their manifests, and its target if it has one."""
 
     sink: str
     partitions: tuple[PartitionId, ...]
     manifests: tuple[Manifest, ...]
+    target: Target | None = None
 
 
 def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
-    """Complete the run and publish its sinks.
+    """Complete the run, publish its sinks, and commit them into their targets.
 
-    Raises ResultUnavailable for all that is missing, Conflict if a result changed meanwhile, Fenced, or Retryable.
+    All that can fail in a target fails before anything is completed. Once the run is complete there is no way back: a
+    target that does not answer is waited for.
+    Raises ResultUnavailable for all that is missing, Conflict if a result changed meanwhile, Fenced, Retryable, or
+    Misconfigured for what a target refuses.
     """
     registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
@@ -81,9 +91,13 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     sinks = [_sink_result(registered, sink, gathered.manifests) for sink in registered.topology.sinks]
     parts = _parts(gathered, sinks)
     require_intact(services, parts)
+    intact = {folder: manifest for manifest, folder, _ in parts}
+    try:
+        prepared = _prepare(services, registered, gathered.state, [each for each in sinks if each.target], intact)
+    except TargetAway as away:
+        return _wait_for_target(services, registered, away)
     checkpoint = checkpoint_run(services, registered, gathered)
     reads = tuple(_read(gathered.state, partition) for sink in sinks for partition in sink.partitions)
-    intact = {folder: manifest for manifest, folder, _ in parts}
     highest = _highest_versions(services, registered)
     pointers = _decide(
         services,
@@ -91,11 +105,15 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
         [sink for sink in sinks if not _is_in_place(services, registered.run.id, sink, intact)],
         reads,
         highest,
+        prepared,
     )
     for pointer in pointers:
         _create(services, pointer)
     services.store_id()  # or the pointers were written under a mount point whose disk is gone
     done = _complete(services, registered, reads, sinks)
+    undelivered = _deliver(services, registered, sinks)
+    if undelivered is not None:
+        return undelivered
     return done if checkpoint is None else replace(done, summary={**done.summary, CHECKPOINT: checkpoint})
 
 
@@ -111,7 +129,8 @@ def _parts(gathered: Gathered, sinks: Sequence[SinkResult]) -> list[Part]:
 def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:
     (layout,) = registered.topology.layouts_of(sink)
     partitions = registered.topology.partitions_of(sink, layout.id)
-    return SinkResult(sink, partitions, tuple(manifests[each] for each in partitions))
+    target = registered.topology.dataflow.stage(sink).target
+    return SinkResult(sink, partitions, tuple(manifests[each] for each in partitions), target)
 
 
 def _read(state: RunState, partition: PartitionId) -> InputRead:
@@ -145,6 +164,7 @@ def _decide(
     sinks: Sequence[SinkResult],
     reads: Sequence[InputRead],
     highest: Mapping[str, int],
+    prepared: Mapping[str, Delivery],
 ) -> list[Pointer]:
     """Assign a version to each sink and record that it is about to be published."""
     run, attempt = registered.run, registered.attempt
@@ -155,11 +175,102 @@ def _decide(
         require_unchanged(session, state, reads, CLOSE)
         _require_present(state, reads)
         for sink in sinks:
-            version = max(next_version(session, run.id, sink.sink), highest[sink.sink] + 1)
-            pointer = _pointer(services, registered, state, sink, version)
+            version = _next_version(session, run.id, sink.sink, highest)
+            delivery = prepared.get(sink.sink)
+            if sink.target is not None and (delivery is None or delivery.version.number != version):
+                raise Conflict(
+                    f"version {version} of {sink.sink} was not the next one when it was prepared: begin again"
+                )
+            pointer = _pointer(services, registered, state, sink, version, delivery)
             begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
+            if delivery is not None:
+                enter_delivery(session, run.id, sink.sink, version, delivery.to_json())
             pointers.append(pointer)
     return pointers
+
+
+def _next_version(session: Session, run: str, sink: str, highest: Mapping[str, int]) -> int:
+    return max(next_version(session, run, sink), highest[sink] + 1)
+
+
+def _prepare(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    sinks: Sequence[SinkResult],
+    intact: Mapping[str, Manifest],
+) -> dict[str, Delivery]:
+    """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
+
+    Raises TargetAway, Misconfigured or Retryable.
+    """
+    run = registered.run
+    new = [sink for sink in sinks if not _is_in_place(services, run.id, sink, intact)]
+    if not new:
+        return {}
+    highest = _highest_versions(services, registered)
+    with services.ledger.transaction() as session:
+        numbers = {sink.sink: _next_version(session, run.id, sink.sink, highest) for sink in new}
+    return {
+        sink.sink: prepare(
+            services, run.id, sink.target, _version(services, registered, state, sink, numbers[sink.sink])
+        )
+        for sink in new
+        if sink.target is not None
+    }
+
+
+def _version(services: Services, registered: Registered, state: RunState, sink: SinkResult, number: int) -> Version:
+    pointer = _pointer(services, registered, state, sink, number, None)
+    return Version(
+        dataflow=pointer.dataflow,
+        sink=pointer.sink,
+        epoch=pointer.epoch,
+        number=number,
+        attempt=pointer.attempt,
+        digest=hashlib.sha256(_digest(sink).encode()).hexdigest(),
+        spark_schema=pointer.spark_schema,
+        files=tuple(
+            VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
+            for part, manifest in zip(pointer.partitions, sink.manifests, strict=True)
+            for file in manifest.files
+        ),
+    )
+
+
+def _wait_for_target(services: Services, registered: Registered, away: TargetAway) -> Awaiting:
+    """Wait, longer each time, until a target answers; nothing of the run is complete."""
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
+        # The ledger cannot tell when that is.
+        return replace(wait_for(row, f"nothing is published until its target answers: {away}", registered), attempt="")
+
+
+def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkResult]) -> Awaiting | None:
+    """Commit what is published into the targets, in the order in which the sinks are declared.
+
+    Returns Awaiting where a target does not answer. Raises Misconfigured where a person has to act.
+    """
+    run = registered.run
+    named = [sink.sink for sink in sinks if sink.target is not None]
+    if not named:
+        return None
+    with services.ledger.transaction(run.dataflow.name) as session:
+        for sink in named:
+            last = last_publication(session, run.id, sink)
+            if last is not None:
+                deliver_again(session, run.id, sink, last.version)
+    problems: list[Undelivered] = []
+    for sink in named:
+        problems += deliver(services, run.dataflow.name, [sink])
+    for problem in problems:
+        if not isinstance(problem.error, Retryable):
+            raise type(problem.error)(str(problem)) from problem.error
+    if not problems:
+        return None
+    waited = max((services.now() - problem.since).total_seconds() for problem in problems)
+    seconds = min(max(waited, FIRST_WAIT), LONGEST_WAIT)
+    return Awaiting(seconds, "; ".join(map(str, problems)), registered.interrupt)
 
 
 def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
@@ -191,11 +302,19 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
         last = last_publication(session, run, sink.sink)
     if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):
         return False
-    if not _is_of(services, last.pointer, last.attempt):
+    if not _is_of(services, last.pointer, last.attempt) or not _has_target(services, run, sink, last.version):
         return False
     partitions = pointer_from_json(services.store.read(last.pointer)).partitions
     known = {**intact, **_intact(services, run, {each.folder for each in partitions} - intact.keys())}
     return all(each.folder in known and _files_of(known[each.folder]) == set(each.files) for each in partitions)
+
+
+def _has_target(services: Services, run: str, sink: SinkResult, version: int) -> bool:
+    """Report whether a version is committed, or will be, into the target that the sink has now."""
+    with services.ledger.transaction() as session:
+        row = delivery_of(session, run, sink.sink, version)
+    found = None if row is None else Delivery.from_json(row.delivery).target
+    return sink.target is None or found == sink.target
 
 
 def _files_of(manifest: Manifest) -> set[str]:
@@ -238,7 +357,14 @@ def _is_of(services: Services, path: str, attempt: str) -> bool:
         return False
 
 
-def _pointer(services: Services, registered: Registered, state: RunState, sink: SinkResult, version: int) -> Pointer:
+def _pointer(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    sink: SinkResult,
+    version: int,
+    delivery: Delivery | None,
+) -> Pointer:
     return Pointer(
         dataflow=registered.run.dataflow.name,
         sink=sink.sink,
@@ -258,6 +384,7 @@ def _pointer(services: Services, registered: Registered, state: RunState, sink: 
         ),
         published_at=services.now().isoformat(),
         revision=services.ledger.seen(registered.run.dataflow.name),
+        delivery=None if delivery is None else delivery.to_json(),
     )
 
 

@@ -23,6 +23,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
+from weir.dataflow.targets import Target, postgres, target
 
 __all__ = [
     "Consumers",
@@ -39,6 +40,7 @@ __all__ = [
     "StageKind",
     "State",
     "StateKind",
+    "Target",
     "TaskSettings",
     "When",
     "blocking",
@@ -49,9 +51,11 @@ __all__ = [
     "keyed_state",
     "list_state",
     "pipelined",
+    "postgres",
     "previous",
     "sink",
     "source",
     "spark_conf",
+    "target",
     "task_settings",
 ]

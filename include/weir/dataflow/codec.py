@@ -16,6 +16,7 @@ from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, TaskSettings
 from weir.dataflow.state import State, StateKind
+from weir.dataflow.targets import Target
 
 
 def stage_to_json(stage: Stage) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         # Absent where empty, so that records of earlier versions stay the same.
         **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
         **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
+        **({"target": stage.target.to_json()} if stage.target is not None else {}),
     }
 
 
@@ -70,6 +72,7 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
         digest=_rule_from_json(document.get("digest", {"round": {}, "ignore": []})),
         state=tuple(_state_from_json(state) for state in document.get("state", ())),
         quality=tuple(_gate_from_json(gate) for gate in document.get("quality", ())),
+        target=Target.from_json(document["target"]) if "target" in document else None,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State, column_names
+from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -170,6 +171,8 @@ class Stage:
     digest: DigestRule = PLAIN_RULE
     state: State | Sequence[State] = ()
     quality: Gate | Sequence[Gate] = ()
+    target: Target | None = None
+    """Where a sink publishes besides its pointer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
@@ -223,15 +226,21 @@ def source(
     )
 
 
-def sink(stage: Stage | str, name: str) -> Stage:
+def sink(stage: Stage | str, name: str, *, to: Target | None = None) -> Stage:
     """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 
     The region that computes `stage` stages the rows; they become visible when `weir_close` writes a pointer. The digest
-    rule of `stage` applies to them.
+    rule of `stage` applies to them. `to` publishes them into a target as well, such as postgres(...) or files(...).
     """
     read = name_of(stage)
+    if to is not None and not isinstance(to, Target):
+        raise Misconfigured(f"sink {name!r}: to={to!r} is no target: write postgres(...), files(...) or target(...)")
     return Stage(
-        name=name, function="", inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED)}, kind=StageKind.SINK
+        name=name,
+        function="",
+        inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED)},
+        kind=StageKind.SINK,
+        target=to,
     )
 
 

@@ -15,7 +15,10 @@ from weir.errors import Misconfigured
 from weir.topology.ids import AttemptId, Digest, Epoch
 
 FORMAT = 2
-"""The format that is written; it and the earlier one are read."""
+"""The format of a version without a target; it and the earlier one are read."""
+
+TARGET_FORMAT = 3
+"""The format of a version that is committed into a target as well, of which an older Weir knows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Pointer:
     """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601.
 
     `revision` is that of the dataflow in the ledger which its writer had last seen committed (0: not recorded).
+    `delivery` is how the version is committed into the target of its sink (None: it has none): JSON of
+    weir.sinks.protocol.Delivery, by which a rebuilt ledger goes on with it.
     """
 
     dataflow: str
@@ -45,19 +50,25 @@ class Pointer:
     partitions: tuple[PublishedPartition, ...]
     published_at: str
     revision: int = 0
+    delivery: dict[str, Any] | None = None
 
     def to_json(self) -> bytes:
         """Encode the pointer as it is stored."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
+        plain = asdict(self)
+        if self.delivery is None:
+            del plain["delivery"]
+        form = FORMAT if self.delivery is None else TARGET_FORMAT
+        return json.dumps({"format": form, **plain}, indent=1, sort_keys=True).encode()
 
 
 def pointer_from_json(data: bytes) -> Pointer:
     """Read a stored pointer. Raises Misconfigured for a format of a newer Weir."""
     found: dict[str, Any] = json.loads(data)
     form = found.pop("format", None)
-    if form not in range(1, FORMAT + 1):
+    if form not in range(1, TARGET_FORMAT + 1):
         raise Misconfigured(
-            f"a published pointer has format {form!r}, this Weir reads 1 to {FORMAT}: install the Weir that wrote it"
+            f"a published pointer has format {form!r}, this Weir reads 1 to {TARGET_FORMAT}: install the Weir "
+            "that wrote it"
         )
     partitions = tuple(
         PublishedPartition(**{**each, "files": tuple(each["files"])}) for each in found.pop("partitions")

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
+from weir.ledger.deliveries import is_pending
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
@@ -132,6 +133,9 @@ def _of_sink(
         is_deleted=run.deleted_at is not None and run.deleted_at + settings.orphan_age <= now,
     )
     why |= {row.version: why.get(row.version, _BEGUN) for row in rows if row.expiring_at is not None}
+    newest = max((row.version for row in rows if row.published_at is not None), default=0)
+    if why.get(newest, _BEGUN) is not _BEGUN and is_pending(session, run.id, rows[0].sink, newest):
+        del why[newest]  # its target has still to get it
     return [
         _Expired(row.id, row.run, row.pointer, row.published_at is not None or row.expiring_at is not None, reason)
         for row in rows

@@ -1,5 +1,25 @@
 """Sinks: the versions of a data set in a table or in files that are not Weir's."""
 
-from weir.sinks.protocol import Held, Outcome, Reach, SinkTarget, TargetAway, TargetConflict, Version, VersionFile
+from weir.sinks.protocol import (
+    Delivery,
+    Held,
+    Outcome,
+    Reach,
+    SinkTarget,
+    TargetAway,
+    TargetConflict,
+    Version,
+    VersionFile,
+)
 
-__all__ = ["Held", "Outcome", "Reach", "SinkTarget", "TargetAway", "TargetConflict", "Version", "VersionFile"]
+__all__ = [
+    "Delivery",
+    "Held",
+    "Outcome",
+    "Reach",
+    "SinkTarget",
+    "TargetAway",
+    "TargetConflict",
+    "Version",
+    "VersionFile",
+]

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, BinaryIO, Protocol
 
 from weir.connections import Connection
-from weir.errors import Retryable, WeirError
+from weir.dataflow.targets import Target
+from weir.errors import Misconfigured, Retryable
 from weir.topology.ids import AttemptId, Epoch
 
 Token = dict[str, Any]
@@ -87,11 +88,31 @@ class Held:
     token: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A version on its way into a target: all that any process needs to commit it."""
+
+    target: Target
+    version: Version
+    token: Token
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {"target": self.target.to_json(), "version": asdict(self.version), "token": self.token}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Delivery:
+        """Read what `to_json` returned."""
+        version = dict(document["version"])
+        files = tuple(VersionFile(**each) for each in version.pop("files"))
+        return cls(Target.from_json(document["target"]), Version(files=files, **version), document["token"])
+
+
 class TargetAway(Retryable):
     """The target does not answer: nothing is known to be wrong, and the same call is made again later."""
 
 
-class TargetConflict(WeirError):
+class TargetConflict(Misconfigured):
     """The target is not as it has to be: somebody else has changed it, and a person must decide.
 
     The message says what was found and what to do.

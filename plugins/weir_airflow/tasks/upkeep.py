@@ -8,7 +8,7 @@ from weir.attempts.notes import annotate_open_runs
 from weir.attempts.steps import deliver_clears
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
-from weir.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import Upkept, deliver_everywhere, release_everywhere, scrub_everywhere, sweep_everywhere
 from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
@@ -28,9 +28,14 @@ def deliver_pending_clears(log: Log) -> dict[str, Any]:
 
 
 def release_results(log: Log) -> dict[str, Any]:
-    """Release and delete the results that no run needs any more, of every dataflow in the ledger."""
+    """Release and delete the results that no run needs any more, of every dataflow in the ledger.
+
+    Before that, published versions are committed into the targets of their sinks, where no closing task does.
+    """
     with TaskContext.open() as task_context:
-        return _report(release_everywhere(task_context.services), log)
+        delivered = deliver_everywhere(task_context.services)
+        released = release_everywhere(task_context.services)
+    return _report(Upkept(delivered.done | released.done, delivered.failed | released.failed), log)
 
 
 def make_pages(log: Log) -> dict[str, Any]:

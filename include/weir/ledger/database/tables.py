@@ -391,6 +391,29 @@ class PublicationRow(Table):
     expired_at: Mapped[datetime | None]
 
 
+class DeliveryRow(Table):
+    """A version of a sink that is committed into a target; `delivery` is how, as the pointer has it too.
+
+    `outcome` is an Outcome of weir.sinks (None: not committed yet). `problem` is what the last process met,
+    `problem_since` since when each has met one.
+    """
+
+    __tablename__ = "delivery"
+    __table_args__ = (
+        UniqueConstraint("run", "sink", "version"),
+        _only("pending_deliveries", "run", where="outcome IS NULL"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
+    sink: Mapped[str] = mapped_column(String(60))
+    version: Mapped[int]
+    delivery: Mapped[dict[str, Any]]
+    outcome: Mapped[str | None] = mapped_column(String(20))
+    delivered_at: Mapped[datetime | None]
+    problem: Mapped[str | None] = mapped_column(Text)
+    problem_since: Mapped[datetime | None]
+
+
 class HousekeepingRow(Table):
     """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty.
 

@@ -226,8 +226,8 @@ class PostgresTarget(SinkTarget):
         if number:
             raise TargetConflict(
                 f'{self._table} has version {number} of {version.epoch} with other rows, and mode="append" takes no '
-                f"row back: delete that epoch's rows (where {EPOCH_COLUMN} = '{version.epoch}') and its row in {MARKER}, "
-                'then clear weir_close; or declare mode="replace_epoch"'
+                f"row back: delete that epoch's rows (where {EPOCH_COLUMN} = '{version.epoch}') and its row in "
+                f'{MARKER}, then clear weir_close; or declare mode="replace_epoch"'
             )
 
     def _create(self, cursor: Any, columns: Sequence[Column]) -> None:
@@ -262,8 +262,8 @@ class PostgresTarget(SinkTarget):
         if missing:
             what = f"has no column {', '.join(missing)}" if found else "does not exist"
             raise Misconfigured(
-                f'table {self._table} {what}: declare create="if_missing", or create it. {EPOCH_COLUMN} is of type text, '
-                "and holds the epoch that a row belongs to (null: a row of somebody else)"
+                f'table {self._table} {what}: declare create="if_missing", or create it. {EPOCH_COLUMN} is of type '
+                "text, and holds the epoch that a row belongs to (null: a row of somebody else)"
             )
         return found
 

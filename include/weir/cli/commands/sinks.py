@@ -1,0 +1,58 @@
+"""`weir sinks`: lists the versions that sinks have published into targets. Invariant: it changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from weir.cli.tables import key, number, print_rows, text, value
+from weir.environment import opened_services
+
+VERSION = 1
+
+_COLUMNS = (
+    *(key("epoch"), key("dataflow"), key("sink"), number("version"), value("target"), number("rows")),
+    *(value("state"), value("delivered"), value("since"), text("problem")),
+)
+
+
+def sinks(
+    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """List the versions of sinks with a target: what is committed there, what is pending, and why.
+
+    A version that is pending is published by its pointer already; the closing task or upkeep commits it.
+    """
+    from weir.ledger.deliveries import every_delivery  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    with opened_services() as services, services.ledger.transaction() as session:
+        found = [_described(row) for row in every_delivery(session, dataflow)]
+    if as_json:
+        print(json.dumps({"version": VERSION, "sinks": found}))
+        return
+    if not found:
+        Console().print("No sink with a target has published anything: declare one by sink(..., to=...).")
+        return
+    print_rows(_COLUMNS, (tuple("" if cell is None else str(cell) for cell in each.values()) for each in found))
+
+
+def _described(row: Any) -> dict[str, Any]:
+    from weir.sinks.protocol import Delivery  # noqa: PLC0415
+
+    delivery = Delivery.from_json(row.delivery)
+    return {
+        "epoch": delivery.version.epoch,
+        "dataflow": delivery.version.dataflow,
+        "sink": row.sink,
+        "version": row.version,
+        "target": str(delivery.target),
+        "rows": delivery.version.rows,
+        "state": row.outcome or "pending",
+        "delivered_at": None if row.delivered_at is None else f"{row.delivered_at:%Y-%m-%d %H:%M:%S}Z",
+        "problem_since": None if row.problem_since is None else f"{row.problem_since:%Y-%m-%d %H:%M:%S}Z",
+        "problem": row.problem,
+    }

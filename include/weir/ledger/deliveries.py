@@ -1,0 +1,87 @@
+"""Stores the deliveries of versions into targets.
+
+Invariant: a version is delivered once it is published; a newer one of the same epoch supersedes it. Versions of a sink
+are delivered in the order in which they were published, whatever their epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
+
+
+def enter_delivery(session: Session, run: str, sink: str, version: int, delivery: dict[str, Any]) -> None:
+    """Record how a version that is about to be published will be committed into its target."""
+    session.add(DeliveryRow(run=run, sink=sink, version=version, delivery=delivery))
+
+
+def delivery_of(session: Session, run: str, sink: str, version: int) -> DeliveryRow | None:
+    """Return the delivery of a version; None where it has no target."""
+    query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink, DeliveryRow.version == version)
+    return session.scalar(query)
+
+
+def held_delivery(session: Session, run: str, sink: str) -> DeliveryRow | None:
+    """Return the newest version of an epoch that was committed into its target; None where none was."""
+    query = select(DeliveryRow).where(
+        DeliveryRow.run == run, DeliveryRow.sink == sink, DeliveryRow.outcome == "committed"
+    )
+    return session.scalar(query.order_by(DeliveryRow.version.desc()).limit(1))
+
+
+def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]:
+    """Return the versions that are published and not committed into their targets, in their order."""
+    is_published = (
+        (PublicationRow.run == DeliveryRow.run)
+        & (PublicationRow.sink == DeliveryRow.sink)
+        & (PublicationRow.version == DeliveryRow.version)
+        & PublicationRow.published_at.is_not(None)
+    )
+    query = (
+        select(DeliveryRow)
+        .join(RunRow, RunRow.id == DeliveryRow.run)
+        .join(PublicationRow, is_published)
+        .where(RunRow.dataflow == dataflow, DeliveryRow.outcome.is_(None))
+        .order_by(DeliveryRow.id)
+    )
+    return session.scalars(query).all()
+
+
+def every_delivery(session: Session, dataflow: str | None) -> Sequence[DeliveryRow]:
+    """Return the deliveries of a dataflow, or of all, by epoch, sink and version."""
+    query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
+    if dataflow is not None:
+        query = query.where(RunRow.dataflow == dataflow)
+    return session.scalars(query.order_by(RunRow.dataflow, RunRow.epoch, DeliveryRow.sink, DeliveryRow.version)).all()
+
+
+def is_pending(session: Session, run: str, sink: str, version: int) -> bool:
+    """Report whether a version is not yet committed into its target, and so is still to be read."""
+    row = delivery_of(session, run, sink, version)
+    return row is not None and row.outcome is None
+
+
+def deliver_again(session: Session, run: str, sink: str, version: int) -> None:
+    """Have a version looked for in its target once more: somebody may have changed the target."""
+    row = delivery_of(session, run, sink, version)
+    if row is not None:
+        row.outcome = None
+
+
+def note_delivered(session: Session, row: DeliveryRow, outcome: str, superseded: str, now: datetime) -> None:
+    """Record the outcome of a delivery; what is older of the same epoch is not delivered any more."""
+    row.outcome, row.delivered_at, row.problem, row.problem_since = outcome, now, None, None
+    older = (DeliveryRow.run == row.run) & (DeliveryRow.sink == row.sink) & (DeliveryRow.version < row.version)
+    pending = update(DeliveryRow).where(older, DeliveryRow.outcome.is_(None))
+    session.execute(pending.values(outcome=superseded, delivered_at=now, problem=None, problem_since=None))
+
+
+def note_problem(row: DeliveryRow, problem: str, now: datetime) -> None:
+    """Record why a delivery did not succeed."""
+    row.problem, row.problem_since = problem, row.problem_since or now
