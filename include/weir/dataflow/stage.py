@@ -230,11 +230,11 @@ def sink(stage: Stage | str, name: str, *, to: Target | None = None) -> Stage:
     """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 
     The region that computes `stage` stages the rows; they become visible when `weir_close` writes a pointer. The digest
-    rule of `stage` applies to them. `to` publishes them into a target as well, such as postgres(...) or files(...).
+    rule of `stage` applies to them. `to` publishes them into a target as well, such as postgres(...).
     """
     read = name_of(stage)
     if to is not None and not isinstance(to, Target):
-        raise Misconfigured(f"sink {name!r}: to={to!r} is no target: write postgres(...), files(...) or target(...)")
+        raise Misconfigured(f"sink {name!r}: to={to!r} is no target: write postgres(...) or target(...)")
     return Stage(
         name=name,
         function="",

@@ -19,7 +19,7 @@ MODES = ("replace_epoch", "upsert", "append")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target by its kind ("files", "postgres", "delta", or "module:Class" of a user's), and its options."""
+    """A target by its kind ("postgres", or "module:Class" of a user's), and its options."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -50,17 +50,6 @@ class Target:
         """Name it for people, such as `postgres reports.delays`."""
         place = next((self.options[each] for each in ("table", "path") if each in self.options), "")
         return f"{self.kind} {place}".strip()
-
-
-def files(path: str, *, partition: str = "epoch") -> Target:
-    """Publish as Parquet files in folders `<partition>=<epoch>` below `path`, one folder an epoch.
-
-    `path` is a URL, an absolute path, or relative to the store. DuckDB, pandas and plain Spark read it by its path. An
-    epoch's folder is replaced at once.
-    """
-    _require_name("files", "path", path)
-    _require_name("files", "partition", partition)
-    return Target("files", {"path": path, "partition": partition})
 
 
 def postgres(
@@ -95,15 +84,6 @@ def postgres(
         raise Misconfigured(f'postgres: table must be "table" or "schema.table", not {table!r}')
     options = {"conn_id": conn_id, "table": table, "mode": mode, "key": list(keys), "create": create}
     return Target("postgres", options)
-
-
-def delta(path: str) -> Target:
-    """Publish into the Delta table at `path`, one partition `_epoch` an epoch, one commit a version.
-
-    `path` is a URL, an absolute path, or relative to the store. Needs the extra `weir[delta]` where tasks run.
-    """
-    _require_name("delta", "path", path)
-    return Target("delta", {"path": path})
 
 
 def target(reference: str, **options: Any) -> Target:

@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, cast
+from typing import BinaryIO, Final, cast
 
 from weir.connections import Connection
 from weir.coordination.services import Services
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
 from weir.sinks.protocol import SinkTarget, VersionFile
-from weir.store.local import is_local
 from weir.store.verification import StoreFile
 
-BUILT_IN: Final = {
-    "files": "weir.sinks.targets.files:FilesTarget",
-    "postgres": "weir.sinks.targets.postgres:PostgresTarget",
-    "delta": "weir.sinks.targets.delta:DeltaTarget",
-}
+BUILT_IN: Final = {"postgres": "weir.sinks.targets.postgres:PostgresTarget"}
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -39,17 +33,6 @@ class ServicesReach:
         source = StoreFile(self.services.store, file.path, file.bytes)
         return cast("BinaryIO", io.BufferedReader(source, _BUFFER_BYTES))
 
-    def url(self, path: str) -> str:
-        """Return the URL of a path in the store; a URL or an absolute path stays as it is."""
-        is_elsewhere = "://" in path or path.startswith("/")
-        return path if is_elsewhere else f"{self.services.store.url}/{path}"
-
-    def storage_options(self, url: str) -> Mapping[str, Any]:
-        """Return the store's options where the URL has its scheme, none elsewhere."""
-        store = self.services.store
-        is_same = is_local(url) == is_local(store.url) and url.partition("://")[0] == store.url.partition("://")[0]
-        return store.options if is_same else {}
-
     def connection(self, conn_id: str) -> Connection:
         """Look up an Airflow connection. Raises Misconfigured or Retryable."""
         return self.services.connections(conn_id)
@@ -63,15 +46,9 @@ def open_target(target: Target, services: Services) -> SinkTarget:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise Misconfigured(
-            f"the target {target} cannot be opened: {error}. {_advice(target)} where Airflow's tasks run"
+            f"the target {target} cannot be opened: {error}. Its module has to be where Airflow's tasks run"
         ) from error
     if not (isinstance(found, type) and issubclass(found, SinkTarget)):
         raise Misconfigured(f"the target {reference} must be a class that extends weir.sinks.SinkTarget")
     made: SinkTarget = found(target.options, ServicesReach(services))
     return made
-
-
-def _advice(target: Target) -> str:
-    if target.kind == "delta":
-        return f"Install its library (pip install 'weir[{target.kind}]')"
-    return "Its module has to be there"

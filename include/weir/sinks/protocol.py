@@ -126,14 +126,6 @@ class Reach(Protocol):
         """Open a file of a version, seekable. Raises Retryable, also while reading."""
         ...
 
-    def url(self, path: str) -> str:
-        """Return the URL of a path in the store, and of any other path or URL as it is."""
-        ...
-
-    def storage_options(self, url: str) -> Mapping[str, Any]:
-        """Return the options of fsspec for a URL: those of the store where it is in the store's file system."""
-        ...
-
     def connection(self, conn_id: str) -> Connection:
         """Look up an Airflow connection. Raises Misconfigured or Retryable."""
         ...
@@ -166,7 +158,3 @@ class SinkTarget(ABC):
     @abstractmethod
     def recover(self, version: Version, token: Token) -> Outcome:
         """Tell by the target alone what it holds of the version."""
-
-    def rollback(self, version: Version, token: Token) -> None:
-        """Make an earlier version of the epoch the visible one again. Raises NotImplementedError where it cannot."""
-        raise NotImplementedError

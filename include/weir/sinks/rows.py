@@ -21,14 +21,6 @@ def batches(reach: Reach, version: Version, columns: Sequence[str]) -> Iterator[
             yield from parquet.iter_batches(BATCH_ROWS, columns=list(columns))
 
 
-def schema_of(reach: Reach, version: Version) -> pa.Schema | None:
-    """Return the Arrow schema of the files, of which all have the same; None where there is no file."""
-    if not version.files:
-        return None
-    with _parquet(reach, version.files[0]) as parquet:
-        return parquet.schema_arrow
-
-
 @contextmanager
 def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
     with reach.open(file) as source:

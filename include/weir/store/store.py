@@ -43,12 +43,10 @@ _FREE_SPACE = "Make room there, and the task goes on by itself; nothing is marke
 class Store:
     """Files below one root, by relative "/"-separated paths. Safe to use from many threads."""
 
-    __slots__ = ("files", "options")
+    __slots__ = ("files",)
 
-    def __init__(self, files: Files, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, files: Files) -> None:
         self.files = files
-        self.options: Mapping[str, Any] = options or {}
-        """The options of the fsspec file system, with its secrets."""
 
     @classmethod
     def open(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
@@ -57,7 +55,7 @@ class Store:
         `storage_options` are those of the fsspec file system, and `timeout` in seconds. Touches nothing yet. Raises
         Misconfigured if the URL cannot be used.
         """
-        return cls(_files_at(url, storage_options or {}), storage_options)
+        return cls(_files_at(url, storage_options or {}))
 
     @property
     def url(self) -> str:

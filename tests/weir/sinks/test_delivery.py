@@ -1,0 +1,317 @@
+"""Versions in the targets of their sinks: once each, whole, whatever is killed, away or lost."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from tests.weir.sinks.file_target import FileTarget
+from tests.weir.small_dataflow import World, ladder
+from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
+
+from weir.cli.commands.sinks import _described
+from weir.dataflow import Dataflow, sink, target
+from weir.errors import Misconfigured
+from weir.ledger.database.tables import CheckpointRow, DeliveryRow, PublicationRow, RunRow
+from weir.ledger.deliveries import every_delivery
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
+from weir.retention.versions import expire_versions
+from weir.sinks.delivery import deliver
+from weir.store.published import published
+from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.engine import FakeEngine
+from weir.upkeep import deliver_everywhere
+
+REFERENCE = "tests.weir.sinks.file_target:FileTarget"
+EPOCH = "20130101T000000Z"
+CLOSE = "weir_close"
+
+
+@pytest.fixture
+def lake(tmp_path):
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    return folder
+
+
+def with_target(lake, flow=None):
+    """The small dataflow, of which the report goes into a target as well."""
+    flow = flow or ladder()
+    stages = [*flow.stages[:-1], sink("report", "delays", to=target(REFERENCE, folder=str(lake)))]
+    return Dataflow(flow.name, stages)
+
+
+@pytest.fixture
+def world(tmp_path, lake):
+    return World(tmp_path / "world", with_target(lake))
+
+
+def held(lake, epoch=EPOCH):
+    found = lake / f"delays@{epoch}.json"
+    return json.loads(found.read_text()) if found.exists() else None
+
+
+def commits(lake):
+    log = lake / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def rows(world, *columns):
+    with world.ledger.transaction() as session:
+        return [tuple(row) for row in session.execute(select(*columns).order_by(DeliveryRow.id))]
+
+
+def outcomes(world):
+    return rows(world, DeliveryRow.version, DeliveryRow.outcome)
+
+
+def published_content(world, epoch=EPOCH):
+    pointer = published(world.store, "ladder", "delays", epoch)
+    files = [f"{part.folder}/{name}" for part in pointer.partitions for name in part.files]
+    return {"number": pointer.version, "content": [world.store.read(path).hex() for path in files]}
+
+
+def without_digest(found):
+    return {name: value for name, value in found.items() if name != "digest"}
+
+
+def test_a_version_is_in_its_target_when_the_run_is_closed(world, lake):
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert without_digest(held(lake)) == published_content(world)
+    assert outcomes(world) == [(1, "committed")]
+
+
+def test_equal_content_makes_no_version_and_other_content_replaces_the_epoch(world, lake):
+    run = world.run_first(1)
+    first = held(lake)
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert commits(lake) == [f"{EPOCH} 1"]
+    world.content["routes"] = "other"
+    world.airflow.clear_by_hand(run, "routes")
+    world.airflow.run_until_quiet()
+    assert held(lake)["number"] == 2
+    assert held(lake)["content"] != first["content"]
+    assert commits(lake) == [f"{EPOCH} 1", f"{EPOCH} 2"]
+
+
+def test_a_version_that_somebody_has_removed_comes_back_when_the_run_is_closed_again(world, lake):
+    run = world.run_first(1)
+    before = held(lake)
+    (lake / f"delays@{EPOCH}.json").unlink()
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert held(lake) == before
+    assert outcomes(world) == [(1, "committed")]
+
+
+def test_what_the_target_refuses_fails_before_anything_is_published(world, lake):
+    (lake / "refused").touch()
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    closing = world.airflow.task(run, CLOSE)
+    assert closing.state == "failed"
+    assert "the column k has another type there" in world.airflow.note(closing.key)
+    with world.ledger.transaction() as session:
+        assert session.scalars(select(PublicationRow)).all() == []
+        assert session.scalars(select(CheckpointRow)).all() == []
+    assert published(world.store, "ladder", "delays", EPOCH) is None
+    (lake / "refused").unlink()
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert held(lake)["number"] == 1
+
+
+def until_close_waits(world, run):
+    for _ in range(200):
+        task = world.airflow._ready()
+        world.airflow.step(task)
+        if task.key.task_id == CLOSE and task.key.run_id == run:
+            return task
+    raise AssertionError("the closing task never ran")
+
+
+def test_a_target_that_is_away_before_the_publication_holds_it_back_without_a_try(world, lake):
+    (lake / "away").touch()
+    run = world.airflow.dag_run()
+    waiting = until_close_waits(world, run)
+    assert waiting.state == "up_for_reschedule"
+    assert "nothing is published until its target answers" in waiting.waits_on
+    assert published(world.store, "ladder", "delays", EPOCH) is None
+    (lake / "away").unlink()
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert waiting.try_number == 1
+    assert commits(lake) == [f"{EPOCH} 1"]
+
+
+@pytest.fixture
+def away_at_commit(monkeypatch, lake):
+    """The target goes away between the publication and its commit."""
+
+    def step(name):
+        if name == "commit":
+            (lake / "away").touch()
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    yield
+    (lake / "away").unlink(missing_ok=True)
+
+
+def test_a_target_that_goes_away_holds_the_close_and_later_versions_of_its_sink_only(
+    world, lake, away_at_commit, monkeypatch
+):
+    first = world.airflow.dag_run(1)
+    waiting = until_close_waits(world, first)
+    assert waiting.state == "up_for_reschedule"
+    assert "is published, and not yet in" in waiting.waits_on
+    assert published(world.store, "ladder", "delays", EPOCH).version == 1
+    with world.ledger.transaction() as session:
+        assert session.scalar(select(RunRow.closed_at)) is not None
+    assert outcomes(world) == [(1, None)]
+    monkeypatch.undo()
+    (lake / "away").unlink()
+    second = world.airflow.dag_run(2)
+    world.airflow.run_until_quiet()
+    assert [world.airflow.state_of(run) for run in (first, second)] == ["success", "success"]
+    assert commits(lake) == [f"{EPOCH} 1", "20130102T000000Z 1"]
+    assert waiting.try_number == 1
+
+
+def test_upkeep_commits_what_no_closing_task_does_and_tells_a_person_after_an_hour(
+    world, lake, away_at_commit, monkeypatch
+):
+    run = world.airflow.dag_run()
+    until_close_waits(world, run)
+    kept = deliver_everywhere(world.services)
+    assert not kept.failed
+    assert "version 1 of delays" in kept.done["ladder.delays"]
+    world.airflow.time += timedelta(hours=1)
+    assert list(deliver_everywhere(world.services).failed) == ["ladder.delays"]
+    monkeypatch.undo()
+    (lake / "away").unlink()
+    kept = deliver_everywhere(world.services)
+    assert (kept.done, kept.failed) == ({}, {})
+    assert without_digest(held(lake)) == published_content(world)
+    assert rows(world, DeliveryRow.outcome, DeliveryRow.problem) == [("committed", None)]
+
+
+def test_a_version_that_is_pending_does_not_expire(world, lake, away_at_commit, monkeypatch):
+    world.airflow.deploy(Dataflow("ladder", with_target(lake).stages, keep_published="1 days"))
+    run = world.airflow.dag_run()
+    until_close_waits(world, run)
+    world.airflow.time += timedelta(days=3)
+    assert expire_versions(world.services, "ladder") == []
+    monkeypatch.undo()
+    (lake / "away").unlink()
+    assert deliver(world.services, "ladder") == []
+    assert len(expire_versions(world.services, "ladder")) == 1
+
+
+def test_a_rebuilt_ledger_finds_what_is_published_and_commits_it(world, lake, away_at_commit, monkeypatch):
+    run = world.airflow.dag_run()
+    until_close_waits(world, run)
+    world.lose_ledger()
+    rebuild(world.services, "ladder")
+    assert outcomes(world) == [(1, None)]
+    monkeypatch.undo()
+    (lake / "away").unlink()
+    assert deliver(world.services, "ladder") == []
+    assert without_digest(held(lake)) == published_content(world)
+
+
+def dying(world, nth):
+    """The world as a process sees it that is killed at its n-th change of ledger, store or target."""
+    fate = Fate(nth)
+    services = world.services.__class__(
+        ledger=DyingLedger(world.ledger, fate), store=DyingStore(world.store, fate), now=lambda: world.airflow.time
+    )
+    airflow = FakeAirflow(services, FakeEngine(services.store, world.content), world.airflow.flow)
+    for name in ("tasks", "time", "clear_numbers", "queued", "incarnations", "marks", "run_notes"):
+        setattr(airflow, name, getattr(world.airflow, name))
+    return airflow, fate
+
+
+def test_a_closing_task_that_is_killed_at_any_step_commits_each_version_once(world, lake, monkeypatch):
+    run = world.run_first(1)
+    version, killed = 1, 0
+    for nth in range(1, 100):
+        world.content["routes"] = f"content {nth}"
+        world.airflow.clear_by_hand(run, "routes")
+        world.airflow.clear_by_hand(run, CLOSE)  # a person's clear: what was killed before does not count any more
+        while (task := world.airflow._ready()).key.task_id != CLOSE:
+            world.airflow.step(task)
+        doomed, fate = dying(world, nth)
+        monkeypatch.setattr(FileTarget, "step", staticmethod(lambda name, fate=fate: fate.step()))
+        doomed.step(task)
+        monkeypatch.undo()
+        world.airflow.time = doomed.time
+        is_killed = fate.left <= 0
+        world.airflow.run_until_quiet()
+        assert world.airflow.state_of(run) == "success", (nth, world.airflow.note(task.key))
+        assert without_digest(held(lake)) == published_content(world), f"killed at step {nth}"
+        assert len(set(commits(lake))) == len(commits(lake)), f"killed at step {nth}"
+        assert held(lake)["number"] > version
+        assert {outcome for _, outcome in outcomes(world)} <= {"committed", "superseded"}
+        version = held(lake)["number"]
+        killed += is_killed
+        if not is_killed:
+            break
+    assert killed > 20
+
+
+def test_a_run_whose_sink_gets_a_target_later_is_committed_there(tmp_path, lake):
+    world = World(tmp_path / "world", ladder())
+    run = world.run_first(1)
+    world.airflow.deploy(with_target(lake))
+    adopt(world.services, run_of(world))
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert held(lake)["number"] == 2
+
+
+def run_of(world):
+    with world.ledger.transaction() as session:
+        return session.scalar(select(RunRow.id))
+
+
+def test_sinks_lists_what_is_where(world):
+    world.run_first(1)
+    with world.ledger.transaction() as session:
+        (found,) = [_described(row) for row in every_delivery(session, "ladder")]
+    assert (found["epoch"], found["sink"], found["version"], found["state"]) == (EPOCH, "delays", 1, "committed")
+    assert found["target"] == REFERENCE
+
+
+def test_the_record_of_a_dataflow_keeps_its_targets(lake):
+    flow = with_target(lake)
+    assert Dataflow.from_json(json.loads(json.dumps(flow.to_json()))).stage("delays") == flow.stage("delays")
+    assert "target" not in json.dumps(ladder().to_json())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sink("report", "delays", to="postgres"), "is no target"),
+        (lambda: target("no class"), "module:Class"),
+        (lambda: target("a:B", when=object()), "must be JSON values"),
+        (lambda: target("a:B", url="postgres://me:s3cret@db/x"), "name an Airflow connection"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_when_it_is_declared(make, message):
+    with pytest.raises(Misconfigured, match=message):
+        make()
+
+
+def test_a_class_that_is_no_target_is_named(world, lake):
+    stages = [*ladder().stages[:-1], sink("report", "delays", to=target("tests.weir.small_dataflow:World"))]
+    world.airflow.deploy(Dataflow("ladder", stages))
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    assert "extends weir.sinks.SinkTarget" in world.airflow.note(world.airflow.task(run, CLOSE).key)
