@@ -1,12 +1,14 @@
 """Install into `.venv` what `requirements.lock` pins, then start the command line in it.
 
-The launcher runs this as a script, by any Python >= 3.11, before anything is installed: standard library only.
+The launcher runs this as a script, by the Python of `.venv` or, before anything is installed, by any Python >= 3.11:
+standard library only. The Python of a current `.venv` is that of the command: no other one is started.
 `uv` installs if it is on the PATH, else pip. Both take only files whose hashes are in the lock.
 Invariant: a `.venv` without its stamp is never used; the stamp is removed before `.venv` is touched and written last.
 """
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import hashlib
 import json
@@ -18,6 +20,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 STAMP_NAME: Final = ".weir-installed.json"
 FORMAT: Final = 1
+INSTALL_VARIABLE: Final = "WEIR_INSTALL"
+"""Tells the launcher not to use the Python of `.venv`, which is about to be replaced."""
+
 PIP: Final = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
 _PROGRESS_EVERY_SECONDS: Final = 5.0
 
@@ -44,6 +50,15 @@ class InstallError(Exception):
 def main(arguments: Sequence[str]) -> None:
     """Install what is missing, then become the command line, or pytest for `test`."""
     root, verb = Path(arguments[0]), arguments[1:]
+    venv = root / ".venv"
+    is_asked_to_install = os.environ.pop(INSTALL_VARIABLE, "") != ""
+    if Path(sys.prefix) == venv and not is_asked_to_install:
+        if installed(venv) != fingerprints(root):
+            os.environ[INSTALL_VARIABLE] = "1"
+            os.execv(root / "weir", [str(root / "weir"), *verb])  # noqa: S606  no shell is wanted
+        if verb[:1] != ["test"]:
+            run_here(verb)
+            return
     try:
         python = ensure_installed(root, install)
     except InstallError as error:
@@ -57,6 +72,14 @@ def main(arguments: Sequence[str]) -> None:
         command = ["-m", "weir_dev.main", *verb]
     sys.stdout.flush()
     os.execv(python, [str(python), *command])  # noqa: S606  no shell is wanted
+
+
+def run_here(verb: Sequence[str]) -> None:
+    """Run the command line in this process, with the import path that `python -m` would give it."""
+    if not sys.flags.safe_path:
+        sys.path[0] = ""  # it was this script's folder, whose modules have names like `files` and `main`
+    sys.argv = ["weir", *verb]
+    import_module("weir_dev.main").app(prog_name="weir")
 
 
 def ensure_installed(root: Path, installer: Callable[[Path, Path, bool], None]) -> Path:
@@ -160,6 +183,9 @@ def _install(root: Path, venv: Path, log: IO[str], tool: Tool, *, only_project: 
         _run([*tool.sync, str(lock)], log, Progress(total))
     _run([*tool.install, "-e", str(root)], log)
     _write_paths(root, venv)
+    # Else each command compiles the modules that it imports, where PYTHONDONTWRITEBYTECODE is set.
+    for packages in ("include", "plugins", "spark_jobs"):
+        compileall.compile_dir(root / packages, quiet=2)
     tell("weir: installed")
 
 

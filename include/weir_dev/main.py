@@ -34,4 +34,4 @@ def test(context: typer.Context) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="weir")

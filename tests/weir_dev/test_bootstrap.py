@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from weir_dev import bootstrap
 from weir_dev.bootstrap import STAMP_NAME, InstallError, ensure_installed, install, installed, requirement
 
 ROOT = Path(__file__).parents[2]
@@ -284,6 +285,54 @@ def test_launcher_without_venv_says_what_to_install(launcher):
     done = launcher("demo", pythons={"python3": WITHOUT_VENV, "python3.12": TOO_OLD})
     assert done.returncode == 2
     assert "apt install python3-venv" in done.stderr
+
+
+@pytest.fixture
+def current(launcher):
+    """The launcher with a current `.venv`, whose Python is this one, and the real bootstrap of a tiny command line."""
+    root = launcher.root
+    for name in ("requirements.lock", "pyproject.toml"):
+        (root / name).write_text(f"# {name}\n")
+    development = root / "include/weir_dev"
+    shutil.copy(bootstrap.__file__, development / "bootstrap.py")
+    (development / "__init__.py").touch()
+    (development / "main.py").write_text(TINY)
+    (root / ".venv/bin").mkdir(parents=True)
+    (root / ".venv/bin/python").symlink_to(Path(sys.executable).resolve())
+    (root / ".venv/pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    packages = root / f".venv/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "weir_checkout.pth").write_text(f"{root / 'include'}\n")
+    bootstrap.ensure_installed(root, lambda *_: None)
+    return launcher
+
+
+TINY = """
+import sys
+def app(prog_name):
+    print(prog_name, sys.argv[1:], sys.path[0] == "", sorted({"sqlalchemy", "typer"} & set(sys.modules)))
+if __name__ == "__main__":
+    app("after an installation")
+"""
+
+
+def test_a_current_environment_starts_the_command_and_no_other_python(current):
+    done = current("runs", "two words", "")
+    assert (done.stdout, done.stderr) == ("weir ['runs', 'two words', ''] True []\n", "")
+
+
+def test_an_environment_without_its_stamp_is_not_used(current):
+    (current.root / ".venv" / STAMP_NAME).unlink()
+    done = current("runs")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no Python at all" in done.stderr
+
+
+@pytest.mark.parametrize("stale", ["requirements.lock", "pyproject.toml"])
+def test_an_environment_that_is_not_current_leaves_its_replacement_to_another_python(current, stale):
+    (current.root / stale).write_text("# another\n")
+    done = current("runs", "two words", pythons={"python3": "#!/bin/sh\necho \"outside $WEIR_INSTALL $3, $4\"\n"})
+    assert done.stdout == "outside 1 runs, two words\n"
 
 
 def test_launcher_and_ci_can_be_executed():
