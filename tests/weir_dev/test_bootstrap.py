@@ -331,7 +331,7 @@ def test_an_environment_without_its_stamp_is_not_used(current):
 @pytest.mark.parametrize("stale", ["requirements.lock", "pyproject.toml"])
 def test_an_environment_that_is_not_current_leaves_its_replacement_to_another_python(current, stale):
     (current.root / stale).write_text("# another\n")
-    done = current("runs", "two words", pythons={"python3": "#!/bin/sh\necho \"outside $WEIR_INSTALL $3, $4\"\n"})
+    done = current("runs", "two words", pythons={"python3": '#!/bin/sh\necho "outside $WEIR_INSTALL $3, $4"\n'})
     assert done.stdout == "outside 1 runs, two words\n"
 
 
