@@ -23,7 +23,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
-from weir.dataflow.targets import Target, postgres, target
+from weir.dataflow.targets import Target, files, postgres, target
 
 __all__ = [
     "Consumers",
@@ -48,6 +48,7 @@ __all__ = [
     "cached",
     "digest",
     "expectations",
+    "files",
     "keyed_state",
     "list_state",
     "pipelined",

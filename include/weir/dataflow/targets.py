@@ -19,7 +19,7 @@ MODES = ("replace_epoch", "upsert", "append")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target by its kind ("postgres", or "module:Class" of a user's), and its options."""
+    """A target by its kind ("files", "postgres", or "module:Class" of a user's), and its options."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +50,19 @@ class Target:
         """Name it for people, such as `postgres reports.delays`."""
         place = next((self.options[each] for each in ("table", "path") if each in self.options), "")
         return f"{self.kind} {place}".strip()
+
+
+def files(path: str, *, partition: str = "epoch") -> Target:
+    """Publish as Parquet files in folders `<partition>=<epoch>` below a local folder, one an epoch.
+
+    `path` is absolute, on a disk that all workers share. DuckDB, pandas and plain Spark read it by its path. The epoch
+    is its day where epochs begin at midnight in UTC, else its time. An epoch's folder is replaced at once.
+    """
+    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
+        raise Misconfigured(f"files: path must be an absolute path of a local folder, not {path!r}")
+    if not isinstance(partition, str) or not partition.isidentifier():
+        raise Misconfigured(f'files({path!r}): partition must be a name such as "day", not {partition!r}')
+    return Target("files", {"path": path.rstrip("/"), "partition": partition})
 
 
 def postgres(

@@ -15,9 +15,13 @@ from weir.coordination.services import Services
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
 from weir.sinks.protocol import SinkTarget, VersionFile
+from weir.store.local import is_local
 from weir.store.verification import StoreFile
 
-BUILT_IN: Final = {"postgres": "weir.sinks.targets.postgres:PostgresTarget"}
+BUILT_IN: Final = {
+    "files": "weir.sinks.targets.files:FilesTarget",
+    "postgres": "weir.sinks.targets.postgres:PostgresTarget",
+}
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -32,6 +36,11 @@ class ServicesReach:
         """Open a file of a version, seekable. Raises Retryable, also while reading."""
         source = StoreFile(self.services.store, file.path, file.bytes)
         return cast("BinaryIO", io.BufferedReader(source, _BUFFER_BYTES))
+
+    def local_path(self, file: VersionFile) -> str | None:
+        """Return where a file is on a local disk; None where the store is elsewhere."""
+        url = self.services.store.url
+        return f"{url.removeprefix('file://')}/{file.path}" if is_local(url) else None
 
     def connection(self, conn_id: str) -> Connection:
         """Look up an Airflow connection. Raises Misconfigured or Retryable."""

@@ -126,6 +126,10 @@ class Reach(Protocol):
         """Open a file of a version, seekable. Raises Retryable, also while reading."""
         ...
 
+    def local_path(self, file: VersionFile) -> str | None:
+        """Return where a file of a version is on a local disk; None where the store is elsewhere."""
+        ...
+
     def connection(self, conn_id: str) -> Connection:
         """Look up an Airflow connection. Raises Misconfigured or Retryable."""
         ...

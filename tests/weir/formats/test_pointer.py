@@ -32,6 +32,6 @@ def test_the_pointer_of_an_older_weir_has_no_revision():
 
 
 def test_an_unknown_format_is_refused():
-    document = json.loads(POINTER.to_json()) | {"format": 3}
-    with pytest.raises(Misconfigured, match="format 3, this Weir reads 1 to 2"):
+    document = json.loads(POINTER.to_json()) | {"format": 4}
+    with pytest.raises(Misconfigured, match="format 4, this Weir reads 1 to 3"):
         pointer_from_json(json.dumps(document).encode())

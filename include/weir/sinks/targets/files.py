@@ -1,0 +1,210 @@
+"""Parquet files in folders `<partition>=<epoch>`, which any reader of a local path takes: an epoch is a symbolic link.
+
+Invariant 12: a version is a folder of its own, outside of what readers list, with its marker in it; a link is replaced
+by one rename. So a reader that has opened an epoch's folder sees one version, whole; rows and marker change at once.
+
+Invariant: links of a sink are changed by one process at a time, under a lock of the file system, which looks first: an
+older version never takes the place of a newer one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from weir.errors import Misconfigured
+from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
+
+MARKER: Final = "_weir.json"
+"""The file of a version that says which it is; readers skip names with an underscore."""
+
+LEAVE_SECONDS: Final = 3600.0
+"""How long readers of a replaced version may continue, by the clock of the file system."""
+
+_CHUNK: Final = 2**20
+
+
+class FilesTarget(SinkTarget):
+    """A local folder, or one of a network file system with locks and symbolic links."""
+
+    def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the link tells
+        """Check that the folder can be written, and that the epoch's name there is free or this sink's."""
+        with self._locked():
+            self._require_own(version)
+        return {"folder": f"{self._value(version)}-{version.number}-{version.attempt}"}
+
+    def commit(self, version: Version, token: Token) -> Outcome:
+        """Link or copy the files into the version's own folder, then put the link in place."""
+        with self._locked():
+            found = self._seen(version)
+            if found is not Outcome.ABSENT:
+                return found
+            self._require_own(version)
+            folder = self._versions / token["folder"]
+            with _reached(folder):
+                self._fill(folder, version)
+                self._switch(folder, version)
+                self._clean(version)
+        return Outcome.COMMITTED
+
+    def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
+        """Read the marker behind the link."""
+        with self._locked():
+            return self._seen(version)
+
+    def _seen(self, version: Version) -> Outcome:
+        marker = self._marker(version)
+        if marker is None or marker["number"] < version.number:
+            is_equal = marker is not None and marker["digest"] == version.digest and self._is_whole(version, marker)
+            return Outcome.EQUAL if is_equal else Outcome.ABSENT
+        return Outcome.COMMITTED if marker["number"] == version.number else Outcome.SUPERSEDED
+
+    def _is_whole(self, version: Version, marker: dict[str, Any]) -> bool:
+        """Compare the files behind the link with their digests: a hard link shares the damage of the store's file."""
+        try:
+            return all(_sha256(self._link(version) / each["name"]) == each["sha256"] for each in marker["files"])
+        except FileNotFoundError:
+            return False
+
+    def _marker(self, version: Version) -> dict[str, Any] | None:
+        with _reached(self._link(version)):
+            try:
+                found: dict[str, Any] = json.loads((self._link(version) / MARKER).read_text())
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return found
+
+    def _require_own(self, version: Version) -> None:
+        link, marker = self._link(version), self._marker(version)
+        if marker is not None and marker["owner"] != version.owner:
+            raise Misconfigured(
+                f"{link} is published by {marker['owner']}, and {version.owner} would replace it: give each sink a "
+                "path of its own"
+            )
+        if marker is None and link.exists() and not link.is_symlink():
+            raise TargetConflict(f"{link} is there already, and no version of {version.owner}: move it away")
+
+    def _fill(self, folder: Path, version: Version) -> None:
+        """Make the version's folder, anew where a process was killed while it did."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        files = []
+        for number, file in enumerate(version.files):
+            made = folder / f"part-{number:05}-{version.number}-{version.attempt}.parquet"
+            self._put(version, number, made)
+            files.append({"name": made.name, "bytes": file.bytes, "sha256": file.sha256})
+        said = {
+            "owner": version.owner,
+            "epoch": version.epoch,
+            "number": version.number,
+            "digest": version.digest,
+            "rows": version.rows,
+            "files": files,
+        }
+        with (folder / MARKER).open("w") as marker:
+            json.dump(said, marker, indent=1)
+            marker.flush()
+            os.fsync(marker.fileno())
+        _flush(folder)
+
+    def _put(self, version: Version, number: int, made: Path) -> None:
+        file = version.files[number]
+        source = self.reach.local_path(file)
+        if source is not None:
+            try:
+                os.link(source, made)
+            except OSError:  # another file system, or one without hard links
+                pass
+            else:
+                return
+        with self.reach.open(file) as read, made.open("wb") as written:
+            shutil.copyfileobj(read, written, _CHUNK)
+            written.flush()
+            os.fsync(written.fileno())
+
+    def _switch(self, folder: Path, version: Version) -> None:
+        link = self._link(version)
+        before = link.resolve() if link.is_symlink() else None
+        new = self._versions / f"{folder.name}.link"
+        new.unlink(missing_ok=True)
+        new.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
+        new.replace(link)
+        _flush(link.parent)
+        if before is not None and before.exists():
+            os.utime(before)  # since when it is replaced
+
+    def _clean(self, version: Version) -> None:
+        """Remove the epoch's earlier versions that no reader has had for a while."""
+        current = self._link(version).resolve()
+        lock = self._versions / "lock"
+        os.utime(lock)
+        now = lock.stat().st_mtime
+        for folder in self._versions.glob(f"{self._value(version)}-*"):
+            if folder.is_dir() and folder != current and folder.stat().st_mtime + LEAVE_SECONDS < now:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with _reached(self._root):
+            self._root.mkdir(exist_ok=True)  # not those above: they may be on a disk that is not mounted
+            self._versions.mkdir(exist_ok=True)
+            lock = (self._versions / "lock").open("a")
+        with lock:
+            with _reached(self._root):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @property
+    def _root(self) -> Path:
+        return Path(self.options["path"])
+
+    @property
+    def _versions(self) -> Path:
+        return self._root.parent.resolve() / f".{self._root.name}.versions"
+
+    def _link(self, version: Version) -> Path:
+        return self._root / f"{self.options['partition']}={self._value(version)}"
+
+    @staticmethod
+    def _value(version: Version) -> str:
+        return partition_value(version.epoch)
+
+
+def partition_value(epoch: str) -> str:
+    """Return the value of an epoch in a folder's name: its day, or its time with colons as Hive escapes them."""
+    at = datetime.strptime(epoch, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return f"{at:%Y-%m-%d}" if (at.hour, at.minute, at.second) == (0, 0, 0) else f"{at:%Y-%m-%d %H%%3A%M%%3A%S}"
+
+
+@contextmanager
+def _reached(path: Path) -> Iterator[None]:
+    """Translate what the file system says: no right to write needs a person, all else may pass."""
+    try:
+        yield
+    except PermissionError as error:
+        raise Misconfigured(
+            f"{path} cannot be written: {error}. Give the account of Airflow's tasks the right"
+        ) from error
+    except OSError as error:
+        raise TargetAway(f"{path} cannot be reached: {error}") from error
+
+
+def _flush(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
