@@ -46,7 +46,7 @@ from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
 from weir.sinks.delivery import Undelivered, deliver, prepare
-from weir.sinks.protocol import Delivery, TargetAway, Version, VersionFile
+from weir.sinks.protocol import Delivery, Outcome, TargetAway, Version, VersionFile
 from weir.state.checkpoint import checkpoint_run
 from weir.state.checkpoint_order import await_predecessor
 from weir.state.operator_state import require_equal_broadcasts
@@ -310,9 +310,14 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
 
 
 def _has_target(services: Services, run: str, sink: SinkResult, version: int) -> bool:
-    """Report whether a version is committed, or will be, into the target that the sink has now."""
+    """Report whether a version is committed, or will be, into the target that the sink has now.
+
+    One that a person has taken out again is not.
+    """
     with services.ledger.transaction() as session:
         row = delivery_of(session, run, sink.sink, version)
+        if sink.target is not None and row is not None and row.outcome == Outcome.ROLLED_BACK.value:
+            return False
     found = None if row is None else Delivery.from_json(row.delivery).target
     return sink.target is None or found == sink.target
 

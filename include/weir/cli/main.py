@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "why": "weir.cli.commands.failovers:why",
     "gc": "weir.cli.commands.gc:gc",
     "verify": "weir.cli.commands.verify:verify",
-    "sinks": "weir.cli.commands.sinks:sinks",
+    "sinks": "weir.cli.commands.sinks:sinks_app",
     "checkpoints": "weir.cli.commands.checkpoints:checkpoints",
     "restore": "weir.cli.commands.restore:restore",
     "code": "weir.cli.commands.code:code_app",

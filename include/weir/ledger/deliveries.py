@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
 
 
@@ -35,6 +36,15 @@ def held_delivery(session: Session, run: str, sink: str) -> DeliveryRow | None:
     return session.scalar(query.order_by(DeliveryRow.version.desc()).limit(1))
 
 
+def newest_delivery(session: Session, run: str, sink: str) -> DeliveryRow | None:
+    """Return the delivery of the newest version of an epoch; None where no version has a target.
+
+    One that somebody else has superseded counts: the target tells what it holds.
+    """
+    query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink)
+    return session.scalar(query.order_by(DeliveryRow.version.desc()).limit(1))
+
+
 def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]:
     """Return the versions that are published and not committed into their targets, in their order."""
     is_published = (
@@ -51,6 +61,17 @@ def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]
         .order_by(DeliveryRow.id)
     )
     return session.scalars(query).all()
+
+
+def dataflow_of_sink(session: Session, sink: str) -> str:
+    """Return the dataflow that has published a sink into a target. Raises Misconfigured for none, and for several."""
+    query = select(RunRow.dataflow).join(DeliveryRow, DeliveryRow.run == RunRow.id).where(DeliveryRow.sink == sink)
+    found = session.scalars(query.distinct().order_by(RunRow.dataflow)).all()
+    if not found:
+        raise Misconfigured(f"no sink {sink!r} has published into a target: `weir sinks` lists those that have")
+    if len(found) > 1:
+        raise Misconfigured(f"{', '.join(found)} have a sink {sink!r}: say which, `--dataflow {found[0]}`")
+    return found[0]
 
 
 def every_delivery(session: Session, dataflow: str | None) -> Sequence[DeliveryRow]:

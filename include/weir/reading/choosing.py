@@ -71,6 +71,14 @@ def _topology(row: RunRow) -> Topology:
 # Which run
 
 
+def run_named(session: Session, dataflow: str, run: str) -> RunRow:
+    """Return the run that is named as `When` says. Raises Misconfigured for one that is not known."""
+    known = runs_of(session, dataflow)
+    if not known:
+        require_dataflow(session, dataflow)
+    return _named(session, dataflow, known, run)
+
+
 def _named(session: Session, dataflow: str, known: list[RunRow], run: str | date) -> RunRow:
     if isinstance(run, str):
         for row in known:

@@ -1,6 +1,7 @@
 """Sinks: the versions of a data set in a table or in files that are not Weir's."""
 
 from weir.sinks.protocol import (
+    ROLLED_BACK,
     Delivery,
     Held,
     Outcome,
@@ -13,6 +14,7 @@ from weir.sinks.protocol import (
 )
 
 __all__ = [
+    "ROLLED_BACK",
     "Delivery",
     "Held",
     "Outcome",

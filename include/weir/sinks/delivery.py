@@ -1,4 +1,4 @@
-"""Prepares versions for the targets of their sinks, and commits them there once they are published.
+"""Prepares versions for the targets of their sinks, commits them there once they are published, takes them out again.
 
 Invariants: what is published is committed, without end: by the closing task, else by upkeep. A target that does not
 answer holds up its own sinks only. No transaction of the ledger waits for a target.
@@ -18,10 +18,12 @@ from weir.coordination.services import Services
 from weir.dataflow.targets import Target
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
 from weir.ledger.database.tables import DeliveryRow
-from weir.ledger.deliveries import held_delivery, note_delivered, note_problem, pending_deliveries
+from weir.ledger.deliveries import held_delivery, newest_delivery, note_delivered, note_problem, pending_deliveries
+from weir.ledger.runs import run_key
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
 from weir.sinks.protocol import Delivery, Held, Outcome, Version
+from weir.topology.ids import Epoch
 
 _TEXT: Final = 2000
 """The longest problem that is recorded, in characters."""
@@ -81,6 +83,41 @@ def deliver(services: Services, dataflow: str, sinks: Iterable[str] | None = Non
             if problem is not None:
                 problems[sink] = problem
     return list(problems.values())
+
+
+def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> Delivery:
+    """Take the version of an epoch out of its target again, and return how it had got there.
+
+    A later close of the run publishes a new version; until then the epoch has no rows in the target. A process that is
+    killed on the way has only to be repeated.
+    Raises Misconfigured if there is no such version, if one is pending, or if the target cannot do it.
+    """
+    with services.ledger.transaction() as session:
+        row = newest_delivery(session, run_key(dataflow, epoch), sink)
+        if row is None:
+            raise Misconfigured(
+                f"no version of sink {sink!r} of {dataflow}@{epoch} has a target: `weir sinks {dataflow}` lists them"
+            )
+        number, outcome, delivery = row.id, row.outcome, Delivery.from_json(row.delivery)
+    if outcome is None:
+        raise Misconfigured(
+            f"{delivery.version} is not in {delivery.target} yet, but will be: wait until `weir sinks` shows it as "
+            "committed, then repeat this"
+        )
+    opened = open_target(delivery.target, services)
+    try:
+        is_out = opened.rollback(delivery.version, delivery.token)
+    except Exception as error:
+        raise _said(delivery.target, error) from error
+    if not is_out:
+        raise Misconfigured(
+            f"{delivery.target} holds another version of {epoch} than {delivery.version}: nothing was changed. Clear "
+            "weir_close of that run, which looks into the target, then repeat this"
+        )
+    with services.ledger.transaction(dataflow) as session:
+        row = session.get_one(DeliveryRow, number)
+        row.outcome, row.delivered_at = Outcome.ROLLED_BACK.value, services.now()
+    return delivery
 
 
 def _deliver(services: Services, dataflow: str, number: int) -> Undelivered | None:

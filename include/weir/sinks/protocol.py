@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from weir.connections import Connection
 from weir.dataflow.targets import Target
@@ -23,6 +23,9 @@ from weir.topology.ids import AttemptId, Epoch
 
 Token = dict[str, Any]
 """What `prepare` planned: plain JSON values, without secrets."""
+
+ROLLED_BACK: Final = ""
+"""The digest in the marker of a version whose rows were taken out: no version has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class Outcome(Enum):
     """An older version with equal rows: the target is left as it is."""
     SUPERSEDED = "superseded"
     """A newer version."""
+    ROLLED_BACK = "rolled back"
+    """This version, whose rows a person has taken out again; no target answers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +167,11 @@ class SinkTarget(ABC):
     @abstractmethod
     def recover(self, version: Version, token: Token) -> Outcome:
         """Tell by the target alone what it holds of the version."""
+
+    def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002  those that can need both
+        """Take the rows of the version's epoch out, in one atomic change, for a target that can.
+
+        The marker keeps the version's number, with the digest `ROLLED_BACK`, so that only a newer version follows it.
+        Idempotent. False if the target holds another version of the epoch. Raises Misconfigured where it cannot.
+        """
+        raise Misconfigured(f"this target cannot take {version} out: its rows have to be removed by hand")

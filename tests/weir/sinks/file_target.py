@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from weir.errors import Misconfigured
-from weir.sinks import Outcome, SinkTarget, TargetAway
+from weir.sinks import ROLLED_BACK, Outcome, SinkTarget, TargetAway
 
 
 class FileTarget(SinkTarget):
@@ -43,6 +43,14 @@ class FileTarget(SinkTarget):
         if seen["number"] >= version.number:
             return Outcome.COMMITTED if seen["number"] == version.number else Outcome.SUPERSEDED
         return Outcome.EQUAL if seen["digest"] == version.digest else Outcome.ABSENT
+
+    def rollback(self, version, token):
+        self._reach("rollback")
+        seen = json.loads(self._path(version).read_text())
+        if seen["number"] != version.number:
+            return False
+        self._path(version).write_text(json.dumps({**seen, "digest": ROLLED_BACK, "content": []}))
+        return True
 
     def _reach(self, what):
         type(self).step(what)

@@ -7,19 +7,18 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.weir.command_line import typed, use
 from tests.weir.sinks.file_target import FileTarget
 from tests.weir.small_dataflow import World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
-from weir.cli.commands.sinks import _described
 from weir.dataflow import Dataflow, sink, target
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import CheckpointRow, DeliveryRow, PublicationRow, RunRow
-from weir.ledger.deliveries import every_delivery
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
-from weir.sinks.delivery import deliver
+from weir.sinks.delivery import deliver, rollback
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
@@ -108,6 +107,40 @@ def test_a_version_that_somebody_has_removed_comes_back_when_the_run_is_closed_a
     world.airflow.run_until_quiet()
     assert held(lake) == before
     assert outcomes(world) == [(1, "committed")]
+
+
+def test_a_version_that_was_taken_out_comes_back_with_the_next_close_only(world, lake):
+    run = world.run_first(1)
+    before = held(lake)
+    rollback(world.services, "ladder", "delays", EPOCH)
+    assert held(lake)["content"] == []
+    deliver_everywhere(world.services).require_whole()
+    assert outcomes(world) == [(1, "rolled back")]
+    assert held(lake)["content"] == []
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert held(lake) == before | {"number": 2}
+    assert outcomes(world) == [(1, "rolled back"), (2, "committed")]
+
+
+def test_a_rebuilt_ledger_does_not_bring_back_what_was_taken_out(world, lake):
+    world.run_first(1)
+    rollback(world.services, "ladder", "delays", EPOCH)
+    world.lose_ledger()
+    rebuild(world.services, "ladder")
+    deliver_everywhere(world.services).require_whole()
+    assert held(lake)["content"] == []
+
+
+def test_a_version_is_taken_out_only_where_the_target_holds_it(world, lake):
+    with pytest.raises(Misconfigured, match="has a target"):
+        rollback(world.services, "ladder", "delays", EPOCH)
+    world.run_first(1)
+    newer = held(lake) | {"number": 7}
+    (lake / f"delays@{EPOCH}.json").write_text(json.dumps(newer))
+    with pytest.raises(Misconfigured, match="holds another version"):
+        rollback(world.services, "ladder", "delays", EPOCH)
+    assert held(lake) == newer
 
 
 def test_what_the_target_refuses_fails_before_anything_is_published(world, lake):
@@ -281,12 +314,19 @@ def run_of(world):
         return session.scalar(select(RunRow.id))
 
 
-def test_sinks_lists_what_is_where(world):
+def test_the_command_line_lists_what_is_where_and_takes_a_day_out(world, lake, monkeypatch):
+    use(monkeypatch, world.folder)
+    assert "has published anything" in typed("sinks")
     world.run_first(1)
-    with world.ledger.transaction() as session:
-        (found,) = [_described(row) for row in every_delivery(session, "ladder")]
+    (found,) = json.loads(typed("sinks", "ladder", "--json"))["sinks"]
     assert (found["epoch"], found["sink"], found["version"], found["state"]) == (EPOCH, "delays", 1, "committed")
     assert found["target"] == REFERENCE
+    assert EPOCH in typed("sinks")
+    assert "no longer in" in typed("sinks", "rollback", "delays", "--epoch", "2013-01-01")
+    assert held(lake)["content"] == []
+    assert json.loads(typed("sinks", "--json"))["sinks"][0]["state"] == "rolled back"
+    with pytest.raises(Misconfigured, match="no sink 'others'"):
+        typed("sinks", "rollback", "others", "--epoch", "2013-01-01")
 
 
 def test_the_record_of_a_dataflow_keeps_its_targets(lake):

@@ -100,15 +100,15 @@ def test_an_epoch_is_replaced_as_a_whole_and_a_version_is_committed_once(sink):
 
 def test_nothing_is_visible_before_the_commit(sink):
     sink.target().prepare(sink.version(1, [1]), None)
-    assert os.listdir(sink.root) == []
+    assert list(sink.root.iterdir()) == []
     assert sink.versions == []
 
 
 def test_equal_content_makes_no_version(sink):
     sink.publish(sink.version(1, [1]))
-    before = os.readlink(sink.root / "day=2013-01-01")
+    before = (sink.root / "day=2013-01-01").readlink()
     assert sink.publish(sink.version(2, [1])) is Outcome.EQUAL
-    assert os.readlink(sink.root / "day=2013-01-01") == before
+    assert (sink.root / "day=2013-01-01").readlink() == before
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"x"), Path.unlink])
@@ -163,7 +163,8 @@ def killed_at(line, act):
     return False
 
 
-def test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(sink):
+def test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(sink, monkeypatch):
+    monkeypatch.setattr(module, "LEAVE_SECONDS", -1.0)  # each commit comes to as many lines
     number = 1
     sink.publish(sink.version(1, [1], [2]))
     rows, line, kills = [1, 2], 0, 0
@@ -228,6 +229,20 @@ def test_replaced_versions_go_when_their_readers_had_time(sink):
         os.utime(each, (old, old))
     sink.publish(sink.version(3, [3]))
     assert [name.split("-")[3] for name in sink.versions] == ["2", "3"]
+
+
+def test_an_epoch_is_taken_out_until_a_newer_version_comes(sink):
+    sink.publish(sink.version(1, [9], epoch=NEXT))
+    target, first = sink.target(), sink.version(1, [1])
+    token = target.prepare(first, None)
+    assert target.rollback(first, token) is False
+    target.commit(first, token)
+    assert [target.rollback(first, token) for _ in range(2)] == [True, True]
+    assert sink.rows() == [("2013-01-02", 9)]
+    assert target.commit(first, token) is Outcome.COMMITTED
+    assert sink.rows() == [("2013-01-02", 9)]
+    assert sink.publish(sink.version(2, [1])) is Outcome.COMMITTED
+    assert sink.rows() == [("2013-01-01", 1), ("2013-01-02", 9)]
 
 
 def test_a_path_belongs_to_one_sink(sink):

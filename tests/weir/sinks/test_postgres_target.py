@@ -282,6 +282,28 @@ def more_rows(version):
     return VersionFile(file.path, file.bytes, file.rows + 1, file.sha256)
 
 
+@pytest.mark.parametrize("mode", ["replace_epoch", "append"])
+def test_an_epoch_is_taken_out_until_a_newer_version_comes(sink, mode):
+    target, first = sink.target(mode=mode), sink.version(1, (1, "a"))
+    sink.publish(target, sink.version(1, (9, "other day"), epoch=NEXT))
+    assert target.rollback(first, {}) is False
+    sink.publish(target, first)
+    assert [target.rollback(first, {}) for _ in range(2)] == [True, True]
+    assert sink.rows() == [(9, "other day", NEXT)]
+    assert target.commit(first, {}) is Outcome.COMMITTED
+    assert sink.rows() == [(9, "other day", NEXT)]
+    assert sink.publish(target, sink.version(2, (1, "a"))) is Outcome.COMMITTED
+    assert sink.rows() == [(1, "a", DAY), (9, "other day", NEXT)]
+
+
+def test_what_an_upsert_has_replaced_cannot_be_given_back(sink):
+    target, version = sink.target(mode="upsert", key="k"), sink.version(1, (1, "a"))
+    sink.publish(target, version)
+    with pytest.raises(Misconfigured, match="has replaced rows"):
+        target.rollback(version, {})
+    assert sink.rows() == [(1, "a", DAY)]
+
+
 def test_a_server_that_does_not_answer_is_away(sink):
     dead = Connection(id="target_db", kind="postgres", host="127.0.0.1", port=1, database="x", login="x")
     with pytest.raises(TargetAway, match="cannot be reached"):

@@ -1,4 +1,7 @@
-"""`weir sinks`: lists the versions that sinks have published into targets. Invariant: it changes nothing."""
+"""`weir sinks`: lists the versions that sinks have published into targets, and takes one out again.
+
+Invariant: only `rollback` changes anything, and that only in the target.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.default_command import with_default
+from weir.cli.tables import key, number, print_line, print_rows, text, value
 from weir.environment import opened_services
 
 VERSION = 1
+_VERSIONS = "versions"
 
 _COLUMNS = (
     *(key("epoch"), key("dataflow"), key("sink"), number("version"), value("target"), number("rows")),
@@ -19,11 +24,15 @@ _COLUMNS = (
 )
 
 
-def sinks(
+sinks_app = typer.Typer(cls=with_default(_VERSIONS), help="Show what sinks have published into targets.")
+
+
+@sinks_app.command(_VERSIONS)
+def versions(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """List the versions of sinks with a target: what is committed there, what is pending, and why.
+    """List the versions of sinks with a target, the default: what is committed there, what is pending, and why.
 
     A version that is pending is published by its pointer already; the closing task or upkeep commits it.
     """
@@ -38,6 +47,28 @@ def sinks(
         Console().print("No sink with a target has published anything: declare one by sink(..., to=...).")
         return
     print_rows(_COLUMNS, (tuple("" if cell is None else str(cell) for cell in each.values()) for each in found))
+
+
+@sinks_app.command()
+def rollback(
+    sink: Annotated[str, typer.Argument(help="A sink.", show_default=False)],
+    epoch: Annotated[str, typer.Option(help="An epoch or its day, or a run's id.", show_default=False)],
+    dataflow: Annotated[str | None, typer.Option(help="The sink's dataflow, if several have such a sink.")] = None,
+) -> None:
+    """Take the rows of an epoch out of the target of a sink; its pointer stays.
+
+    A new version gets in again when the run is closed again: clear what was wrong, or weir_close.
+    """
+    from weir.ledger.deliveries import dataflow_of_sink  # noqa: PLC0415
+    from weir.reading.choosing import run_named  # noqa: PLC0415
+    from weir.sinks.delivery import rollback as take_out  # noqa: PLC0415
+
+    with opened_services() as services:
+        with services.ledger.transaction() as session:
+            name = dataflow or dataflow_of_sink(session, sink)
+            chosen = run_named(session, name, epoch).epoch
+        delivery = take_out(services, name, sink, chosen)
+    print_line(f"{delivery.version}: its {delivery.version.rows} row(s) are no longer in {delivery.target}")
 
 
 def _described(row: Any) -> dict[str, Any]:

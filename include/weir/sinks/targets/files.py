@@ -16,12 +16,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from weir.errors import Misconfigured
-from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
+from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
 
 MARKER: Final = "_weir.json"
 """The file of a version that says which it is; readers skip names with an underscore."""
@@ -59,6 +60,19 @@ class FilesTarget(SinkTarget):
         """Read the marker behind the link."""
         with self._locked():
             return self._seen(version)
+
+    def rollback(self, version: Version, token: Token) -> bool:
+        """Put a folder in place that has nothing but a marker."""
+        with self._locked():
+            marker = self._marker(version)
+            if marker is None or marker["number"] != version.number or marker["owner"] != version.owner:
+                return False
+            if marker["digest"] != ROLLED_BACK:
+                folder = self._versions / f"{token['folder']}-out"
+                with _reached(folder):
+                    self._fill(folder, replace(version, digest=ROLLED_BACK, files=()))
+                    self._switch(folder, version)
+        return True
 
     def _seen(self, version: Version) -> Outcome:
         marker = self._marker(version)

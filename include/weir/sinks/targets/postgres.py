@@ -18,7 +18,7 @@ from psycopg2 import sql
 
 from weir.connections import Connection
 from weir.errors import Misconfigured, Retryable
-from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
+from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
 from weir.sinks.rows import batches
 from weir.sinks.targets.postgres_columns import (
     EPOCH_COLUMN,
@@ -80,6 +80,25 @@ class PostgresTarget(SinkTarget):
         with self._transaction(version) as cursor:
             return self._seen(cursor, version)
 
+    def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002
+        """Delete the epoch's rows. What mode="upsert" has replaced is gone: it is refused."""
+        if self.options["mode"] == "upsert":
+            raise Misconfigured(
+                f'{self._table} cannot give {version} back: mode="upsert" has replaced rows of earlier epochs. Publish '
+                "an epoch again to correct it"
+            )
+        with self._transaction(version) as cursor:
+            if self._marked(cursor, version)[0] != version.number:
+                return False
+            self._delete(cursor, version)
+            cursor.execute(
+                sql.SQL(
+                    "update {} set digest = %s, rows = 0, at = now() where target = %s and owner = %s and epoch = %s"
+                ).format(self._marker),
+                (ROLLED_BACK, *self._key(version)),
+            )
+        return True
+
     def _commit(self, version: Version) -> Outcome:
         columns = columns_of(version.spark_schema)
         with self._transaction(version) as cursor:
@@ -103,9 +122,7 @@ class PostgresTarget(SinkTarget):
         into = self._identifier
         mode = self.options["mode"]
         if mode == "replace_epoch":
-            cursor.execute(
-                sql.SQL("delete from {} where {} = %s").format(into, sql.Identifier(EPOCH_COLUMN)), (version.epoch,)
-            )
+            self._delete(cursor, version)
         elif mode == "append":
             self._require_new(cursor, version)
         else:
@@ -120,6 +137,12 @@ class PostgresTarget(SinkTarget):
             raise Retryable(f"{rows} rows of {version} were read, and it has {version.rows}: nothing was changed")
         if mode == "upsert":
             self._merge(cursor, into, names)
+
+    def _delete(self, cursor: Any, version: Version) -> None:
+        cursor.execute(
+            sql.SQL("delete from {} where {} = %s").format(self._identifier, sql.Identifier(EPOCH_COLUMN)),
+            (version.epoch,),
+        )
 
     def _merge(self, cursor: Any, loaded: sql.Composable, names: Sequence[str]) -> None:
         keys = self.options["key"]
@@ -222,8 +245,8 @@ class PostgresTarget(SinkTarget):
         return cast("tuple[int, str] | None", cursor.fetchone()) or (0, None)
 
     def _require_new(self, cursor: Any, version: Version) -> None:
-        number, _ = self._marked(cursor, version)
-        if number:
+        number, digest = self._marked(cursor, version)
+        if number and digest != ROLLED_BACK:
             raise TargetConflict(
                 f'{self._table} has version {number} of {version.epoch} with other rows, and mode="append" takes no '
                 f"row back: delete that epoch's rows (where {EPOCH_COLUMN} = '{version.epoch}') and its row in "
