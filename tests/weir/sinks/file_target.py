@@ -1,8 +1,12 @@
 """A target of a user's: one JSON file an epoch, with the marker in it. What happens to it, tests decide."""
 
+import fcntl
+import io
 import json
 import os
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from weir.errors import Misconfigured
 from weir.sinks import ROLLED_BACK, Outcome, SinkTarget, TargetAway
@@ -22,18 +26,29 @@ class FileTarget(SinkTarget):
 
     def commit(self, version, token):
         self._reach("commit")
+        with Path(self.options["folder"], "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._commit(version, token)
+
+    def _commit(self, version, token):
         found = self.recover(version, token)
         if found is not Outcome.ABSENT:
             return found
-        content = [self.reach.open(file).read().hex() for file in version.files]
-        made = self._path(version).with_suffix(f".{os.urandom(4).hex()}")
-        made.write_text(json.dumps({"number": version.number, "digest": version.digest, "content": content}))
         type(self).step("before the switch")
-        made.replace(self._path(version))
+        self.write(version, self.made(version))
         with Path(self.options["folder"], "log").open("a") as log:
             log.write(f"{version.epoch} {version.number}\n")
         type(self).step("behind the switch")
         return Outcome.COMMITTED
+
+    def made(self, version):
+        content = [self.reach.open(file).read().hex() for file in version.files]
+        return {"number": version.number, "digest": version.digest, "content": content}
+
+    def write(self, version, made):
+        new = self._path(version).with_suffix(f".{os.urandom(4).hex()}")
+        new.write_text(json.dumps(made))
+        new.replace(self._path(version))
 
     def recover(self, version, token):
         self._reach("recover")
@@ -46,10 +61,10 @@ class FileTarget(SinkTarget):
 
     def rollback(self, version, token):
         self._reach("rollback")
-        seen = json.loads(self._path(version).read_text())
+        seen = json.loads(self._path(version).read_text()) if self._path(version).exists() else {"number": 0}
         if seen["number"] != version.number:
             return False
-        self._path(version).write_text(json.dumps({**seen, "digest": ROLLED_BACK, "content": []}))
+        self.write(version, {**seen, "digest": ROLLED_BACK, "content": []})
         return True
 
     def _reach(self, what):
@@ -59,3 +74,9 @@ class FileTarget(SinkTarget):
 
     def _path(self, version):
         return Path(self.options["folder"], f"{version.sink}@{version.epoch}.json")
+
+
+def rows_of(made):
+    """The rows of what the target holds, if its files are Parquet."""
+    tables = [pq.read_table(io.BytesIO(bytes.fromhex(each))) for each in made["content"]]
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]

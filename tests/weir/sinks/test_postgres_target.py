@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,8 +20,8 @@ from weir.errors import Misconfigured, Retryable
 from weir.sinks import Outcome, TargetAway, TargetConflict, Version, VersionFile
 from weir.sinks.targets import postgres
 from weir.sinks.targets.postgres import PostgresTarget
+from weir.testing.sink_contract import DAY, NEXT, LocalReach, SinkContract
 
-DAY, NEXT = "20130101T000000Z", "20130102T000000Z"
 LONG_AND_TEXT = (("k", "long", pa.int64()), ("s", "string", pa.string()))
 
 
@@ -39,20 +38,6 @@ def database(postgres):
         login=psycopg2.extensions.parse_dsn(postgres.url("targets").replace("+psycopg2", ""))["user"],
         password=postgres.password,
     )
-
-
-class Reach:
-    """Files below a folder, and one connection."""
-
-    def __init__(self, folder, connection):
-        self.folder, self.found = folder, connection
-
-    def open(self, file):
-        return (self.folder / file.path).open("rb")
-
-    def connection(self, conn_id):
-        assert conn_id == "target_db"
-        return self.found
 
 
 class Sink:
@@ -75,7 +60,7 @@ class Sink:
 
     def target(self, connection=None, **options):
         made = declared("target_db", self.table, **{"create": "if_missing", **options})
-        return PostgresTarget(made.options, Reach(self.folder, connection or self.connection))
+        return PostgresTarget(made.options, LocalReach(self.folder, connection or self.connection))
 
     def version(self, number, *rows, epoch=DAY, columns=LONG_AND_TEXT, sink="delays"):
         """A version in a new file; equal rows have equal digests."""
@@ -102,24 +87,32 @@ class Sink:
         return target.commit(version, target.prepare(version, None))
 
 
+class TestContract(SinkContract):
+    @pytest.fixture(autouse=True)
+    def table(self, request, tmp_path, database):
+        self.sink = Sink(tmp_path, database, f"c_{abs(hash(request.node.nodeid)) % 10**8}")
+        self.sink.query(f"create table {self.sink.table} (k bigint, s text, _epoch text)")
+        yield
+        self.sink.query(f"drop table {self.sink.table}")
+
+    def target(self, reach):
+        reach = LocalReach(reach.folder, self.sink.connection)
+        return PostgresTarget(declared("target_db", self.sink.table).options, reach)
+
+    def rows(self, epoch):
+        return self.sink.query(f"select k, s from {self.sink.table} where _epoch = %s order by k, s", epoch)
+
+    def write_as_somebody_else(self):
+        self.sink.query(f"insert into {self.sink.table} values (99, 'foreign', null)")
+        return lambda: self.sink.query(f"select k from {self.sink.table} where _epoch is null") == [(99,)]
+
+
 @pytest.fixture
 def sink(request, tmp_path, database):
     name = "".join(each for each in request.node.name if each.isalnum())[:40].lower()
     made = Sink(tmp_path, database, f"t_{name}_{abs(hash(request.node.nodeid)) % 10**8}")
     yield made
     made.query(f"drop table if exists {made.table}")
-
-
-def test_an_epoch_is_replaced_as_a_whole_and_a_version_is_committed_once(sink):
-    target = sink.target()
-    first, second = sink.version(1, (1, "a"), (2, None), (3, "")), sink.version(2, (7, 'q"u,o\nte'))
-    sink.publish(target, sink.version(1, (9, "other day"), epoch=NEXT))
-    assert target.recover(first, {}) is Outcome.ABSENT
-    assert [sink.publish(target, first), target.commit(first, {})] == [Outcome.COMMITTED] * 2
-    assert sink.rows() == [(1, "a", DAY), (2, None, DAY), (3, "", DAY), (9, "other day", NEXT)]
-    assert sink.publish(target, second) is Outcome.COMMITTED
-    assert [target.commit(first, {}), target.recover(first, {})] == [Outcome.SUPERSEDED] * 2
-    assert sink.rows() == [(7, 'q"u,o\nte', DAY), (9, "other day", NEXT)]
 
 
 def test_equal_content_makes_no_version_and_a_b_a_makes_three(sink):
@@ -131,21 +124,6 @@ def test_equal_content_makes_no_version_and_a_b_a_makes_three(sink):
     assert sink.publish(target, sink.version(4, (1, "a"))) is Outcome.COMMITTED
     assert sink.rows() == [(1, "a", DAY)]
     assert sink.query("select number from weir_published where target = %s", sink.table) == [(4,)]
-
-
-def test_an_epoch_without_rows_is_published_too(sink):
-    target = sink.target()
-    sink.publish(target, sink.version(1, (1, "a")))
-    assert sink.publish(target, sink.version(2)) is Outcome.COMMITTED
-    assert sink.rows() == []
-
-
-def test_rows_of_somebody_else_stay(sink):
-    target = sink.target()
-    sink.publish(target, sink.version(1, (1, "a")))
-    sink.query(f"insert into {sink.table} values (99, 'foreign', null)")
-    sink.publish(target, sink.version(2, (2, "b")))
-    assert sink.rows() == [(2, "b", DAY), (99, "foreign", None)]
 
 
 def test_upsert_is_last_epoch_wins(sink):
@@ -172,18 +150,6 @@ def test_append_refuses_other_content_of_an_epoch_and_takes_equal_content(sink):
     with pytest.raises(TargetConflict, match="takes no row back"):
         target.commit(sink.version(3, (2, "b")), {})
     assert sink.rows() == [(1, "a", DAY)]
-
-
-def test_several_processes_with_one_version_commit_it_once(sink):
-    version, answers = sink.version(1, *((number, "x") for number in range(500))), []
-    sink.target().prepare(version, None)
-    threads = [threading.Thread(target=lambda: answers.append(sink.target().commit(version, {}))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [Outcome.COMMITTED] * 4
-    assert len(sink.rows()) == 500
 
 
 @pytest.mark.parametrize("step", ["execute", "copy_expert", "commit", "committed"])
