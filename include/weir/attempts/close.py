@@ -29,7 +29,7 @@ from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import AttemptRow
-from weir.ledger.deliveries import deliver_again, delivery_of, enter_delivery
+from weir.ledger.deliveries import deliver_again, deliveries_of, enter_deliveries
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import (
     begin_publication,
@@ -65,12 +65,12 @@ CHECKPOINT = "weir_checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class SinkResult:
-    """The partitions of one sink, by subtask, with their manifests, and its target if it has one."""
+    """The partitions of one sink, by subtask, with their manifests, and its targets."""
 
     sink: str
     partitions: tuple[PartitionId, ...]
     manifests: tuple[Manifest, ...]
-    target: Target | None = None
+    targets: tuple[Target, ...]
 
 
 def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
@@ -93,7 +93,7 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     require_intact(services, parts)
     intact = {folder: manifest for manifest, folder, _ in parts}
     try:
-        prepared = _prepare(services, registered, gathered.state, [each for each in sinks if each.target], intact)
+        prepared = _prepare(services, registered, gathered.state, [each for each in sinks if each.targets], intact)
     except TargetAway as away:
         return _wait_for_target(services, registered, away)
     checkpoint = checkpoint_run(services, registered, gathered)
@@ -129,8 +129,8 @@ def _parts(gathered: Gathered, sinks: Sequence[SinkResult]) -> list[Part]:
 def _sink_result(registered: Registered, sink: str, manifests: Mapping[PartitionId, Manifest]) -> SinkResult:
     (layout,) = registered.topology.layouts_of(sink)
     partitions = registered.topology.partitions_of(sink, layout.id)
-    target = registered.topology.dataflow.stage(sink).target
-    return SinkResult(sink, partitions, tuple(manifests[each] for each in partitions), target)
+    targets = registered.topology.dataflow.stage(sink).targets
+    return SinkResult(sink, partitions, tuple(manifests[each] for each in partitions), targets)
 
 
 def _read(state: RunState, partition: PartitionId) -> InputRead:
@@ -164,7 +164,7 @@ def _decide(
     sinks: Sequence[SinkResult],
     reads: Sequence[InputRead],
     highest: Mapping[str, int],
-    prepared: Mapping[str, Delivery],
+    prepared: Mapping[str, Sequence[Delivery]],
 ) -> list[Pointer]:
     """Assign a version to each sink and record that it is about to be published."""
     run, attempt = registered.run, registered.attempt
@@ -176,15 +176,14 @@ def _decide(
         _require_present(state, reads)
         for sink in sinks:
             version = _next_version(session, run.id, sink.sink, highest)
-            delivery = prepared.get(sink.sink)
-            if sink.target is not None and (delivery is None or delivery.version.number != version):
+            deliveries = prepared.get(sink.sink, ())
+            if len(deliveries) != len(sink.targets) or any(each.version.number != version for each in deliveries):
                 raise Conflict(
                     f"version {version} of {sink.sink} was not the next one when it was prepared: begin again"
                 )
-            pointer = _pointer(services, registered, state, sink, version, delivery)
+            pointer = _pointer(services, registered, state, sink, version, deliveries)
             begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
-            if delivery is not None:
-                enter_delivery(session, run.id, sink.sink, version, delivery.to_json())
+            enter_deliveries(session, run.id, sink.sink, version, pointer.deliveries)
             pointers.append(pointer)
     return pointers
 
@@ -199,7 +198,7 @@ def _prepare(
     state: RunState,
     sinks: Sequence[SinkResult],
     intact: Mapping[str, Manifest],
-) -> dict[str, Delivery]:
+) -> dict[str, list[Delivery]]:
     """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
 
     Raises TargetAway, Misconfigured or Retryable.
@@ -213,15 +212,14 @@ def _prepare(
         numbers = {sink.sink: _next_version(session, run.id, sink.sink, highest) for sink in new}
     return {
         sink.sink: prepare(
-            services, run.id, sink.target, _version(services, registered, state, sink, numbers[sink.sink])
+            services, run.id, sink.targets, _version(services, registered, state, sink, numbers[sink.sink])
         )
         for sink in new
-        if sink.target is not None
     }
 
 
 def _version(services: Services, registered: Registered, state: RunState, sink: SinkResult, number: int) -> Version:
-    pointer = _pointer(services, registered, state, sink, number, None)
+    pointer = _pointer(services, registered, state, sink, number, ())
     return Version(
         dataflow=pointer.dataflow,
         sink=pointer.sink,
@@ -252,7 +250,7 @@ def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkRes
     Returns Awaiting where a target does not answer. Raises Misconfigured where a person has to act.
     """
     run = registered.run
-    named = [sink.sink for sink in sinks if sink.target is not None]
+    named = [sink.sink for sink in sinks if sink.targets]
     if not named:
         return None
     with services.ledger.transaction(run.dataflow.name) as session:
@@ -302,24 +300,22 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
         last = last_publication(session, run, sink.sink)
     if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):
         return False
-    if not _is_of(services, last.pointer, last.attempt) or not _has_target(services, run, sink, last.version):
+    if not _is_of(services, last.pointer, last.attempt) or not _has_targets(services, run, sink, last.version):
         return False
     partitions = pointer_from_json(services.store.read(last.pointer)).partitions
     known = {**intact, **_intact(services, run, {each.folder for each in partitions} - intact.keys())}
     return all(each.folder in known and _files_of(known[each.folder]) == set(each.files) for each in partitions)
 
 
-def _has_target(services: Services, run: str, sink: SinkResult, version: int) -> bool:
-    """Report whether a version is committed, or will be, into the target that the sink has now.
+def _has_targets(services: Services, run: str, sink: SinkResult, version: int) -> bool:
+    """Report whether a version is committed, or will be, into the targets that the sink has now.
 
     One that a person has taken out again is not.
     """
     with services.ledger.transaction() as session:
-        row = delivery_of(session, run, sink.sink, version)
-        if sink.target is not None and row is not None and row.outcome == Outcome.ROLLED_BACK.value:
-            return False
-    found = None if row is None else Delivery.from_json(row.delivery).target
-    return sink.target is None or found == sink.target
+        rows = deliveries_of(session, run, sink.sink, version)
+        found = [Delivery.from_json(row.delivery).target for row in rows if row.outcome != Outcome.ROLLED_BACK.value]
+    return all(each in found for each in sink.targets)
 
 
 def _files_of(manifest: Manifest) -> set[str]:
@@ -368,7 +364,7 @@ def _pointer(
     state: RunState,
     sink: SinkResult,
     version: int,
-    delivery: Delivery | None,
+    deliveries: Sequence[Delivery],
 ) -> Pointer:
     return Pointer(
         dataflow=registered.run.dataflow.name,
@@ -389,7 +385,7 @@ def _pointer(
         ),
         published_at=services.now().isoformat(),
         revision=services.ledger.seen(registered.run.dataflow.name),
-        delivery=None if delivery is None else delivery.to_json(),
+        deliveries=tuple(each.to_json() for each in deliveries),
     )
 
 

@@ -44,7 +44,7 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         # Absent where empty, so that records of earlier versions stay the same.
         **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
         **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
-        **({"target": stage.target.to_json()} if stage.target is not None else {}),
+        **({"targets": [each.to_json() for each in stage.targets]} if stage.targets else {}),
     }
 
 
@@ -72,7 +72,7 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
         digest=_rule_from_json(document.get("digest", {"round": {}, "ignore": []})),
         state=tuple(_state_from_json(state) for state in document.get("state", ())),
         quality=tuple(_gate_from_json(gate) for gate in document.get("quality", ())),
-        target=Target.from_json(document["target"]) if "target" in document else None,
+        targets=tuple(map(Target.from_json, document.get("targets", ()))),
     )
 
 

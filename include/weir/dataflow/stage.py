@@ -171,8 +171,8 @@ class Stage:
     digest: DigestRule = PLAIN_RULE
     state: State | Sequence[State] = ()
     quality: Gate | Sequence[Gate] = ()
-    target: Target | None = None
-    """Where a sink publishes besides its pointer."""
+    targets: tuple[Target, ...] = ()
+    """Where a sink publishes besides its pointer, in this order."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
@@ -226,22 +226,35 @@ def source(
     )
 
 
-def sink(stage: Stage | str, name: str, *, to: Target | None = None) -> Stage:
+def sink(stage: Stage | str, name: str, *, to: Target | Sequence[Target] = ()) -> Stage:
     """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 
     The region that computes `stage` stages the rows; they become visible when `weir_close` writes a pointer. The digest
-    rule of `stage` applies to them. `to` publishes them into a target as well, such as postgres(...).
+    rule of `stage` applies to them. `to` publishes them into a target as well, such as postgres(...), or into several,
+    one after the other.
     """
     read = name_of(stage)
-    if to is not None and not isinstance(to, Target):
-        raise Misconfigured(f"sink {name!r}: to={to!r} is no target: write postgres(...) or target(...)")
+    targets = _targets(name, to)
     return Stage(
         name=name,
         function="",
         inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED)},
         kind=StageKind.SINK,
-        target=to,
+        targets=targets,
     )
+
+
+def _targets(sink: str, to: object) -> tuple[Target, ...]:
+    targets = tuple(to) if isinstance(to, (list, tuple)) else (to,)
+    for each in targets:
+        if not isinstance(each, Target):
+            raise Misconfigured(
+                f"sink {sink!r}: to={each!r} is no target: write files(...), postgres(...) or target(...)"
+            )
+    for place, each in enumerate(targets):
+        if each in targets[:place]:
+            raise Misconfigured(f"sink {sink!r} names the target {each} twice: each gets a version once")
+    return targets
 
 
 def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:

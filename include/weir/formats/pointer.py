@@ -15,10 +15,10 @@ from weir.errors import Misconfigured
 from weir.topology.ids import AttemptId, Digest, Epoch
 
 FORMAT = 2
-"""The format of a version without a target; it and the earlier one are read."""
+"""The format of a version without targets; it and the earlier one are read."""
 
 TARGET_FORMAT = 3
-"""The format of a version that is committed into a target as well, of which an older Weir knows nothing."""
+"""The format of a version that is committed into targets as well, of which an older Weir knows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Pointer:
     """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601.
 
     `revision` is that of the dataflow in the ledger which its writer had last seen committed (0: not recorded).
-    `delivery` is how the version is committed into the target of its sink (None: it has none): JSON of
+    `deliveries` are how the version is committed into the targets of its sink, in their order: each is JSON of
     weir.sinks.protocol.Delivery, by which a rebuilt ledger goes on with it.
     """
 
@@ -50,14 +50,14 @@ class Pointer:
     partitions: tuple[PublishedPartition, ...]
     published_at: str
     revision: int = 0
-    delivery: dict[str, Any] | None = None
+    deliveries: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> bytes:
         """Encode the pointer as it is stored."""
         plain = asdict(self)
-        if self.delivery is None:
-            del plain["delivery"]
-        form = FORMAT if self.delivery is None else TARGET_FORMAT
+        if not self.deliveries:
+            del plain["deliveries"]
+        form = TARGET_FORMAT if self.deliveries else FORMAT
         return json.dumps({"format": form, **plain}, indent=1, sort_keys=True).encode()
 
 
@@ -73,7 +73,7 @@ def pointer_from_json(data: bytes) -> Pointer:
     partitions = tuple(
         PublishedPartition(**{**each, "files": tuple(each["files"])}) for each in found.pop("partitions")
     )
-    return Pointer(partitions=partitions, **found)
+    return Pointer(partitions=partitions, deliveries=tuple(found.pop("deliveries", ())), **found)
 
 
 def newest(names: Iterable[str]) -> str | None:

@@ -1,12 +1,12 @@
 """Stores the deliveries of versions into targets.
 
-Invariant: a version is delivered once it is published; a newer one of the same epoch supersedes it. Versions of a sink
-are delivered in the order in which they were published, whatever their epochs.
+Invariant: a version is delivered once it is published, to each of its targets; a newer one of the same epoch supersedes
+it. Each target of a sink gets versions in the order in which they were published, whatever their epochs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,32 +17,20 @@ from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
 
 
-def enter_delivery(session: Session, run: str, sink: str, version: int, delivery: dict[str, Any]) -> None:
-    """Record how a version that is about to be published will be committed into its target."""
-    session.add(DeliveryRow(run=run, sink=sink, version=version, delivery=delivery))
+def enter_deliveries(
+    session: Session, run: str, sink: str, version: int, deliveries: Sequence[Mapping[str, Any]]
+) -> None:
+    """Record how a version that is about to be published will be committed into its targets."""
+    for place, delivery in enumerate(deliveries):
+        session.add(DeliveryRow(run=run, sink=sink, version=version, place=place, delivery=dict(delivery)))
 
 
-def delivery_of(session: Session, run: str, sink: str, version: int) -> DeliveryRow | None:
-    """Return the delivery of a version; None where it has no target."""
-    query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink, DeliveryRow.version == version)
-    return session.scalar(query)
-
-
-def held_delivery(session: Session, run: str, sink: str) -> DeliveryRow | None:
-    """Return the newest version of an epoch that was committed into its target; None where none was."""
-    query = select(DeliveryRow).where(
-        DeliveryRow.run == run, DeliveryRow.sink == sink, DeliveryRow.outcome == "committed"
-    )
-    return session.scalar(query.order_by(DeliveryRow.version.desc()).limit(1))
-
-
-def newest_delivery(session: Session, run: str, sink: str) -> DeliveryRow | None:
-    """Return the delivery of the newest version of an epoch; None where no version has a target.
-
-    One that somebody else has superseded counts: the target tells what it holds.
-    """
+def deliveries_of(session: Session, run: str, sink: str, version: int | None = None) -> Sequence[DeliveryRow]:
+    """Return the deliveries of a version, in the order of its targets; of all versions of the epoch, newest first."""
     query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink)
-    return session.scalar(query.order_by(DeliveryRow.version.desc()).limit(1))
+    if version is not None:
+        query = query.where(DeliveryRow.version == version)
+    return session.scalars(query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)).all()
 
 
 def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]:
@@ -79,19 +67,19 @@ def every_delivery(session: Session, dataflow: str | None) -> Sequence[DeliveryR
     query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
     if dataflow is not None:
         query = query.where(RunRow.dataflow == dataflow)
-    return session.scalars(query.order_by(RunRow.dataflow, RunRow.epoch, DeliveryRow.sink, DeliveryRow.version)).all()
+    return session.scalars(
+        query.order_by(RunRow.dataflow, RunRow.epoch, DeliveryRow.sink, DeliveryRow.version, DeliveryRow.place)
+    ).all()
 
 
 def is_pending(session: Session, run: str, sink: str, version: int) -> bool:
-    """Report whether a version is not yet committed into its target, and so is still to be read."""
-    row = delivery_of(session, run, sink, version)
-    return row is not None and row.outcome is None
+    """Report whether a version is not yet committed into all of its targets, and so is still to be read."""
+    return any(row.outcome is None for row in deliveries_of(session, run, sink, version))
 
 
 def deliver_again(session: Session, run: str, sink: str, version: int) -> None:
-    """Have a version looked for in its target once more: somebody may have changed the target."""
-    row = delivery_of(session, run, sink, version)
-    if row is not None:
+    """Have a version looked for in its targets once more: somebody may have changed them."""
+    for row in deliveries_of(session, run, sink, version):
         row.outcome = None
 
 

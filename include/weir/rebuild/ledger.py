@@ -40,7 +40,7 @@ from weir.ledger.database.tables import (
     ResultRow,
     RunRow,
 )
-from weir.ledger.deliveries import delivery_of, enter_delivery
+from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
@@ -324,9 +324,9 @@ def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
     row.pointer = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
     row.published_at = datetime.fromisoformat(pointer.published_at)
     row.folders = [partition.folder for partition in pointer.partitions]
-    if pointer.delivery is not None and delivery_of(session, run, pointer.sink, pointer.version) is None:
+    if not deliveries_of(session, run, pointer.sink, pointer.version):
         # The target alone knows whether it has the version: that is asked when it is delivered again.
-        enter_delivery(session, run, pointer.sink, pointer.version, pointer.delivery)
+        enter_deliveries(session, run, pointer.sink, pointer.version, pointer.deliveries)
 
 
 def _published_reads(run: RunId, pointer: Pointer) -> Iterable[InputRead]:

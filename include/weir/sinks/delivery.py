@@ -1,9 +1,10 @@
 """Prepares versions for the targets of their sinks, commits them there once they are published, takes them out again.
 
 Invariants: what is published is committed, without end: by the closing task, else by upkeep. A target that does not
-answer holds up its own sinks only. No transaction of the ledger waits for a target.
+answer holds up later versions of its own sink only, and no other target. No transaction of the ledger waits for a
+target.
 
-Versions of a sink are committed in the order of their publication. Two processes may commit the same one: the target
+A target of a sink gets versions in the order of their publication. Two processes may commit the same one: the target
 does it once.
 """
 
@@ -18,7 +19,7 @@ from weir.coordination.services import Services
 from weir.dataflow.targets import Target
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
 from weir.ledger.database.tables import DeliveryRow
-from weir.ledger.deliveries import held_delivery, newest_delivery, note_delivered, note_problem, pending_deliveries
+from weir.ledger.deliveries import deliveries_of, note_delivered, note_problem, pending_deliveries
 from weir.ledger.runs import run_key
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
@@ -48,14 +49,19 @@ class Undelivered:
         )
 
 
-def prepare(services: Services, run: str, target: Target, version: Version) -> Delivery:
-    """Plan a version's way into its target; nothing is visible there.
+def prepare(services: Services, run: str, targets: Iterable[Target], version: Version) -> list[Delivery]:
+    """Plan a version's way into its targets; nothing is visible there.
 
-    Raises TargetAway, Misconfigured for what a person has to change, or Retryable for any other error of the target.
+    Raises TargetAway, Misconfigured for what a person has to change, or Retryable for any other error of a target.
     """
     with services.ledger.transaction() as session:
-        row = held_delivery(session, run, version.sink)
-        before = None if row is None else Delivery.from_json(row.delivery)
+        rows = deliveries_of(session, run, version.sink)
+        committed = [Delivery.from_json(row.delivery) for row in rows if row.outcome == Outcome.COMMITTED.value]
+    return [_prepared(services, target, version, committed) for target in targets]
+
+
+def _prepared(services: Services, target: Target, version: Version, committed: Iterable[Delivery]) -> Delivery:
+    before = next((each for each in committed if each.target == target), None)
     held = None if before is None else Held(before.version.number, before.version.digest, before.token)
     opened = open_target(target, services)
     try:
@@ -68,42 +74,62 @@ def prepare(services: Services, run: str, target: Target, version: Version) -> D
 def deliver(services: Services, dataflow: str, sinks: Iterable[str] | None = None) -> list[Undelivered]:
     """Commit all published versions of a dataflow, or of some of its sinks, that are not in their targets yet.
 
-    Returns the versions that could not be committed; those of the same sink that were published later wait for them.
+    Returns what could not be committed; later versions of the same sink wait for it, for that target.
     Raises Retryable if the ledger does not answer.
     """
     wanted = None if sinks is None else set(sinks)
     with services.ledger.transaction() as session:
         rows = [row for row in pending_deliveries(session, dataflow) if wanted is None or row.sink in wanted]
-        found = [(row.id, row.sink, row.run) for row in rows]
-        newest = {(row.run, row.sink): row.id for row in rows}
-    problems: dict[str, Undelivered] = {}
-    for number, sink, run in found:
-        if sink not in problems and newest[run, sink] == number:
-            problem = _deliver(services, dataflow, number)
+        newest = {(row.run, row.sink): row.version for row in rows}
+        found = [
+            (row.id, row.sink, Delivery.from_json(row.delivery))
+            for row in rows
+            if row.version == newest[row.run, row.sink]
+        ]
+    problems: list[Undelivered] = []
+    waiting: list[tuple[str, Target]] = []
+    for number, sink, delivery in found:
+        if (sink, delivery.target) not in waiting:
+            problem = _deliver(services, dataflow, number, delivery)
             if problem is not None:
-                problems[sink] = problem
-    return list(problems.values())
+                problems.append(problem)
+                waiting.append((sink, delivery.target))
+    return problems
 
 
-def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> Delivery:
-    """Take the version of an epoch out of its target again, and return how it had got there.
+def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> list[Delivery]:
+    """Take the version of an epoch out of the targets of a sink again, and return how it had got there.
 
-    A later close of the run publishes a new version; until then the epoch has no rows in the target. A process that is
+    A later close of the run publishes a new version; until then the epoch has no rows in the targets. A process that is
     killed on the way has only to be repeated.
-    Raises Misconfigured if there is no such version, if one is pending, or if the target cannot do it.
+    Raises Misconfigured if there is no such version, if one is pending, or if a target cannot do it; the others have.
     """
     with services.ledger.transaction() as session:
-        row = newest_delivery(session, run_key(dataflow, epoch), sink)
-        if row is None:
-            raise Misconfigured(
-                f"no version of sink {sink!r} of {dataflow}@{epoch} has a target: `weir sinks {dataflow}` lists them"
-            )
-        number, outcome, delivery = row.id, row.outcome, Delivery.from_json(row.delivery)
-    if outcome is None:
+        every = deliveries_of(session, run_key(dataflow, epoch), sink)
+        newest = [row for row in every if row.version == every[0].version]
+        found = [(row.id, row.outcome, Delivery.from_json(row.delivery)) for row in newest]
+    if not found:
         raise Misconfigured(
-            f"{delivery.version} is not in {delivery.target} yet, but will be: wait until `weir sinks` shows it as "
-            "committed, then repeat this"
+            f"no version of sink {sink!r} of {dataflow}@{epoch} has a target: `weir sinks {dataflow}` lists them"
         )
+    for _, outcome, delivery in found:
+        if outcome is None:
+            raise Misconfigured(
+                f"{delivery.version} is not in {delivery.target} yet, but will be: wait until `weir sinks` shows it as "
+                "committed, then repeat this"
+            )
+    problems = []
+    for number, _, delivery in found:
+        try:
+            _roll_back(services, dataflow, number, delivery)
+        except WeirError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+    return [delivery for _, _, delivery in found]
+
+
+def _roll_back(services: Services, dataflow: str, number: int, delivery: Delivery) -> None:
     opened = open_target(delivery.target, services)
     try:
         is_out = opened.rollback(delivery.version, delivery.token)
@@ -111,18 +137,15 @@ def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> Deli
         raise _said(delivery.target, error) from error
     if not is_out:
         raise Misconfigured(
-            f"{delivery.target} holds another version of {epoch} than {delivery.version}: nothing was changed. Clear "
-            "weir_close of that run, which looks into the target, then repeat this"
+            f"{delivery.target} holds another version of that epoch than {delivery.version}: nothing was changed. Clear"
+            " weir_close of the run, which looks into the target, then repeat this"
         )
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
         row.outcome, row.delivered_at = Outcome.ROLLED_BACK.value, services.now()
-    return delivery
 
 
-def _deliver(services: Services, dataflow: str, number: int) -> Undelivered | None:
-    with services.ledger.transaction() as session:
-        delivery = Delivery.from_json(session.get_one(DeliveryRow, number).delivery)
+def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery) -> Undelivered | None:
     try:
         outcome = _commit(services, delivery)
     except WeirError as error:

@@ -27,6 +27,12 @@ def test_the_format_on_disk_is_that_of_the_golden_file():
     assert POINTER.to_json() == (GOLDEN / "pointer-v2.json").read_bytes()
 
 
+def test_a_version_with_targets_has_a_format_of_its_own():
+    pointer = replace(POINTER, deliveries=({"target": {"kind": "files", "options": {}}, "version": {}, "token": {}},))
+    assert pointer.to_json() == (GOLDEN / "pointer-v3.json").read_bytes()
+    assert pointer_from_json(pointer.to_json()) == pointer
+
+
 def test_the_pointer_of_an_older_weir_has_no_revision():
     assert pointer_from_json((GOLDEN / "pointer-v1.json").read_bytes()) == replace(POINTER, revision=0)
 

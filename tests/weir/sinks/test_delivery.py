@@ -36,10 +36,11 @@ def lake(tmp_path):
     return folder
 
 
-def with_target(lake, flow=None):
-    """The small dataflow, of which the report goes into a target as well."""
+def with_target(*lakes, flow=None):
+    """The small dataflow, of which the report goes into targets as well."""
     flow = flow or ladder()
-    stages = [*flow.stages[:-1], sink("report", "delays", to=target(REFERENCE, folder=str(lake)))]
+    to = [target(REFERENCE, folder=str(lake)) for lake in lakes]
+    stages = [*flow.stages[:-1], sink("report", "delays", to=to)]
     return Dataflow(flow.name, stages)
 
 
@@ -235,6 +236,29 @@ def test_upkeep_commits_what_no_closing_task_does_and_tells_a_person_after_an_ho
     assert rows(world, DeliveryRow.outcome, DeliveryRow.problem) == [("committed", None)]
 
 
+def test_of_several_targets_each_gets_each_version_and_one_that_is_away_holds_up_none_of_the_others(
+    world, lake, tmp_path, away_at_commit, monkeypatch
+):
+    other = tmp_path / "other"
+    other.mkdir()
+    world.airflow.deploy(with_target(lake, other))
+    until_close_waits(world, world.airflow.dag_run(1))
+    (lake / "away").touch()
+    (other / "away").unlink(missing_ok=True)
+    monkeypatch.undo()
+    (waiting,) = deliver(world.services, "ladder")
+    assert (waiting.run, str(lake) in str(waiting.target.options)) == (f"ladder@{EPOCH}", True)
+    assert commits(lake) == []
+    assert commits(other) == [f"{EPOCH} 1"]
+    (lake / "away").unlink()
+    world.airflow.dag_run(2)
+    world.airflow.run_until_quiet()
+    assert commits(lake) == commits(other) == [f"{EPOCH} 1", "20130102T000000Z 1"]
+    assert outcomes(world) == [(1, "committed")] * 4
+    rollback(world.services, "ladder", "delays", EPOCH)
+    assert held(lake)["content"] == held(other)["content"] == []
+
+
 def test_a_version_that_is_pending_does_not_expire(world, lake, away_at_commit, monkeypatch):
     world.airflow.deploy(Dataflow("ladder", with_target(lake).stages, keep_published="1 days"))
     run = world.airflow.dag_run()
@@ -332,13 +356,14 @@ def test_the_command_line_lists_what_is_where_and_takes_a_day_out(world, lake, m
 def test_the_record_of_a_dataflow_keeps_its_targets(lake):
     flow = with_target(lake)
     assert Dataflow.from_json(json.loads(json.dumps(flow.to_json()))).stage("delays") == flow.stage("delays")
-    assert "target" not in json.dumps(ladder().to_json())
+    assert "targets" not in json.dumps(ladder().to_json())
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: sink("report", "delays", to="postgres"), "is no target"),
+        (lambda: sink("report", "delays", to=[target("a:B"), target("a:B")]), "twice"),
         (lambda: target("no class"), "module:Class"),
         (lambda: target("a:B", when=object()), "must be JSON values"),
         (lambda: target("a:B", url="postgres://me:s3cret@db/x"), "name an Airflow connection"),

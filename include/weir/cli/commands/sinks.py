@@ -19,7 +19,7 @@ VERSION = 1
 _VERSIONS = "versions"
 
 _COLUMNS = (
-    *(key("epoch"), key("dataflow"), key("sink"), number("version"), value("target"), number("rows")),
+    *(key("epoch"), key("dataflow"), key("sink"), number("version"), key("target"), number("rows")),
     *(value("state"), value("delivered"), value("since"), text("problem")),
 )
 
@@ -55,7 +55,7 @@ def rollback(
     epoch: Annotated[str, typer.Option(help="An epoch or its day, or a run's id.", show_default=False)],
     dataflow: Annotated[str | None, typer.Option(help="The sink's dataflow, if several have such a sink.")] = None,
 ) -> None:
-    """Take the rows of an epoch out of the target of a sink; its pointer stays.
+    """Take the rows of an epoch out of the targets of a sink; its pointer stays.
 
     A new version gets in again when the run is closed again: clear what was wrong, or weir_close.
     """
@@ -67,8 +67,9 @@ def rollback(
         with services.ledger.transaction() as session:
             name = dataflow or dataflow_of_sink(session, sink)
             chosen = run_named(session, name, epoch).epoch
-        delivery = take_out(services, name, sink, chosen)
-    print_line(f"{delivery.version}: its {delivery.version.rows} row(s) are no longer in {delivery.target}")
+        taken = take_out(services, name, sink, chosen)
+    for each in taken:
+        print_line(f"{each.version}: its {each.version.rows} row(s) are no longer in {each.target}")
 
 
 def _described(row: Any) -> dict[str, Any]:

@@ -394,19 +394,21 @@ class PublicationRow(Table):
 class DeliveryRow(Table):
     """A version of a sink that is committed into a target; `delivery` is how, as the pointer has it too.
 
+    `place` is that of the target among those of the version.
     `outcome` is an Outcome of weir.sinks (None: not committed yet). `problem` is what the last process met,
     `problem_since` since when each has met one.
     """
 
     __tablename__ = "delivery"
     __table_args__ = (
-        UniqueConstraint("run", "sink", "version"),
+        UniqueConstraint("run", "sink", "version", "place"),
         _only("pending_deliveries", "run", where="outcome IS NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
     sink: Mapped[str] = mapped_column(String(60))
     version: Mapped[int]
+    place: Mapped[int]
     delivery: Mapped[dict[str, Any]]
     outcome: Mapped[str | None] = mapped_column(String(20))
     delivered_at: Mapped[datetime | None]
