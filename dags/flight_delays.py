@@ -1,6 +1,8 @@
 """Delays of the flights out of New York in 2013: every day a report by carrier and by route.
 
-The stage functions are in `spark_jobs/pipelines/flight_delays.py`. Set WEIR_FLIGHTS_LAST_DAY to run fewer days.
+The stage functions are in `spark_jobs/pipelines/flight_delays.py`. Set WEIR_FLIGHTS_LAST_DAY to run fewer days. The
+report is also published as files below WEIR_FLIGHTS_LAKE, a local folder, and into the table `delays` of the database
+of the Airflow connection WEIR_FLIGHTS_DATABASE, where these are set: `./weir up` sets both.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-from weir.dataflow import Dataflow, Stage, blocking, expectations, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, expectations, files, pipelined, postgres, sink, source
 from weir_airflow.dag import dataflow_dag
 
 FUNCTIONS = "pipelines.flight_delays"
@@ -44,9 +46,15 @@ by_carrier = Stage("by_carrier", f"{FUNCTIONS}:by_carrier", {"flights": blocking
 by_route = Stage("by_route", f"{FUNCTIONS}:by_route", {"flights": blocking(join, by=("origin", "dest"))}, parallelism=2)
 report = Stage("report", f"{FUNCTIONS}:report", {"carriers": blocking(by_carrier), "routes": blocking(by_route)})
 
+lake, database = os.environ.get("WEIR_FLIGHTS_LAKE"), os.environ.get("WEIR_FLIGHTS_DATABASE")
+targets = [
+    *([files(lake, partition="day")] if lake else []),
+    *([postgres(database, "delays", create="if_missing")] if database else []),
+]
+
 flow = Dataflow(
     "flight_delays",
-    [flights, clean, weather, planes, join, by_carrier, by_route, report, sink(report, "delays")],
+    [flights, clean, weather, planes, join, by_carrier, by_route, report, sink(report, "delays", to=targets)],
 )
 
 dag = dataflow_dag(

@@ -89,7 +89,7 @@ def test_the_picture_is_what_the_demo_prints():
         console, Healing(tries, reasons, [one for one in reasons if one not in tries], len(reasons) * others, others)
     )
     checks = [DayCheck(day, 1, rows, None) for day, rows in zip(DAYS, (180, 190), strict=True)]
-    print_checks(console, checks, sorted(EXPECTED_TRIES), None)
+    print_checks(console, checks, sorted(EXPECTED_TRIES), None, "its files and its table")
     assert lines(PICTURE[0]) == lines(console.file.getvalue())
 
 

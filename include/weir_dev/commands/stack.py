@@ -13,10 +13,11 @@ from weir.cli.tables import key, number, print_rows, value
 from weir.secrecy import without_secrets
 from weir_dev.ports import LOCALHOST, LOOPBACK
 from weir_dev.project import project_root, state_folder
-from weir_dev.stack.airflow_environment import API, SPARK, SPARK_UI, database_of
+from weir_dev.stack.airflow_environment import API, SPARK, SPARK_UI, database_of, lake_folder, needs_postgres
 from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.keeper import NAME as KEEPER
+from weir_dev.stack.postgres import REPORTS, SERVICES
 from weir_dev.stack.spark_cluster import MASTER, MASTER_UI, master_url
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Database, Phase, StackRequest, StackState
@@ -131,6 +132,7 @@ def _print_access(console: Console, stack: Stack) -> None:
         "Spark": f"sc://{LOCALHOST}:{stack.state.ports[SPARK]}, its token in {stack.folder / SECRETS}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
         **_cluster(stack.state),
         "results": stack.store_url,
+        "report": _where_the_report_is(stack),
         "ledger": without_secrets(stack.ledger_url) + _why_sqlite(stack),
         "logs": f"{stack.logs}, of tasks {stack.task_logs}",
         "stop": "./weir down",
@@ -143,6 +145,13 @@ def _why_sqlite(stack: Stack) -> str:
     if stack.request.database is Database.POSTGRES:
         return ""
     return ", with Airflow's database beside it in SQLite, where one of several writers at once may be refused"
+
+
+def _where_the_report_is(stack: Stack) -> str:
+    table = ""
+    if needs_postgres(stack.request):
+        table = f"; table delays: PGSERVICEFILE={stack.folder / SERVICES} psql service={REPORTS}"
+    return f"{lake_folder(stack.folder)}/day=*/*.parquet{table}"
 
 
 def _cluster(state: StackState) -> dict[str, str]:

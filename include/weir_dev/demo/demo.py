@@ -25,6 +25,8 @@ from weir_dev.demo.evidence import (
     first_difference,
     pending_clears,
     published_report,
+    rows_in_lake,
+    rows_in_table,
     what_the_ledger_says,
 )
 from weir_dev.demo.hold import HeldDay, LostPartition, held_day, partition_to_lose, verified_day
@@ -42,7 +44,10 @@ from weir_dev.demo.report import (
     unexpected_reruns,
 )
 from weir_dev.demo.stack import DAG, DAYS, new_stack
+from weir_dev.stack.airflow_environment import lake_folder, needs_postgres, postgres_folder
 from weir_dev.stack.credentials import PERSON
+from weir_dev.stack.postgres import NAME as POSTGRES
+from weir_dev.stack.postgres import connection_to_reports
 from weir_dev.stack.state import Database
 
 if TYPE_CHECKING:
@@ -131,7 +136,8 @@ class _Story:
             with self._progress.phase("comparing the published reports, row by row"):
                 checks = self._compare(before, expected)
         unexpected = unexpected_reruns(healing.again, before.run.run_id, EXPECTED_TRIES, DAMAGED_DAY.isoformat())
-        return print_checks(self._console, checks, sorted(EXPECTED_TRIES), unexpected)
+        places = "its files and its table" if needs_postgres(self._stack.request) else "its files"
+        return print_checks(self._console, checks, sorted(EXPECTED_TRIES), unexpected, places)
 
     def _has_dag(self) -> bool | None:
         errors = self._api.import_errors()
@@ -219,8 +225,19 @@ class _Story:
             found = published_report(self._services.store, DAG, SINK, day)
             difference = first_difference(found.rows, expected[day].result())
             difference = difference or difference_of_reports(found, before.reports[day])
+            difference = difference or self._difference_in_targets(found.rows, day)
             checks.append(DayCheck(day, found.version, len(found.rows), difference))
         return checks
+
+    def _difference_in_targets(self, expected: list[Row], day: date) -> str | None:
+        """Return the first difference of the report's files and of its table, if there is one."""
+        stack = self._stack
+        found = {"its files": rows_in_lake(lake_folder(stack.folder), day)}
+        if needs_postgres(stack.request):
+            database = connection_to_reports(postgres_folder(stack.folder), stack.state.ports[POSTGRES])
+            found["its table"] = rows_in_table(database, day)
+        differences = {place: first_difference(rows, expected) for place, rows in found.items()}
+        return next((f"{place}: {each}" for place, each in differences.items() if each is not None), None)
 
     def _refuse_failures(self, instances: list[TaskInstance]) -> None:
         failed = [one for one in instances if one.state in {"failed", "upstream_failed"}]

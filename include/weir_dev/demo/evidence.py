@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,9 @@ from weir.store.published import published
 from weir.topology.regions import RegionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import date
+    from pathlib import Path
 
     from sqlalchemy.orm import Session
 
@@ -103,6 +105,23 @@ def rows_of(store: Store, pointer: Pointer) -> list[Row]:
             wanted = [name for name in table.column_names if not name.startswith("_weir")]
             rows += table.select(wanted).to_pylist()
     return rows
+
+
+def rows_in_lake(folder: Path, day: date) -> list[Row]:
+    """Read a day of the report as any reader of its files finds it."""
+    rows: list[Row] = pq.read_table(folder / f"day={day}").to_pylist()
+    return _sorted(rows)
+
+
+def rows_in_table(database: Mapping[str, Any], day: date) -> list[Row]:
+    """Read a day of the report from its table; `database` are psycopg2's parameters."""
+    import psycopg2  # noqa: PLC0415  only a stack with PostgreSQL needs it
+
+    with closing(psycopg2.connect(**database)) as connection, connection.cursor() as cursor:
+        cursor.execute("select * from delays where _epoch = %s", (epoch_key(day),))
+        names = [column.name for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return _sorted([{name: value for name, value in row.items() if name != "_epoch"} for row in rows])
 
 
 def expected_rows(day: date) -> list[Row]:

@@ -118,12 +118,15 @@ def _table(columns: int) -> Table:
     return table
 
 
-def print_checks(console: Console, checks: Sequence[DayCheck], expected: Sequence[str], unexpected: str | None) -> bool:
+def print_checks(
+    console: Console, checks: Sequence[DayCheck], expected: Sequence[str], unexpected: str | None, places: str
+) -> bool:
     """Print the verdict: each published report against what it must be, and which task instances ran again.
 
-    `expected` names those that had to, and `unexpected` is a sentence if others did. Returns whether all is right.
+    `expected` names those that had to, and `unexpected` is a sentence if others did; `places` are those besides the
+    store where the report is, too. Returns whether all is right.
     """
-    against = "the version before the loss and a plain computation in pandas"
+    against = f"the version before the loss, {places}, and a plain computation in pandas"
     for check in checks:
         if check.difference is None:
             console.print(f"[green]equal[/] {check.day}: version {check.version}, {check.rows} rows: {against}")

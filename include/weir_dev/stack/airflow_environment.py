@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 CONNECTION = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 """Airflow's setting; in a request's environment it names a database elsewhere, of which we know nothing."""
 
+REPORTS = "reports_db"
+"""The Airflow connection to the database of reports that the example publishes."""
+
 SQLITE_LEDGER = "ledger.db"
 SQLITE_AIRFLOW = "airflow.db"
 
@@ -138,7 +141,24 @@ def _weir(request: StackRequest, ports: Mapping[str, int], credentials: Credenti
         "WEIR_STORE": store_url(request.folder),
         "WEIR_LEDGER": ledger_url(request.folder, request.database, ports),
         "AIRFLOW_CONN_WEIR_API": json.dumps(api),
+        **_targets(request, ports),
     }
+
+
+def lake_folder(folder: Path) -> Path:
+    """Where the example publishes its report as files."""
+    return folder / "lake" / "delays"
+
+
+def _targets(request: StackRequest, ports: Mapping[str, int]) -> dict[str, str]:
+    """Where the example publishes its report besides the store."""
+    found = {"WEIR_FLIGHTS_LAKE": str(lake_folder(request.folder))}
+    if needs_postgres(request):
+        found["WEIR_FLIGHTS_DATABASE"] = REPORTS
+        place = postgres.connection_to_reports(postgres_folder(request.folder), ports[postgres.NAME])
+        renamed = {"schema": place.pop("dbname"), "login": place.pop("user")}
+        found[f"AIRFLOW_CONN_{REPORTS.upper()}"] = json.dumps({"conn_type": "postgres", **place, **renamed})
+    return found
 
 
 def _spark(request: StackRequest, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:

@@ -26,6 +26,7 @@ from weir_dev.stack.airflow_environment import (
     SPARK,
     base_environment,
     component_environment,
+    lake_folder,
     needs_postgres,
     postgres_folder,
     stack_ports,
@@ -34,7 +35,7 @@ from weir_dev.stack.airflow_environment import (
 )
 from weir_dev.stack.credentials import load_or_create
 from weir_dev.stack.postgres import NAME as POSTGRES
-from weir_dev.stack.postgres import PostgresServer, copy_files
+from weir_dev.stack.postgres import SERVICES, PostgresServer, copy_files
 from weir_dev.stack.processes import ProcessRecord, record, stop
 from weir_dev.stack.spark_cluster import MASTER
 from weir_dev.stack.spark_programs import is_of_spark, spark_programs
@@ -109,6 +110,7 @@ class Keeper:
         credentials = load_or_create(self._folder)
         write_passwords(self._folder, credentials)
         write_local_settings(self._folder)
+        lake_folder(self._folder).parent.mkdir(exist_ok=True)
         ports = choose_ports(stack_ports(self._request), {**self._request.preferred_ports, **self._state.ports})
         self._set(replace(self._state, ports=ports))
         java = find_java(self._folder / "java", os.environ)
@@ -144,6 +146,7 @@ class Keeper:
         self._await(self._programs[POSTGRES])
         if not self._must_stop():
             server.make_databases()
+            server.write_services(self._folder / SERVICES)
         return server
 
     def _keep_template(self, server: PostgresServer) -> None:

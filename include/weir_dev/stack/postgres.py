@@ -37,6 +37,11 @@ NAME: Final = "postgres"
 USER: Final = "weir"
 AIRFLOW: Final = "airflow"
 LEDGER: Final = "weir"
+REPORTS: Final = "reports"
+"""The database of reports that the example publishes."""
+
+SERVICES: Final = "pg_service.conf"
+"""Names the database of reports for psql and all that uses libpq."""
 
 _UNPRIVILEGED: Final = "nobody"
 """The account of the server when we are root."""
@@ -98,13 +103,18 @@ class PostgresServer:
         )
 
     def make_databases(self) -> None:
-        """Make the databases of Airflow and of the ledger, unless they are there."""
+        """Make the databases of Airflow, of the ledger and of reports, unless they are there."""
         with closing(self._connected()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT datname FROM pg_database")
             there = {name for (name,) in cursor.fetchall()}
-            for name in (AIRFLOW, LEDGER):
+            for name in (AIRFLOW, LEDGER, REPORTS):
                 if name not in there:
                     cursor.execute(f'CREATE DATABASE "{name}"')
+
+    def write_services(self, path: Path) -> None:
+        """Write the file by which psql finds the database of reports; it has the password."""
+        place = connection_to_reports(self.folder, self.port)
+        write_atomically(path, "".join([f"[{REPORTS}]\n", *(f"{key}={value}\n" for key, value in place.items())]))
 
     def _answers(self) -> bool:
         import psycopg2  # noqa: PLC0415  only a stack with this server needs it
@@ -119,7 +129,7 @@ class PostgresServer:
         import psycopg2  # noqa: PLC0415
 
         connection = psycopg2.connect(
-            host=LOOPBACK, port=self.port, user=USER, password=_password(self.folder), dbname="postgres"
+            host=LOOPBACK, port=self.port, user=USER, password=password(self.folder), dbname="postgres"
         )
         connection.autocommit = True
         return connection
@@ -127,9 +137,14 @@ class PostgresServer:
 
 def database_url(folder: Path, port: int, database: str) -> str:
     """Return the URL of a database for SQLAlchemy; without a password while the server has no files yet."""
-    password = _password(folder)
-    account = f"{USER}:{password}" if password else USER
+    known = password(folder)
+    account = f"{USER}:{known}" if known else USER
     return f"postgresql+psycopg2://{account}@{LOOPBACK}:{port}/{database}"
+
+
+def connection_to_reports(folder: Path, port: int) -> dict[str, Any]:
+    """Return the parameters of libpq for the database of reports."""
+    return {"host": LOOPBACK, "port": port, "dbname": REPORTS, "user": USER, "password": password(folder)}
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -228,12 +243,12 @@ def initdb(data: Path, password: str, options: Sequence[str] = ()) -> None:
 
 def _initialize(folder: Path) -> None:
     make_private(folder)
-    data, password = _data(folder), secrets.token_hex(16)
+    data, made = _data(folder), secrets.token_hex(16)
     make_private(data)
     hand_over(data)
     # A small log of writes is quick to copy.
-    initdb(data, password, ("--wal-segsize=1",))
-    write_atomically(folder / _PASSWORD, password)
+    initdb(data, made, ("--wal-segsize=1",))
+    write_atomically(folder / _PASSWORD, made)
 
 
 _PASSWORD: Final = "password"  # noqa: S105  a file's name
@@ -243,7 +258,8 @@ def _data(folder: Path) -> Path:
     return folder / "data"
 
 
-def _password(folder: Path) -> str:
+def password(folder: Path) -> str:
+    """Return the password of the server whose files are here; none while there are none."""
     path = folder / _PASSWORD
     return path.read_text() if path.exists() else ""
 

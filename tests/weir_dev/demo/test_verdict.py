@@ -112,7 +112,7 @@ EQUAL = [DayCheck(DAY, 1, 187, None)]
 
 def printed(checks, unexpected):
     console = Console(file=StringIO(), width=400)
-    is_right = print_checks(console, checks, sorted(EXPECTED_TRIES), unexpected)
+    is_right = print_checks(console, checks, sorted(EXPECTED_TRIES), unexpected, "its files and its table")
     return is_right, console.file.getvalue()
 
 

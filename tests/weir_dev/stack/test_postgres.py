@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import stat
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import psutil
 import psycopg2
 import pytest
 
 from weir_dev.ports import choose_ports
-from weir_dev.stack.postgres import LEDGER, PostgresServer, copy_files, database_url, programs
+from weir_dev.stack.postgres import LEDGER, REPORTS, SERVICES, PostgresServer, copy_files, database_url, programs
 from weir_dev.stack.processes import stop
 
 
@@ -38,6 +38,7 @@ class Running:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         self.server.make_databases()
+        self.server.write_services(self.server.folder.parent / SERVICES)
         return self
 
     def __exit__(self, *_):
@@ -80,6 +81,14 @@ def test_what_was_written_is_there_after_a_restart_and_in_a_copy_that_begins_wit
         other.run("INSERT INTO kept VALUES (8)")
         assert running.run("SELECT n FROM kept") == [(7,)]
         assert other.run("SELECT n FROM kept ORDER BY n") == [(7,), (8,)]
+
+
+def test_the_database_of_reports_is_found_by_its_service(running, monkeypatch):
+    monkeypatch.setenv("PGSERVICEFILE", str(running.server.folder.parent / SERVICES))
+    with closing(psycopg2.connect(service=REPORTS)) as connection, connection.cursor() as cursor:
+        cursor.execute("select current_database()")
+        assert cursor.fetchone() == (REPORTS,)
+    assert stat.S_IMODE((running.server.folder.parent / SERVICES).stat().st_mode) == 0o600
 
 
 def test_a_user_without_the_password_is_refused(running):
