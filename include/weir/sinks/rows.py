@@ -1,7 +1,4 @@
-"""The rows of a version as Arrow batches, and its files' footers.
-
-Invariant: a few thousand rows are in memory, whatever the version has.
-"""
+"""The rows of a version as Arrow batches. Invariant: a few thousand rows are in memory, whatever the version has."""
 
 from __future__ import annotations
 
@@ -22,16 +19,6 @@ def batches(reach: Reach, version: Version, columns: Sequence[str]) -> Iterator[
     for file in version.files:
         with _parquet(reach, file) as parquet:
             yield from parquet.iter_batches(BATCH_ROWS, columns=list(columns))
-
-
-def footers(reach: Reach, version: Version) -> Iterator[pq.FileMetaData]:
-    """Read the footer of each file. Raises Retryable as `batches` does, and for other rows than recorded."""
-    for file in version.files:
-        with _parquet(reach, file) as parquet:
-            found = parquet.metadata
-        if found.num_rows != file.rows:
-            raise Retryable(f"{file.path} has {found.num_rows} rows, expected {file.rows}")
-        yield found
 
 
 @contextmanager

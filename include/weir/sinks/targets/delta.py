@@ -17,9 +17,9 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from weir.errors import Misconfigured
 from weir.secrecy import without_secrets
 from weir.sinks.folders import TargetFolder, open_folder
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, Token, Version
-from weir.sinks.rows import batches, footers
+from weir.sinks.rows import batches
 from weir.sinks.targets.delta_columns import (
     OWNER,
     columns_of,
@@ -43,7 +43,6 @@ from weir.sinks.targets.delta_columns import (
     require_usable,
     required_columns,
     schema_with,
-    statistics,
 )
 from weir.topology.ids import Epoch
 
@@ -61,10 +60,6 @@ _OURS: Final = re.compile(r"/weir-\d{5}-(?P<number>\d+)-[^/]*\Z")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
-_Told = Callable[[], list[dict[str, Any]]]
-"""Returns the statistics of each file; reads them once."""
-
-
 class DeltaTarget(SinkTarget):
     """A table that is partitioned by epoch, in a local folder or on S3."""
 
@@ -78,20 +73,18 @@ class DeltaTarget(SinkTarget):
             required = required_columns(table.schema().to_json(), columns)
             if required:
                 require_no_nulls(str(self), required, batches(self.reach, version, required))
-            self._statistics(version, columns)
         return {}
 
     def commit(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002  there is nothing to plan
         """Put the files into the table's folder, then replace the epoch's partition and its marker in one commit."""
         columns = columns_of(version.spark_schema, self._partition)
-        told = cache(lambda: self._statistics(version, columns))
         with self._reached():
             for pause in _pauses():
                 table = self._found() or self._created(columns)
                 found = self._seen(table, version)
                 if found is not Outcome.ABSENT:
                     return found
-                if self._is_added(table, version, columns, told):
+                if self._is_added(table, version, columns):
                     return Outcome.COMMITTED
                 time.sleep(pause)
         raise TargetAway(f"{self} was changed by others {_TURNS} times while {version} was to be committed")
@@ -150,7 +143,7 @@ class DeltaTarget(SinkTarget):
         rows: list[dict[str, Any]] = found.select(columns).to_pylist()
         return [each for each in rows if each[columns[-1]] == epoch]
 
-    def _is_added(self, table: DeltaTable, version: Version, columns: Fields, told: _Told) -> bool:
+    def _is_added(self, table: DeltaTable, version: Version, columns: Fields) -> bool:
         """Commit a version unless anybody has committed since the table was loaded, or files are gone again."""
         claimed = self._claimed(table, version.owner)
         if claimed is None:
@@ -161,10 +154,17 @@ class DeltaTarget(SinkTarget):
             self._folder.put(name, file)
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
+            # Without minima and maxima: where some columns have them and others do not, delta-rs' dataset for Arrow
+            # leaves out files with matching rows (its issue 3173), and a column that is added later has none.
             AddAction(
-                name, file.bytes, {self._partition: version.epoch}, now, data_change=True, stats=json.dumps(stats)
+                name,
+                file.bytes,
+                {self._partition: version.epoch},
+                now,
+                data_change=True,
+                stats=json.dumps({"numRecords": file.rows}),
             )
-            for (name, file), stats in zip(files, told(), strict=True)
+            for name, file in files
         ]
         said = {
             "owner": version.owner,
@@ -230,9 +230,6 @@ class DeltaTarget(SinkTarget):
         before = table.schema().to_json()
         may_change = self.options["create"] == "if_missing"
         return Schema.from_json(schema_with(str(self), before, columns, self._partition, may_change=may_change))
-
-    def _statistics(self, version: Version, columns: Fields) -> list[dict[str, Any]]:
-        return [statistics(found, columns) for found in footers(self.reach, version)]
 
     def _claimed(self, table: DeltaTable, owner: str) -> DeltaTable | None:
         """Return the table as the owner's; the first time, the property is set by a commit that changes no rows.

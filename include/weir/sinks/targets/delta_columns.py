@@ -1,4 +1,4 @@
-"""Columns of a version in a Delta table: what the table's schema becomes, what it refuses, and statistics of files.
+"""Columns of a version in a Delta table: what the table's schema becomes, and what cannot be published into it.
 
 delta-rs commits whatever files it is given, also those that violate what the table promises its readers. Invariant:
 such files are refused here, with the column or property that is in the way.
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import Field, Fields, Kind, fields_of_json, spark_json
@@ -36,10 +34,13 @@ _NOT_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 _FEATURES: Final = frozenset(
     {
         *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "identityColumns"),
-        *("columnMapping", "timestampNtz", "v2Checkpoint"),
+        *("columnMapping", "timestampNtz", "v2Checkpoint", "variantType"),
     }
 )
-"""The features of a table that files can be added to without more; whether some are used, the checks below tell."""
+"""The features of a table that files can be added to without more; whether some are used, the checks below tell.
+
+delta-rs gives a new table some that it does not use.
+"""
 
 _PROPERTIES: Final = {
     "delta.appendOnly": "an epoch that is published again replaces rows",
@@ -50,15 +51,6 @@ _PROPERTIES: Final = {
 _MAPPING: Final = "delta.columnMapping.mode"
 _CONSTRAINT: Final = "delta.constraints."
 _COLUMN_RULES: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
-
-_WITH_BOUNDS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "date", "string"})
-"""Types of which Parquet's minimum and maximum are exact, and mean the same in Delta's log."""
-
-_MOST_COLUMNS: Final = 32
-"""The columns with statistics, as Delta's own writers have it."""
-
-_LONGEST_BOUND: Final = 64
-"""Of longer texts no minimum and maximum are given, in characters."""
 
 
 def columns_of(spark_schema: str, partition: str) -> Fields:
@@ -210,36 +202,3 @@ def require_features(table: str, columns: Fields, features: Collection[str]) -> 
 
 def _has_no_zone(kind: Kind) -> bool:
     return kind.name == _WITHOUT_ZONE or any(_has_no_zone(part) for _, part in kind.parts)
-
-
-def statistics(found: pq.FileMetaData, columns: Fields) -> dict[str, Any]:
-    """Return the statistics of a file for Delta's log: its rows, and what its footer tells about plain columns."""
-    counted: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    places = {found.schema.column(place).path: place for place in range(found.num_columns)}
-    for name in [each for each in columns if columns[each].kind.name in _WITH_BOUNDS][:_MOST_COLUMNS]:
-        if name in places:
-            _count(found, places[name], name, counted)
-    return {"numRecords": found.num_rows, **{key: values for key, values in counted.items() if values}}
-
-
-def _count(found: pq.FileMetaData, place: int, name: str, counted: dict[str, dict[str, Any]]) -> None:
-    groups = [found.row_group(number).column(place).statistics for number in range(found.num_row_groups)]
-    if any(each is None or not each.has_null_count for each in groups):
-        return
-    counted["nullCount"][name] = sum(each.null_count for each in groups)
-    valued = [each for each in groups if each.num_values]
-    if not valued or not all(each.has_min_max for each in valued):
-        return
-    try:
-        least, most = min(each.min for each in valued), max(each.max for each in valued)
-    except (ValueError, OverflowError):  # a date that Python has not, a text that is no UTF-8
-        return
-    if all(
-        isinstance(each, int | date) or (isinstance(each, str) and len(each) <= _LONGEST_BOUND)
-        for each in (least, most)
-    ):
-        counted["minValues"][name], counted["maxValues"][name] = _plain(least), _plain(most)
-
-
-def _plain(value: int | str | date) -> int | str:
-    return value.isoformat() if isinstance(value, date) else value
