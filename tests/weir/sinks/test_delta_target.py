@@ -1,139 +1,28 @@
-"""Delta Lake as a target: an epoch's files and its marker in one commit, whoever writes, compacts or is killed beside.
-
-What is in a table, DuckDB and delta-rs tell.
-"""
-
-# ruff: noqa: S608
+"""Delta Lake as a target: an epoch's files and its marker in one commit, whoever writes or is killed beside."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Field, QueryBuilder, Schema, write_deltalake
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import CommitFailedError
+from tests.weir.sinks.delta_sink import DAY, NEXT, OWNER, Reach, Sink, at_once, by_duckdb, made_table
 
-from weir.connections import Connection, S3Account
 from weir.dataflow import delta
 from weir.errors import Misconfigured, Retryable
-from weir.sinks import Delivery, Outcome, TargetAway, Version, VersionFile, folders
+from weir.sinks import Delivery, Outcome, TargetAway, folders
 from weir.sinks.opening import open_target
 from weir.sinks.targets import delta as module
-from weir.sinks.targets.delta import DeltaTarget
-from weir_dev.servers.s3 import client_of, running_s3
-
-DAY, NEXT = "20130101T000000Z", "20130102T000000Z"
-OWNER = "flow.delays"
-LONG = (("k", "long", pa.int64()),)
-
-
-def spark_schema(columns):
-    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind, _ in columns]
-    return json.dumps({"type": "struct", "fields": fields})
-
-
-class Reach:
-    """Files below a folder, which are on a local disk, or are not; `before` is called before a file is put."""
-
-    def __init__(self, folder, *, is_local=True, connection=None, before=lambda: None):
-        self.folder, self.is_local, self.found, self.before = folder, is_local, connection, before
-
-    def open(self, file):
-        return (self.folder / file.path).open("rb")
-
-    def local_path(self, file):
-        self.before()
-        return str(self.folder / file.path) if self.is_local else None
-
-    def url(self, file):
-        return f"file://{self.folder}/{file.path}"
-
-    def connection(self, conn_id):
-        assert conn_id == "aws_id"
-        return self.found
-
-
-class Sink:
-    """A sink, its versions, and what foreign readers see in its table."""
-
-    def __init__(self, folder):
-        self.store, self.root = folder / "store", folder / "a lake" / "delays"
-        self.store.mkdir()
-        self.root.parent.mkdir()
-        self.made = 0
-
-    def target(self, reach=None, **options):
-        declared = delta(str(self.root), **{"create": "if_missing", **options})
-        return DeltaTarget(declared.options, reach or Reach(self.store))
-
-    def version(self, number, *parts, epoch=DAY, columns=LONG, sink="delays", **writing):
-        """A version of a file for each part; equal rows have equal digests. Rows of one column are plain values."""
-        made = []
-        for part in parts:
-            self.made += 1
-            path = self.store / f"{self.made}.parquet"
-            rows = [row if isinstance(row, tuple) else (row,) for row in part]
-            arrays = [pa.array([row[at] for row in rows], kind) for at, (_, _, kind) in enumerate(columns)]
-            pq.write_table(pa.table(arrays, names=[name for name, _, _ in columns]), path, **writing)
-            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-            made.append(VersionFile(path.name, path.stat().st_size, len(part), sha256))
-        return Version(
-            dataflow="flow",
-            sink=sink,
-            epoch=epoch,
-            number=number,
-            attempt=f"t0001-{self.made:012}",
-            digest=repr(sorted((row for part in parts for row in part), key=repr)),
-            spark_schema=spark_schema(columns),
-            files=tuple(made),
-        )
-
-    def publish(self, version, reach=None, **options):
-        target = self.target(reach, **options)
-        return target.commit(version, target.prepare(version, None))
-
-    @property
-    def table(self):
-        return DeltaTable(str(self.root))
-
-    def rows(self, epoch=DAY):
-        """The rows of an epoch as DuckDB and as delta-rs see them."""
-        table = self.table
-        names = ", ".join(f'"{field.name}"' for field in table.schema().fields if field.name != "_epoch")
-        seen = duckdb.from_arrow(table.to_pyarrow_dataset()).query(
-            "t", f"select {names} from t where _epoch = '{epoch}'"
-        )
-        by_delta = QueryBuilder().register("t", table).execute(f"select {names} from t where _epoch = '{epoch}'")
-        found = sorted(seen.fetchall(), key=repr)
-        assert len(found) == pa.table(by_delta.read_all()).num_rows
-        return [row[0] if len(row) == 1 else row for row in found]
-
-    def append(self, *rows, epoch=None):
-        """What a foreign writer appends."""
-        given = pa.table({"k": pa.array(rows, pa.int64()), "_epoch": pa.array([epoch] * len(rows), pa.string())})
-        write_deltalake(str(self.root), given, mode="append", schema_mode="merge")
-
-    def commits(self):
-        """Our commits of rows, the newest first."""
-        return [each["weir"] for each in self.table.history() if "weir" in each]
-
-    @property
-    def files(self):
-        return sorted(path for path in self.root.rglob("*.parquet") if "_delta_log" not in path.parts)
 
 
 @pytest.fixture
@@ -337,20 +226,6 @@ def test_several_processes_create_one_table(sink):
     assert [sink.rows(each.epoch) for each in versions] == [[1], [2], [3], [4]]
 
 
-def at_once(acts):
-    seen = [None] * len(acts)
-
-    def run(place):
-        seen[place] = acts[place]()
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return seen
-
-
 def killed_at(line, act):
     """Call `act`, and kill it at the n-th line of the target's modules that it comes to; whether it came to that.
 
@@ -432,12 +307,9 @@ def test_a_reader_sees_whole_versions_only(sink):
         while not stop.is_set():
             seen.add(tuple(sink.table.to_pyarrow_table()["k"].to_pylist()))
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    for number in range(2, 20):
-        sink.publish(sink.version(number, [number] * 5, [number] * 5))
-    stop.set()
-    reader.join()
+    with running(read, stop):
+        for number in range(2, 20):
+            sink.publish(sink.version(number, [number] * 5, [number] * 5))
     assert seen
     assert all(len(rows) == 10 and len(set(rows)) == 1 for rows in seen)
 
@@ -514,229 +386,6 @@ def test_markers_outlive_checkpoints_and_their_log(sink):
     assert sink.publish(sink.version(3, [3])) is Outcome.COMMITTED
 
 
-# Columns
-
-
-NESTED = (
-    ("s", "string", pa.string()),
-    ("d", "decimal(12,2)", pa.decimal128(12, 2)),
-    ("t", "timestamp", pa.timestamp("us", "UTC")),
-    ("day", "date", pa.date32()),
-    ("b", "binary", pa.binary()),
-    ("l", {"type": "array", "elementType": "integer", "containsNull": True}, pa.list_(pa.int32())),
-    (
-        "m",
-        {"type": "map", "keyType": "string", "valueType": "double", "valueContainsNull": True},
-        pa.map_(pa.string(), pa.float64()),
-    ),
-    (
-        "r",
-        {"type": "struct", "fields": [{"name": "x", "type": "short", "nullable": True, "metadata": {}}]},
-        pa.struct([("x", pa.int16())]),
-    ),
-)
-
-
-def test_all_types_null_and_the_empty_text_come_back_as_they_were(sink):
-    at = datetime(2013, 1, 1, 12, tzinfo=UTC)
-    full = ("", Decimal("-1.50"), at, date(1969, 12, 31), b"\x00", [1, None], {"a": None}, {"x": -3})
-    empty = (None,) * 8
-    given = (*full[:6], list(full[6].items()), full[7])
-    sink.publish(sink.version(1, [given, empty], columns=NESTED))
-    assert sorted(sink.rows(), key=repr) == sorted([full, empty], key=repr)
-
-
-def test_timestamps_as_older_sparks_write_them_are_read(sink):
-    columns = (("t", "timestamp", pa.timestamp("us", "UTC")),)
-    version = sink.version(
-        1, [datetime(1950, 1, 1, 12, tzinfo=UTC)], columns=columns, use_deprecated_int96_timestamps=True
-    )
-    sink.publish(version)
-    assert sink.rows() == [datetime(1950, 1, 1, 12, tzinfo=UTC)]
-
-
-def test_timestamps_without_a_zone_need_a_table_that_knows_them(sink):
-    columns = (*LONG, ("z", "timestamp_ntz", pa.timestamp("us")))
-    sink.publish(sink.version(1, [1]))
-    version = sink.version(2, [(1, datetime(2013, 1, 1))], columns=columns)  # noqa: DTZ001
-    with pytest.raises(Misconfigured, match="no timestamps without a zone"):
-        sink.publish(version)
-    assert sink.rows() == [1]
-
-
-def test_a_new_table_knows_timestamps_without_a_zone(sink):
-    columns = (("z", "timestamp_ntz", pa.timestamp("us")),)
-    sink.publish(sink.version(1, [datetime(2013, 1, 1)], columns=columns))  # noqa: DTZ001
-    assert sink.rows() == [datetime(2013, 1, 1)]  # noqa: DTZ001
-
-
-def test_columns_are_added_and_widened_in_the_commit_that_needs_them(sink):
-    narrow = (("a", "integer", pa.int32()), ("f", "float", pa.float32()), ("d", "decimal(4,2)", pa.decimal128(4, 2)))
-    wide = (
-        ("a", "long", pa.int64()),
-        ("f", "double", pa.float64()),
-        ("d", "decimal(20,2)", pa.decimal128(20, 2)),
-        ("s", "string", pa.string()),
-    )
-    sink.publish(sink.version(1, [(1, 1.5, Decimal("1.25"))], columns=narrow))
-    target, version = sink.target(), sink.version(1, [(2**40, 0.1, Decimal(10**12), "x")], epoch=NEXT, columns=wide)
-    token = target.prepare(version, None)
-    assert len(sink.table.schema().fields) == 4
-    before = sink.table.version()
-    assert target.commit(version, token) is Outcome.COMMITTED
-    assert sink.table.version() == before + 1
-    assert (sink.rows(), sink.rows(NEXT)) == ([(1, 1.5, Decimal("1.25"), None)], [(2**40, 0.1, Decimal(10**12), "x")])
-    assert sink.publish(sink.version(2, [(3, 2.5, Decimal("2.25"))], columns=narrow)) is Outcome.COMMITTED
-    assert sink.rows() == [(3, 2.5, Decimal("2.25"), None)]
-    assert str(sink.table.schema().fields[0].type) == 'PrimitiveType("long")'
-
-
-def test_structs_get_more_fields(sink):
-    def columns(*fields):
-        kind = {
-            "type": "struct",
-            "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t, _ in fields],
-        }
-        array = {"type": "array", "elementType": kind, "containsNull": True}
-        return (("r", array, pa.list_(pa.struct([(n, arrow) for n, _, arrow in fields]))),)
-
-    x, wide, y = ("x", "integer", pa.int32()), ("x", "long", pa.int64()), ("y", "string", pa.string())
-    sink.publish(sink.version(1, [[{"x": 1}, None]], columns=columns(x)))
-    sink.publish(sink.version(1, [[{"x": 2**40, "y": "a"}]], columns=columns(wide, y), epoch=NEXT))
-    assert sink.rows() == [[{"x": 1, "y": None}, None]]
-    assert sink.rows(NEXT) == [[{"x": 2**40, "y": "a"}]]
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ((("k", "string", pa.string()),), "k is bigint, expected string"),
-        ((("K", "long", pa.int64()),), "K is spelled k"),
-        ((("_epoch", "string", pa.string()),), "_epoch is the epoch's"),
-        ((("a b", "long", pa.int64()),), "'a b' cannot be published"),
-        ((("i", "interval day to second", pa.int64()),), "no type for the column 'i'"),
-    ],
-)
-def test_columns_that_the_table_cannot_have_are_refused(sink, columns, message):
-    sink.publish(sink.version(1, [1]))
-    before = sink.table.version()
-    with pytest.raises(Misconfigured, match=message):
-        sink.target().prepare(sink.version(2, [], columns=columns), None)
-    assert sink.table.version() == before
-
-
-def test_without_create_a_table_and_its_columns_must_be_there(sink):
-    version = sink.version(1, [1])
-    with pytest.raises(Misconfigured, match=r"does not exist: declare create="):
-        sink.publish(version, create="never")
-    sink.publish(version)
-    more = (*LONG, ("s", "string", pa.string()))
-    with pytest.raises(Misconfigured, match=r"s is missing, expected string: declare create="):
-        sink.publish(sink.version(2, [(1, "x")], columns=more), create="never")
-    assert sink.publish(sink.version(2, [2]), create="never") is Outcome.COMMITTED
-
-
-@pytest.mark.parametrize(
-    ("condition", "count"), [("k = 2", 1), ("f = 0.5", 1), ("s > 'b'", 1), ("s is null", 2), ("later is null", 3)]
-)
-def test_no_reader_loses_rows_by_statistics(sink, condition, count):
-    columns = (*LONG, ("f", "double", pa.float64()), ("s", "string", pa.string()))
-    sink.publish(sink.version(1, [(1, 0.5, "x" * 200), (2, None, None), (3, float("nan"), None)], columns=columns))
-    sink.append(7)  # by a writer that gives minima and maxima
-    sink.table.alter.add_columns(Field("later", "long"))
-    condition = f"_epoch = '{DAY}' and {condition}"  # delta-rs' dataset loses the row of the other writer
-    found = duckdb.from_arrow(sink.table.to_pyarrow_dataset())
-    assert len(found.filter(condition).fetchall()) == count
-    by_delta = QueryBuilder().register("t", sink.table).execute(f"select k from t where {condition}")
-    assert pa.table(by_delta.read_all()).num_rows == count
-
-
-# Tables of others
-
-
-def made_table(sink, columns=(("k", "long"), ("_epoch", "string")), *, partition="_epoch", **properties):
-    given = [Field(name, kind) if isinstance(name, str) else name for name, kind in columns]
-    DeltaTable.create(
-        str(sink.root), Schema(given), partition_by=[partition] if partition else None, configuration=properties
-    )
-
-
-@pytest.mark.parametrize(
-    ("properties", "message"),
-    [
-        ({"delta.appendOnly": "true"}, "delta.appendOnly is set"),
-        ({"delta.enableDeletionVectors": "true"}, "has the feature deletionVectors"),
-        ({"delta.columnMapping.mode": "name"}, "maps columns by name"),
-        ({"delta.setTransactionRetentionDuration": "interval 1 days"}, "would drop the markers"),
-        ({"partition": None}, "partitioned by nothing, expected _epoch"),
-        ({"partition": "k"}, "partitioned by k, expected _epoch"),
-    ],
-)
-def test_tables_whose_promises_files_would_break_are_refused_before_anything_is_published(sink, properties, message):
-    made_table(sink, **properties)
-    with pytest.raises(Misconfigured, match=message):
-        sink.target().prepare(sink.version(1, [1]), None)
-    assert sink.table.version() == 0
-
-
-def test_a_table_with_a_constraint_is_refused(sink):
-    made_table(sink)
-    sink.table.alter.add_constraint({"positive": "k > 0"})
-    with pytest.raises(Misconfigured, match=r"the constraint delta\.constraints\.positive"):
-        sink.publish(sink.version(1, [1]))
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        (Field("g", "long", metadata={"delta.generationExpression": "k + 1"}), "g has delta.generationExpression"),
-        (Field("n", "long", nullable=False), "n is not null, and is no column of the data set"),
-    ],
-)
-def test_columns_of_a_table_that_weir_cannot_fill_are_refused(sink, field, message):
-    made_table(sink, (("k", "long"), (field, None), ("_epoch", "string")))
-    with pytest.raises(Misconfigured, match=message):
-        sink.publish(sink.version(1, [1]))
-
-
-def test_a_column_without_nulls_takes_rows_without_nulls(sink):
-    made_table(sink, ((Field("k", "long", nullable=False), None), ("_epoch", "string")))
-    sink.publish(sink.version(1, [1]))
-    with pytest.raises(Misconfigured, match="allows no null in the column k"):
-        sink.target().prepare(sink.version(2, [2], [None]), None)
-    assert sink.rows() == [1]
-
-
-def test_a_table_that_was_made_by_somebody_keeps_its_description_and_comments(sink):
-    made_table(sink, ((Field("k", "long", metadata={"comment": "the key"}), None), ("_epoch", "string")))
-    sink.table.alter.set_table_description("delays of all days")
-    sink.publish(sink.version(1, [(1, "x")], columns=(*LONG, ("s", "string", pa.string()))))
-    assert sink.table.metadata().description == "delays of all days"
-    assert [(each.name, each.metadata) for each in sink.table.schema().fields] == [
-        ("k", {"comment": "the key"}),
-        ("_epoch", {}),
-        ("s", {}),
-    ]
-
-
-def test_a_table_belongs_to_one_sink_until_a_person_says_otherwise(sink):
-    sink.publish(sink.version(1, [1]))
-    other = sink.version(1, [2], sink="others")
-    with pytest.raises(Misconfigured, match=r"published by flow\.delays, and flow\.others would replace"):
-        sink.publish(other)
-    sink.table.alter.set_table_properties({"weir.owner": "flow.others"}, raise_if_not_exists=False)
-    assert sink.publish(other) is Outcome.COMMITTED
-    assert sink.rows() == [2]
-
-
-def test_a_disk_that_is_not_there_is_away(sink):
-    version = sink.version(1, [1])
-    sink.root.parent.rmdir()
-    with pytest.raises(TargetAway, match="cannot be reached"):
-        sink.target().prepare(version, None)
-    assert not sink.root.parent.exists()
-
-
 # An epoch that is taken back
 
 
@@ -771,133 +420,6 @@ def test_an_epoch_is_taken_back_beside_foreign_commits(sink, monkeypatch):
     beside(monkeypatch, sink.table.optimize.compact)
     assert sink.target().rollback(OWNER, DAY, {})
     assert sink.rows() == []
-
-
-# S3
-
-
-@pytest.fixture(scope="module")
-def s3_server():
-    with running_s3() as server:
-        server.make_bucket("lake")
-        server.make_bucket("store")
-        yield server
-
-
-@pytest.fixture
-def account(s3_server):
-    return Connection(
-        id="aws_id",
-        kind="aws",
-        login="weir",
-        password="hush-hush",
-        extra={"endpoint_url": s3_server.url, "region_name": "us-east-1"},
-    )
-
-
-class S3Reach(Reach):
-    """Files that are below a folder and, if that is said, in a bucket as well."""
-
-    def __init__(self, folder, connection, client=None):
-        super().__init__(folder, is_local=False, connection=connection)
-        self.client, self.opened = client, []
-
-    def open(self, file):
-        self.opened.append(file.path)
-        return super().open(file)
-
-    def url(self, file):
-        if self.client is None:
-            return super().url(file)
-        self.client.put_object(Bucket="store", Key=f"results/{file.path}", Body=(self.folder / file.path).read_bytes())
-        return f"s3://store/results/{file.path}"
-
-
-class S3Sink(Sink):
-    """A sink whose table is on S3."""
-
-    def __init__(self, folder, account, server):
-        super().__init__(folder)
-        self.account, self.server = account, server
-        self.root = f"s3://lake/{folder.name}/delays"
-        self.storage = S3Account.of_connection(account).for_object_store()
-
-    def target(self, reach=None, **options):
-        declared = delta(self.root, **{"conn_id": "aws_id", "create": "if_missing", **options})
-        return DeltaTarget(declared.options, reach or S3Reach(self.store, self.account))
-
-    @property
-    def table(self):
-        return DeltaTable(self.root, storage_options=self.storage)
-
-
-@pytest.fixture
-def on_s3(tmp_path, account, s3_server):
-    return S3Sink(tmp_path, account, s3_server)
-
-
-def test_a_table_on_s3_is_published_into_as_one_on_a_disk(on_s3):
-    target, first = on_s3.target(), on_s3.version(1, [1, 2], [3])
-    token = target.prepare(first, None)
-    assert (target.recover(first, token), on_s3.rows()) == (Outcome.ABSENT, [])
-    assert [target.commit(first, token) for _ in range(2)] == [Outcome.COMMITTED] * 2
-    assert target._folder.put_bytes.copied == sum(file.bytes for file in first.files)
-    assert on_s3.publish(on_s3.version(2, [1], [2, 3])) is Outcome.EQUAL
-    assert on_s3.publish(on_s3.version(3, [7])) is Outcome.COMMITTED
-    assert on_s3.rows() == [7]
-    assert on_s3.target().rollback(OWNER, DAY, {})
-    assert on_s3.rows() == []
-
-
-def test_files_of_a_store_on_the_same_s3_are_copied_there(on_s3, s3_server):
-    reach = S3Reach(on_s3.store, on_s3.account, client_of(s3_server.url))
-    target, version = on_s3.target(reach), on_s3.version(1, [1])
-    assert target.commit(version, {}) is Outcome.COMMITTED
-    put_bytes = target._folder.put_bytes
-    assert (put_bytes.copied_by_server, put_bytes.copied) == (version.files[0].bytes, 0)
-    assert (on_s3.rows(), reach.opened) == ([1], [])
-
-
-def test_a_large_file_is_copied_in_parts(on_s3, monkeypatch):
-    monkeypatch.setattr(folders, "_PART", 5 * 2**20)  # the least that S3 takes
-    rows = [os.urandom(2**20) for _ in range(6)]
-    version = on_s3.version(1, rows, columns=(("k", "binary", pa.binary()),))
-    assert version.files[0].bytes > 6 * 2**20
-    assert on_s3.publish(version) is Outcome.COMMITTED
-    assert sorted(on_s3.table.to_pyarrow_table()["k"].to_pylist()) == sorted(rows)
-
-
-def test_of_racing_processes_on_s3_each_version_is_committed_once(on_s3):
-    versions = [on_s3.version(number, [number]) for number in (1, 1, 1, 2, 3, 4)]
-    versions[1:3] = [versions[0]] * 2
-    on_s3.target().prepare(versions[0], None)
-    seen = at_once([lambda each=each: on_s3.target().commit(each, {}) for each in versions])
-    assert set(seen) <= {Outcome.COMMITTED, Outcome.SUPERSEDED}
-    assert on_s3.rows() == [4]
-    numbers = [each["number"] for each in on_s3.commits()]
-    assert numbers == sorted(set(numbers), reverse=True)
-
-
-def test_without_a_connection_the_environment_gives_the_account(on_s3, s3_server, monkeypatch):
-    given = {"ACCESS_KEY_ID": "weir", "SECRET_ACCESS_KEY": "x", "ENDPOINT_URL": s3_server.url, "REGION": "us-east-1"}
-    for name, value in given.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    assert on_s3.publish(on_s3.version(1, [1]), conn_id="") is Outcome.COMMITTED
-    assert on_s3.rows() == [1]
-
-
-def test_a_bucket_that_is_not_there_is_a_persons_matter(on_s3):
-    on_s3.root = "s3://lakes/delays"
-    with pytest.raises(Misconfigured, match="there is no bucket lakes: create it first"):
-        on_s3.publish(on_s3.version(1, [1]))
-
-
-def test_an_s3_that_does_not_answer_is_away(on_s3, s3_server, monkeypatch):
-    monkeypatch.setattr(folders, "_S3_SECONDS", 0.5)
-    version = on_s3.version(1, [1])
-    with s3_server.suspended(), pytest.raises(TargetAway, match="cannot be reached"):
-        on_s3.target().prepare(version, None)
-    assert on_s3.publish(version) is Outcome.COMMITTED
 
 
 # Declarations
@@ -939,7 +461,7 @@ def test_processes_that_are_killed_at_random_leave_whole_versions(sink):
 
     def read():
         while not stop.is_set():
-            found = duckdb.from_arrow(sink.table.to_pyarrow_dataset())
+            found = by_duckdb(sink.table)
             seen.append(tuple(row[0] for row in found.filter(f"_epoch = '{DAY}'").project("k").fetchall()))
 
     def write():
@@ -949,26 +471,36 @@ def test_processes_that_are_killed_at_random_leave_whole_versions(sink):
                 sink.table.optimize.compact()
             stop.wait(0.1)
 
-    others = [threading.Thread(target=act) for act in (read, write)]
-    for each in others:
-        each.start()
     random, number, landed = Random(19), 1, 0
-    for _ in range(100):
-        versions = [sink.version(number + more, [number + more] * 5, [number + more] * 5) for more in range(1, 7)]
-        number += len(versions)
-        kill_while_committing(sink, versions, random.uniform(0, 0.3))
-        outcomes = [sink.target().recover(each, {}) for each in versions]
-        landed += outcomes[0] is not Outcome.ABSENT and outcomes[-1] is Outcome.ABSENT
-        assert sink.target().commit(versions[-1], {}) is Outcome.COMMITTED
-        assert sink.rows() == [number] * 10
-    stop.set()
-    for each in others:
-        each.join()
+    with running(read, write, stop):
+        for _ in range(100):
+            versions = [sink.version(number + more, [number + more] * 5, [number + more] * 5) for more in range(1, 7)]
+            number += len(versions)
+            kill_while_committing(sink, versions, random.uniform(0, 0.3))
+            outcomes = [sink.target().recover(each, {}) for each in versions]
+            landed += outcomes[0] is not Outcome.ABSENT and outcomes[-1] is Outcome.ABSENT
+            assert sink.target().commit(versions[-1], {}) is Outcome.COMMITTED
+            assert sink.rows() == [number] * 10
     assert landed > 20
     assert len(seen) > 100
     assert all(len(rows) == 10 and len(set(rows)) == 1 for rows in seen)
     numbers = [each["number"] for each in sink.commits()]
     assert numbers == sorted(set(numbers), reverse=True)
+
+
+@contextmanager
+def running(*acts_and_stop):
+    """Run functions in threads of their own, until the event is set that is the last argument."""
+    *acts, stop = acts_and_stop
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def kill_while_committing(sink, versions, seconds):
