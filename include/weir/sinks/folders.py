@@ -62,6 +62,10 @@ class TargetFolder(Protocol):
         """Put a file of a version there under a name that no other file ever has. Raises Retryable, too."""
         ...
 
+    def flush(self, name: str) -> None:
+        """Make a file durable that somebody else has written there."""
+        ...
+
 
 def open_folder(url: str, account: S3Account, reach: Reach) -> TargetFolder:
     """Open a local folder by its absolute path, or one of S3 by its URL; nothing is reached yet."""
@@ -98,10 +102,20 @@ class LocalFolder:
                 self._copy(made, file)
             _flush(made.parent)
 
+    def flush(self, name: str) -> None:
+        """Fsync a file and its folder."""
+        made = self._root / name
+        with _reached(str(made)):
+            _flush(made)
+            _flush(made.parent)
+
     def _is_linked(self, made: Path, file: VersionFile) -> bool:
         source = self._reach.local_path(file)
         try:
-            if source is None or time.time() - Path(source).stat().st_mtime > LINK_SECONDS:
+            found = None if source is None else Path(source).stat()
+            if source is None or found is None or found.st_size != file.bytes:
+                return False
+            if time.time() - found.st_mtime > LINK_SECONDS:
                 return False
             os.link(source, made)
         except OSError:  # another file system, one without hard links, or no right to link; or another process did it
@@ -152,6 +166,9 @@ class S3Folder:
         with _reached(self._url):
             if not self._is_copied_by_server(name, file):
                 self._copy(name, file)
+
+    def flush(self, name: str) -> None:
+        """Do nothing: what S3 has acknowledged is durable."""
 
     def _is_copied_by_server(self, name: str, file: VersionFile) -> bool:
         source = self._reach.url(file)
@@ -223,8 +240,8 @@ def _reached(place: str) -> Iterator[None]:
         raise TargetAway(f"{place} cannot be reached: {error}") from error
 
 
-def _flush(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

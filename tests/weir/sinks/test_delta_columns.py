@@ -190,6 +190,7 @@ def test_a_table_with_a_constraint_is_refused(sink):
     ("field", "message"),
     [
         (Field("g", "long", metadata={"delta.generationExpression": "k + 1"}), "g has delta.generationExpression"),
+        (Field("v", "string", metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}), "v has __CHAR_VARCHAR"),
         (Field("n", "long", nullable=False), "n is not null, and is no column of the data set"),
     ],
 )

@@ -196,7 +196,20 @@ def test_a_file_that_is_damaged_in_the_store_is_not_copied(sink):
     path.write_bytes(data)
     with pytest.raises(Retryable, match="damaged: expected"):
         sink.publish(version, Reach(sink.store, is_local=False))
+    os.truncate(path, 10)
+    with pytest.raises(Retryable, match="damaged: expected"):
+        sink.publish(version)
     assert sink.files == []
+
+
+def test_the_entry_of_a_commit_is_durable_before_the_commit_is_reported(sink, monkeypatch):
+    synced = []
+    original = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())), original(handle))
+    )
+    sink.publish(sink.version(1, [1]))
+    assert f"{sink.root}/_delta_log/{sink.table.version():020}.json" in synced
 
 
 # Several processes

@@ -55,7 +55,13 @@ _LONGEST_PAUSE: Final = 2.0
 _ROLLED_BACK: Final = 0
 _NO_DIGEST: Final = -1
 
-_LIMITS: Final = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "4", "retry_timeout": "60s"}
+_S3: Final = {
+    "conditional_put": "etag",  # of several writers of one log entry, one succeeds
+    "connect_timeout": "5s",
+    "timeout": "30s",
+    "max_retries": "4",
+    "retry_timeout": "60s",
+}
 _OURS: Final = re.compile(r"/weir-\d{5}-(?P<number>\d+)-[^/]*\Z")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -106,6 +112,7 @@ class DeltaTarget(SinkTarget):
                 if table is None or (table.transaction_version(_marker(owner, epoch)) or _ROLLED_BACK) == _ROLLED_BACK:
                     return False
                 self._require_own(table, owner)
+                self._features(table)
                 said = {"owner": owner, "epoch": epoch, "number": _ROLLED_BACK}
                 if self._is_written(table, said, table.schema(), [], _NO_DIGEST):
                     return True
@@ -199,7 +206,7 @@ class DeltaTarget(SinkTarget):
 
         That may have been this commit, whose answer was lost.
         """
-        marker = _marker(said["owner"], said["epoch"])
+        marker, entry = _marker(said["owner"], said["epoch"]), table.version() + 1
         try:
             table.create_write_transaction(
                 actions,
@@ -218,18 +225,22 @@ class DeltaTarget(SinkTarget):
             )
         except CommitFailedError:
             return False
+        self._folder.flush(f"_delta_log/{entry:020}.json")  # delta-rs does not, and a torn one ends a table
         return True
 
     def _schema(self, table: DeltaTable, columns: Fields) -> Schema:
         """Return the schema that the table will have; it changes in the commit that needs it. Raises Misconfigured."""
-        protocol = table.protocol()
-        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-        found = table.metadata()
-        require_usable(str(self), found.partition_columns, found.configuration, features, self._partition)
-        require_features(str(self), columns, features)
+        require_features(str(self), columns, self._features(table))
         before = table.schema().to_json()
         may_change = self.options["create"] == "if_missing"
         return Schema.from_json(schema_with(str(self), before, columns, self._partition, may_change=may_change))
+
+    def _features(self, table: DeltaTable) -> set[str]:
+        """Return the features of a table that can be published into. Raises Misconfigured for any other table."""
+        protocol, found = table.protocol(), table.metadata()
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        require_usable(str(self), found.partition_columns, found.configuration, features, self._partition)
+        return features
 
     def _claimed(self, table: DeltaTable, owner: str) -> DeltaTable | None:
         """Return the table as the owner's; the first time, the property is set by a commit that changes no rows.
@@ -312,7 +323,7 @@ class DeltaTarget(SinkTarget):
     @cached_property
     def _storage(self) -> dict[str, str] | None:
         is_remote = self._place.startswith("s3://")
-        return {**_LIMITS, **self._account.for_object_store()} if is_remote else None
+        return {**_S3, **self._account.for_object_store()} if is_remote else None
 
     @cached_property
     def _folder(self) -> TargetFolder:

@@ -50,7 +50,12 @@ _PROPERTIES: Final = {
 
 _MAPPING: Final = "delta.columnMapping.mode"
 _CONSTRAINT: Final = "delta.constraints."
-_COLUMN_RULES: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
+_COLUMN_RULES: Final = (
+    "delta.generationExpression",
+    "delta.identity.",
+    "delta.invariants",
+    "__CHAR_VARCHAR_TYPE_STRING",
+)
 
 
 def columns_of(spark_schema: str, partition: str) -> Fields:
