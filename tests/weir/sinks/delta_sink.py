@@ -18,7 +18,6 @@ from weir.sinks import Version, VersionFile
 from weir.sinks.targets.delta import DeltaTarget
 
 DAY, NEXT = "20130101T000000Z", "20130102T000000Z"
-OWNER = "flow.delays"
 LONG = (("k", "long", pa.int64()),)
 
 

@@ -7,7 +7,7 @@ import os
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.weir.sinks.delta_sink import DAY, OWNER, Reach, Sink, at_once
+from tests.weir.sinks.delta_sink import Reach, Sink, at_once
 
 from weir.connections import Connection, S3Account
 from weir.dataflow import delta
@@ -84,9 +84,9 @@ def test_a_table_on_s3_is_published_into_as_one_on_a_disk(on_s3):
     assert [target.commit(first, token) for _ in range(2)] == [Outcome.COMMITTED] * 2
     assert target._folder.put_bytes.copied == sum(file.bytes for file in first.files)
     assert on_s3.publish(on_s3.version(2, [1], [2, 3])) is Outcome.EQUAL
-    assert on_s3.publish(on_s3.version(3, [7])) is Outcome.COMMITTED
+    assert on_s3.publish(last := on_s3.version(3, [7])) is Outcome.COMMITTED
     assert on_s3.rows() == [7]
-    assert on_s3.target().rollback(OWNER, DAY, {})
+    assert on_s3.target().rollback(last, {}) is True
     assert on_s3.rows() == []
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.exceptions import CommitFailedError
-from tests.weir.sinks.delta_sink import DAY, NEXT, OWNER, Reach, Sink, at_once, by_duckdb, made_table
+from tests.weir.sinks.delta_sink import DAY, NEXT, Reach, Sink, at_once, by_duckdb, made_table
 
 from weir.dataflow import delta
 from weir.errors import Misconfigured, Retryable
@@ -399,39 +399,41 @@ def test_markers_outlive_checkpoints_and_their_log(sink):
     assert sink.publish(sink.version(3, [3])) is Outcome.COMMITTED
 
 
-# An epoch that is taken back
+# An epoch that is taken out
 
 
-def test_an_epoch_is_taken_back_and_comes_again(sink):
-    first, second = sink.version(1, [1]), sink.version(2, [2])
-    sink.publish(first)
+def test_an_epoch_is_taken_out_until_a_newer_version_comes(sink):
     sink.publish(sink.version(1, [9], epoch=NEXT))
     sink.append(100)
-    sink.publish(second)
-    assert sink.target().rollback(OWNER, DAY, {})
-    assert (sink.rows(), sink.rows(NEXT), sink.target().recover(second, {})) == ([], [9], Outcome.ABSENT)
+    target, first = sink.target(), sink.version(1, [1])
+    assert target.rollback(first, {}) is False
+    target.commit(first, {})
+    assert target.rollback(first, {}) is True
     before = sink.table.version()
-    assert not sink.target().rollback(OWNER, DAY, {})
+    assert target.rollback(first, {}) is True
     assert sink.table.version() == before
-    assert sink.publish(second) is Outcome.COMMITTED
-    assert sink.rows() == [2]
-    assert sink.target().rollback(OWNER, DAY, {})
-    assert sink.publish(first) is Outcome.COMMITTED
-    assert sink.rows() == [1]
+    assert (sink.rows(), sink.rows(NEXT)) == ([], [9])
+    assert target.commit(first, {}) is Outcome.COMMITTED
+    assert sink.rows() == []
+    assert sink.publish(sink.version(2, [1])) is Outcome.COMMITTED
+    assert target.rollback(first, {}) is False
+    assert (sink.rows(), sink.rows(NEXT)) == ([1], [9])
 
 
-def test_an_epoch_of_others_is_not_taken_back(sink):
-    assert not sink.target().rollback(OWNER, DAY, {})
+def test_an_epoch_of_others_is_not_taken_out(sink):
+    version = sink.version(1, [1])
+    assert sink.target().rollback(version, {}) is False
     made_table(sink)
     sink.append(1, epoch=DAY)
-    assert not sink.target().rollback(OWNER, DAY, {})
+    assert sink.target().rollback(version, {}) is False
     assert sink.rows() == [1]
 
 
-def test_an_epoch_is_taken_back_beside_foreign_commits(sink, monkeypatch):
-    sink.publish(sink.version(1, [1], [2]))
+def test_an_epoch_is_taken_out_beside_foreign_commits(sink, monkeypatch):
+    version = sink.version(1, [1], [2])
+    sink.publish(version)
     beside(monkeypatch, sink.table.optimize.compact)
-    assert sink.target().rollback(OWNER, DAY, {})
+    assert sink.target().rollback(version, {}) is True
     assert sink.rows() == []
 
 

@@ -32,7 +32,7 @@ from weir.dataflow.state_schema import Fields
 from weir.errors import Misconfigured
 from weir.secrecy import without_secrets
 from weir.sinks.folders import TargetFolder, open_folder
-from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, Token, Version
+from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, Token, Version
 from weir.sinks.rows import batches
 from weir.sinks.targets.delta_columns import (
     OWNER,
@@ -44,7 +44,6 @@ from weir.sinks.targets.delta_columns import (
     required_columns,
     schema_with,
 )
-from weir.topology.ids import Epoch
 
 _TURNS: Final = 20
 """How often a commit is tried while others commit to the same table."""
@@ -52,8 +51,8 @@ _TURNS: Final = 20
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
 
-_ROLLED_BACK: Final = 0
-_NO_DIGEST: Final = -1
+_ROLLED_BACK: Final = -1
+"""The digest in the marker of a version whose rows were taken out."""
 
 _S3: Final = {
     "conditional_put": "etag",  # of several writers of one log entry, one succeeds
@@ -101,33 +100,37 @@ class DeltaTarget(SinkTarget):
             table = self._found()
             return Outcome.ABSENT if table is None else self._seen(table, version)
 
-    def rollback(self, owner: str, epoch: Epoch, token: Token) -> bool:  # noqa: ARG002
-        """Remove the epoch's rows in one commit, after which any version of it can be committed.
-
-        Returns False where the table has no version of the epoch.
-        """
+    def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002
+        """Remove the files of the epoch's partition, and change the marker, in one commit."""
         with self._reached():
             for pause in _pauses():
                 table = self._found()
-                if table is None or (table.transaction_version(_marker(owner, epoch)) or _ROLLED_BACK) == _ROLLED_BACK:
+                if table is None or self._marked(table, version)[0] != version.number:
                     return False
-                self._require_own(table, owner)
+                if self._marked(table, version)[1] == _ROLLED_BACK:
+                    return True
+                self._require_own(table, version.owner)
                 self._features(table)
-                said = {"owner": owner, "epoch": epoch, "number": _ROLLED_BACK}
-                if self._is_written(table, said, table.schema(), [], _NO_DIGEST):
+                said = {**_said(version), "digest": ROLLED_BACK, "rows": 0}
+                if self._is_written(table, said, table.schema(), [], _ROLLED_BACK):
                     return True
                 time.sleep(pause)
-        raise TargetAway(f"{self} was changed by others {_TURNS} times while {epoch} was to be taken back")
+        raise TargetAway(f"{self} was changed by others {_TURNS} times while {version} was to be taken out")
 
     def _seen(self, table: DeltaTable, version: Version) -> Outcome:
-        marker = _marker(version.owner, version.epoch)
-        number = table.transaction_version(marker) or _ROLLED_BACK
+        number, digest = self._marked(table, version)
         if number > version.number:
             return Outcome.SUPERSEDED
-        is_equal = table.transaction_version(_digest_marker(marker)) == _digest(version)
-        if not is_equal or not self._is_whole(table, version, number):
+        if number == version.number and digest == _ROLLED_BACK:
+            return Outcome.COMMITTED
+        if digest != _digest(version) or not self._is_whole(table, version, number):
             return Outcome.ABSENT
         return Outcome.COMMITTED if number == version.number else Outcome.EQUAL
+
+    def _marked(self, table: DeltaTable, version: Version) -> tuple[int, int | None]:
+        """Return number and digest of the version that the table has of the epoch; the number 0 where it has none."""
+        marker = _marker(version.owner, version.epoch)
+        return table.transaction_version(marker) or 0, table.transaction_version(_digest_marker(marker))
 
     def _is_whole(self, table: DeltaTable, version: Version, number: int) -> bool:
         """Report whether the partition has as many rows as the version, in files that are there.
@@ -173,22 +176,13 @@ class DeltaTarget(SinkTarget):
             )
             for name, file in files
         ]
-        said = {
-            "owner": version.owner,
-            "epoch": version.epoch,
-            "number": version.number,
-            "digest": version.digest,
-            "rows": version.rows,
-            "attempt": version.attempt,
-        }
         # A full vacuum may have removed what no commit names yet.
         is_there = all(self._folder.has(name, file.bytes) for name, file in files)
-        return is_there and self._is_written(claimed, said, schema, actions, _digest(version))
+        return is_there and self._is_written(claimed, _said(version), schema, actions, _digest(version))
 
     def _names(self, table: DeltaTable, version: Version) -> list[str]:
-        """Return the names of a version's files; others where it was there, and was removed or taken back."""
-        seen = table.transaction_version(_marker(version.owner, version.epoch))
-        again = f"-{table.version()}" if seen in (_ROLLED_BACK, version.number) else ""
+        """Return the names of a version's files; others where it was there, and somebody has changed it."""
+        again = f"-{table.version()}" if self._marked(table, version)[0] == version.number else ""
         return [
             f"{self._partition}={version.epoch}/weir-{place:05}-{version.number}-{version.attempt}{again}.parquet"
             for place in range(len(version.files))
@@ -335,6 +329,18 @@ class DeltaTarget(SinkTarget):
 
 def _marker(owner: str, epoch: str) -> str:
     return f"weir/{owner}/{epoch}"
+
+
+def _said(version: Version) -> dict[str, Any]:
+    """Return what the table's history says about a commit, for people."""
+    return {
+        "owner": version.owner,
+        "epoch": version.epoch,
+        "number": version.number,
+        "digest": version.digest,
+        "rows": version.rows,
+        "attempt": version.attempt,
+    }
 
 
 def _digest_marker(marker: str) -> str:
