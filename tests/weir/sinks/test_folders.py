@@ -74,19 +74,14 @@ def test_an_old_file_is_copied_since_a_vacuum_would_take_its_link_for_an_orphan(
     os.utime(store / "file", (old, old))
     opened(lake, store).put(NAME, FILE)
     found = (lake / NAME).stat()
-    assert (found.st_nlink, found.st_mtime > old + 60, (store / "file").stat().st_mtime) == (
-        1,
-        True,
-        pytest.approx(old),
-    )
+    assert (found.st_nlink, found.st_mtime > old + 60) == (1, True)
+    assert (store / "file").stat().st_mtime == pytest.approx(old)
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-@pytest.mark.parametrize("data", [DATA[:-1], DATA + b"d", b"x" + DATA[1:]])
-def test_a_file_that_is_damaged_in_the_store_is_not_put(store, lake, is_local, data):
+@pytest.mark.parametrize(("data", "is_local"), [(DATA[:-1], True), (DATA[:-1], False), (b"x" + DATA[1:], False)])
+def test_a_file_that_is_damaged_in_the_store_is_not_put(store, lake, data, is_local):
+    """What is linked is not read: the closing task has just compared it with its digest."""
     (store / "file").write_bytes(data)
-    if is_local and len(data) == len(DATA):
-        return  # what is linked is not read: the closing task has just compared it with its digest
     with pytest.raises(Retryable, match="file is damaged: expected 3000 bytes"):
         opened(lake, store, is_local=is_local).put(NAME, FILE)
     assert list(lake.rglob("*.*")) == []
@@ -138,7 +133,7 @@ def test_the_folder_above_must_be_there_and_the_folder_not(store, lake):
 
 
 def test_a_right_that_is_missing_is_a_persons_matter(store, lake, monkeypatch):
-    def refuse(*_):
+    def refuse(*_args, **_options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.mkdir", refuse)  # root may write everywhere
