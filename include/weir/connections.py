@@ -1,4 +1,4 @@
-"""Airflow connections as functions, sinks and sources use them.
+"""Airflow connections as functions, sinks and sources use them, and the account for S3 that one describes.
 
 Invariant: no error shows a password. The command line and Spark's own processes know only the environment.
 """
@@ -29,6 +29,69 @@ class Connection:
     login: str = ""
     password: str = field(default="", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Account:
+    """How S3 is asked. What is empty, the client takes from the environment, as Amazon's own tools do."""
+
+    key: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    endpoint: str = ""
+    region: str = ""
+
+    @classmethod
+    def of_connection(cls, connection: Connection) -> S3Account:
+        """Return the account of an Airflow connection of type aws. Raises Misconfigured."""
+        extra = connection.extra
+        if connection.kind != "aws":
+            raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected 'aws'")
+        session = extra.get("session_kwargs") or {}
+        foreign = next((each for each in ("role_arn", "profile_name") if extra.get(each) or session.get(each)), None)
+        if foreign:
+            raise Misconfigured(
+                f"the connection {connection.id} has {foreign}, which Weir does not use: give it login and password "
+                "(and aws_session_token), or leave conn_id out and give the environment of Airflow's tasks the role"
+            )
+        for_s3 = (extra.get("service_config") or {}).get("s3") or {}
+        return cls(
+            key=connection.login or str(extra.get("aws_access_key_id") or ""),
+            secret=connection.password or str(extra.get("aws_secret_access_key") or ""),
+            token=str(extra.get("aws_session_token") or ""),
+            endpoint=str(for_s3.get("endpoint_url") or extra.get("endpoint_url") or ""),
+            region=str(extra.get("region_name") or ""),
+        )
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str] | None = None) -> S3Account:
+        """Return the account of AWS_* variables; keys that they do not have, the client finds (a role, for example)."""
+        found = os.environ if environ is None else environ
+        return cls(
+            key=found.get("AWS_ACCESS_KEY_ID", ""),
+            secret=found.get("AWS_SECRET_ACCESS_KEY", ""),
+            token=found.get("AWS_SESSION_TOKEN", ""),
+            endpoint=found.get("AWS_ENDPOINT_URL_S3") or found.get("AWS_ENDPOINT_URL", ""),
+            region=found.get("AWS_REGION") or found.get("AWS_DEFAULT_REGION", ""),
+        )
+
+    def for_s3fs(self) -> dict[str, Any]:
+        """Return the options of s3fs."""
+        given = {"key": self.key, "secret": self.secret, "token": self.token, "endpoint_url": self.endpoint}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value}
+        return options | ({"client_kwargs": {"region_name": self.region}} if self.region else {})
+
+    def for_object_store(self) -> dict[str, str]:
+        """Return the options of the Rust library object_store, which delta-rs uses."""
+        given = {
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_SESSION_TOKEN": self.token,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": self.region,
+            "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http:") else "",
+        }
+        return {name: value for name, value in given.items() if value}
 
 
 Connections = Callable[[str], Connection]

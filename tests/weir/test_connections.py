@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weir.connections import from_environment
+from weir.connections import Connection, S3Account, from_environment
 from weir.errors import Misconfigured
 
 FIELDS = ("kind", "host", "port", "database", "login", "password")
@@ -75,3 +75,48 @@ def test_a_connection_never_shows_its_password_or_extra():
     found = from_environment("c", {"AIRFLOW_CONN_C": "postgres://me:s3cret@db/x?token=t0ken"})
     assert "s3cret" not in repr(found)
     assert "t0ken" not in repr(found)
+
+
+def test_an_account_for_s3_is_what_the_aws_connection_says():
+    extra = {"endpoint_url": "http://minio:9000", "region_name": "eu-west-1", "aws_session_token": "t"}
+    account = S3Account.of_connection(Connection(id="aws_id", kind="aws", login="me", password="s/3", extra=extra))
+    assert account.for_s3fs() == {
+        "key": "me",
+        "secret": "s/3",
+        "token": "t",
+        "endpoint_url": "http://minio:9000",
+        "client_kwargs": {"region_name": "eu-west-1"},
+    }
+    assert account.for_object_store() == {
+        "AWS_ACCESS_KEY_ID": "me",
+        "AWS_SECRET_ACCESS_KEY": "s/3",
+        "AWS_SESSION_TOKEN": "t",
+        "AWS_ENDPOINT_URL": "http://minio:9000",
+        "AWS_REGION": "eu-west-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    assert "s/3" not in repr(account)
+
+
+def test_the_endpoint_of_s3_alone_goes_before_that_of_all_services():
+    extra = {"endpoint_url": "http://all", "service_config": {"s3": {"endpoint_url": "http://s3"}}}
+    assert S3Account.of_connection(Connection(id="aws_id", kind="aws", extra=extra)).endpoint == "http://s3"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "postgres"}, "has the type 'postgres', expected 'aws'"),
+        ({"kind": "aws", "extra": {"role_arn": "arn:aws:iam::1:role/a"}}, "has role_arn, which Weir does not use"),
+        ({"kind": "aws", "extra": {"session_kwargs": {"profile_name": "a"}}}, "has profile_name"),
+    ],
+)
+def test_a_connection_that_is_no_account_for_s3_is_refused(given, message):
+    with pytest.raises(Misconfigured, match=message):
+        S3Account.of_connection(Connection(id="aws_id", **given))
+
+
+def test_an_account_of_the_environment_may_leave_all_to_the_client():
+    assert S3Account.of_environment({}).for_s3fs() == {}
+    assert S3Account.of_environment({}).for_object_store() == {}
+    assert S3Account.of_environment({"AWS_DEFAULT_REGION": "eu"}).for_s3fs() == {"client_kwargs": {"region_name": "eu"}}

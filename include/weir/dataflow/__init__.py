@@ -23,7 +23,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
-from weir.dataflow.targets import Target, files, postgres, target
+from weir.dataflow.targets import Target, delta, files, postgres, target
 
 __all__ = [
     "Consumers",
@@ -46,6 +46,7 @@ __all__ = [
     "blocking",
     "broadcast_state",
     "cached",
+    "delta",
     "digest",
     "expectations",
     "files",

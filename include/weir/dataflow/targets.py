@@ -6,6 +6,7 @@ Invariant: a target that was made has options that are JSON values and no secret
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,12 @@ from weir.secrecy import secrets_in
 
 MODES = ("replace_epoch", "upsert", "append")
 
+_S3 = re.compile(r"s3://[a-z0-9.-]+(/[\w.=+-]+)+/?", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target by its kind ("files", "postgres", or "module:Class" of a user's), and its options."""
+    """A target by its kind ("files", "postgres", "delta", or "module:Class" of a user's), and its options."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +100,31 @@ def postgres(
         raise Misconfigured(f'postgres: table must be "table" or "schema.table", not {table!r}')
     options = {"conn_id": conn_id, "table": table, "mode": mode, "key": list(keys), "create": create}
     return Target("postgres", options)
+
+
+def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: str = "never") -> Target:
+    """Publish into a Delta Lake table, by adding the version's Parquet files to its log. Needs `weir[delta]`.
+
+    `path` is the table's root: an absolute path of a local folder, on a disk that all workers share, or
+    "s3://bucket/folder". `conn_id` is an Airflow connection of type aws; without it, S3 is asked with what the
+    environment of Airflow's tasks gives (AWS_ACCESS_KEY_ID and its like). The table is partitioned by the text column
+    `partition`, which holds the epoch; all rows of an epoch are replaced in one commit.
+    `create="if_missing"` creates the table, adds columns and widens them; "never" requires them.
+    """
+    is_local = isinstance(path, str) and path.startswith("/") and path.strip("/")
+    if not (is_local or (isinstance(path, str) and _S3.fullmatch(path))) or {".", ".."} & set(path.split("/")):
+        raise Misconfigured(
+            f"delta: path must be an absolute path of a local folder, or s3://bucket/folder of letters, digits and "
+            f"._=+-, not {path!r}"
+        )
+    if not isinstance(conn_id, str) or (conn_id and is_local):
+        raise Misconfigured(f"delta({path!r}): conn_id is the Airflow connection of a table on S3, not {conn_id!r}")
+    if not isinstance(partition, str) or not partition.isidentifier() or not partition.isascii():
+        raise Misconfigured(f'delta({path!r}): partition must be a name such as "_epoch", not {partition!r}')
+    if create not in ("never", "if_missing"):
+        raise Misconfigured(f'delta({path!r}): create must be "never" or "if_missing", not {create!r}')
+    options = {"path": path.rstrip("/"), "conn_id": conn_id, "partition": partition, "create": create}
+    return Target("delta", options)
 
 
 def target(reference: str, **options: Any) -> Target:

@@ -19,9 +19,13 @@ from weir.store.local import is_local
 from weir.store.verification import StoreFile
 
 BUILT_IN: Final = {
+    "delta": "weir.sinks.targets.delta:DeltaTarget",
     "files": "weir.sinks.targets.files:FilesTarget",
     "postgres": "weir.sinks.targets.postgres:PostgresTarget",
 }
+
+_EXTRAS: Final = {"deltalake": "delta"}
+"""The extra of Weir that installs a library, by the library's module."""
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -42,6 +46,10 @@ class ServicesReach:
         url = self.services.store.url
         return f"{url.removeprefix('file://')}/{file.path}" if is_local(url) else None
 
+    def url(self, file: VersionFile) -> str:
+        """Return the canonical URL of a file."""
+        return f"{self.services.store.url}/{file.path}"
+
     def connection(self, conn_id: str) -> Connection:
         """Look up an Airflow connection. Raises Misconfigured or Retryable."""
         return self.services.connections(conn_id)
@@ -54,8 +62,10 @@ def open_target(target: Target, services: Services) -> SinkTarget:
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        cure = f"pip install 'weir[{extra}]'" if extra else "Its module has to be"
         raise Misconfigured(
-            f"the target {target} cannot be opened: {error}. Its module has to be where Airflow's tasks run"
+            f"the target {target} cannot be opened: {error}. {cure} where Airflow's tasks run"
         ) from error
     if not (isinstance(found, type) and issubclass(found, SinkTarget)):
         raise Misconfigured(f"the target {reference} must be a class that extends weir.sinks.SinkTarget")

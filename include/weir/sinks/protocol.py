@@ -135,6 +135,10 @@ class Reach(Protocol):
         """Return where a file of a version is on a local disk; None where the store is elsewhere."""
         ...
 
+    def url(self, file: VersionFile) -> str:
+        """Return the canonical URL of a file of a version, such as `s3://bucket/folder/file`."""
+        ...
+
     def connection(self, conn_id: str) -> Connection:
         """Look up an Airflow connection. Raises Misconfigured or Retryable."""
         ...

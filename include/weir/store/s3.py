@@ -13,8 +13,8 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -91,6 +91,25 @@ class S3Files:
         """Write an object; S3 replaces whole objects."""
         self._call("put_object", path, Body=data)
 
+    def copy(self, url: str, path: str) -> None:
+        """Copy an object of any bucket of the same S3, without reading it here. S3 refuses those above 5 GB."""
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        self._call("copy_object", path, CopySource={"Bucket": bucket, "Key": key})
+
+    def upload(self, path: str, parts: Iterable[bytes]) -> None:
+        """Write an object of any size, of which one part is in memory: each has 5 MiB or more, but for the last."""
+        upload = self._call("create_multipart_upload", path)["UploadId"]
+        try:
+            done = [
+                {"PartNumber": number, "ETag": self._part(path, upload, number, part)}
+                for number, part in enumerate(parts, 1)
+            ]
+            self._call("complete_multipart_upload", path, UploadId=upload, MultipartUpload={"Parts": done})
+        except BaseException:
+            with suppress(OSError):
+                self._call("abort_multipart_upload", path, UploadId=upload)
+            raise
+
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Read a part of an object."""
         if length == 0:
@@ -147,6 +166,10 @@ class S3Files:
 
     def free_space(self) -> None:
         """Return None: S3 has no limit."""
+
+    def _part(self, path: str, upload: str, number: int, part: bytes) -> str:
+        answer = self._call("upload_part", path, UploadId=upload, PartNumber=number, Body=part)
+        return str(answer["ETag"])
 
     def _writer_of(self, path: str) -> str | None:
         try:

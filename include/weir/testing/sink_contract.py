@@ -66,6 +66,10 @@ class LocalReach:
         """Return the path of a file; None as if the store were elsewhere."""
         return str(self.folder / file.path) if self._is_local else None
 
+    def url(self, file: VersionFile) -> str:
+        """Return the URL of a file."""
+        return f"file://{self.folder}/{file.path}"
+
     def connection(self, conn_id: str) -> Connection:
         """Look up a connection."""
         return self._connections.get(conn_id) or from_environment(conn_id)

@@ -18,7 +18,9 @@ from weir.ledger.database.tables import CheckpointRow, DeliveryRow, PublicationR
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
+from weir.sinks import VersionFile
 from weir.sinks.delivery import deliver, rollback
+from weir.sinks.opening import ServicesReach
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
@@ -372,6 +374,12 @@ def test_the_record_of_a_dataflow_keeps_its_targets(lake):
 def test_a_target_that_cannot_be_is_refused_when_it_is_declared(make, message):
     with pytest.raises(Misconfigured, match=message):
         make()
+
+
+def test_a_target_finds_files_by_their_paths_and_urls(world):
+    reach, file = ServicesReach(world.services), VersionFile("runs/file.parquet", 1, 1, "")
+    assert reach.local_path(file) == f"{world.folder}/store/runs/file.parquet"
+    assert reach.url(file) == f"file://{reach.local_path(file)}"
 
 
 def test_a_class_that_is_no_target_is_named(world, lake):

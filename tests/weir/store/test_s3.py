@@ -436,3 +436,35 @@ def test_what_is_written_is_the_content_and_whose_it_is(s3, s3_server):
     found = client_of(s3_server.url).get_object(Bucket=bucket, Key=f"{prefix}/file.json")
     assert json.loads(found["Body"].read()) == {"a": 1}
     assert list(found["Metadata"]) == ["weir-writer"]
+
+
+def test_an_object_is_written_in_parts_and_is_there_when_all_are(s3):
+    parts = [b"a" * 5 * 2**20, b"b"]
+
+    def given():
+        yield parts[0]
+        with pytest.raises(NotFound):
+            s3.size("large")
+        yield parts[1]
+
+    s3.files.upload("large", given())
+    assert s3.read("large") == b"".join(parts)
+
+
+def test_an_upload_that_fails_leaves_no_parts(s3, s3_server):
+    def given():
+        yield b"a" * 5 * 2**20
+        raise Retryable("the source is gone")
+
+    with pytest.raises(Retryable, match="the source is gone"):
+        s3.files.upload("large", given())
+    assert "Uploads" not in client_of(s3_server.url).list_multipart_uploads(Bucket=bucket_and_prefix(s3)[0])
+
+
+def test_an_object_of_another_bucket_is_copied(s3, s3_server):
+    s3_server.make_bucket("another")
+    client_of(s3_server.url).put_object(Bucket="another", Key="folder/a file", Body=b"abc")
+    s3.files.copy("s3://another/folder/a file", "copied")
+    assert s3.read("copied") == b"abc"
+    with pytest.raises(FileNotFoundError):
+        s3.files.copy("s3://another/folder/none", "copied")

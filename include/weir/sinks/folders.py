@@ -1,0 +1,248 @@
+"""Folders of targets that own their files: those of versions are put there by a hard link or as a copy.
+
+Invariant: a file under its final name is whole. So what a process that was killed has put there, the next one keeps.
+
+What a target deletes there never harms the store, and the other way round: links are names of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+
+from weir.connections import S3Account
+from weir.errors import Misconfigured, Retryable
+from weir.sinks.protocol import Reach, TargetAway, VersionFile
+
+if TYPE_CHECKING:
+    from weir.store.s3 import S3Files
+
+LINK_SECONDS: Final = 86_400.0
+"""The greatest age of a file that is linked. A link has the age of the store's file, and whoever cleans the target's
+folder deletes old files that it does not know: an older one is copied, and is new."""
+
+_PART: Final = 16 * 2**20
+"""The bytes of a file that are in memory while it is copied through this process."""
+
+_S3_SECONDS: Final = 60.0
+"""How long a request to S3 is retried."""
+
+
+@dataclass(slots=True)
+class PutBytes:
+    """The bytes that were put into a folder: linked, copied by the server of both, or copied through this process."""
+
+    linked: int = 0
+    copied_by_server: int = 0
+    copied: int = 0
+
+
+class TargetFolder(Protocol):
+    """A folder of a target, with files by their "/"-separated names. Raises TargetAway or Misconfigured."""
+
+    put_bytes: PutBytes
+
+    def require(self) -> None:
+        """Require that the folder can be reached."""
+        ...
+
+    def has(self, name: str, size: int) -> bool:
+        """Report whether a file is there, with this size."""
+        ...
+
+    def put(self, name: str, file: VersionFile) -> None:
+        """Put a file of a version there under a name that no other file ever has. Raises Retryable, too."""
+        ...
+
+    def flush(self, name: str) -> None:
+        """Make a file durable that somebody else has written there."""
+        ...
+
+
+def open_folder(url: str, account: S3Account, reach: Reach) -> TargetFolder:
+    """Open a local folder by its absolute path, or one of S3 by its URL; nothing is reached yet."""
+    return S3Folder(url, account, reach) if url.startswith("s3://") else LocalFolder(Path(url), reach)
+
+
+class LocalFolder:
+    """A folder on a local disk, or on a network file system that is mounted."""
+
+    def __init__(self, root: Path, reach: Reach) -> None:
+        self._root, self._reach, self.put_bytes = root, reach, PutBytes()
+
+    def require(self) -> None:
+        """Require the folder above, which may be on a disk that is not mounted."""
+        with _reached(str(self._root)):
+            self._root.parent.stat()
+
+    def has(self, name: str, size: int) -> bool:
+        """Ask for a file's size."""
+        with _reached(str(self._root)):
+            try:
+                return (self._root / name).stat().st_size == size
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def put(self, name: str, file: VersionFile) -> None:
+        """Link it where the store is on the same file system, else copy it."""
+        made = self._root / name
+        with _reached(str(self._root)):
+            if self.has(name, file.bytes):
+                return
+            made.parent.mkdir(exist_ok=True)
+            if not self._is_linked(made, file):
+                self._copy(made, file)
+            _flush(made.parent)
+
+    def flush(self, name: str) -> None:
+        """Fsync a file and its folder."""
+        made = self._root / name
+        with _reached(str(made)):
+            _flush(made)
+            _flush(made.parent)
+
+    def _is_linked(self, made: Path, file: VersionFile) -> bool:
+        source = self._reach.local_path(file)
+        try:
+            found = None if source is None else Path(source).stat()
+            if source is None or found is None or found.st_size != file.bytes:
+                return False
+            if time.time() - found.st_mtime > LINK_SECONDS:
+                return False
+            os.link(source, made)
+        except OSError:  # another file system, one without hard links, or no right to link; or another process did it
+            return self.has(made.relative_to(self._root).as_posix(), file.bytes)
+        self.put_bytes.linked += file.bytes
+        return True
+
+    def _copy(self, made: Path, file: VersionFile) -> None:
+        # No hidden name: what a kill leaves, the table's own clean-up removes.
+        temporary = made.with_name(f"{made.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with temporary.open("xb") as written:
+                for part in _parts(self._reach, file):
+                    written.write(part)
+                written.flush()
+                os.fsync(written.fileno())
+            temporary.replace(made)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self.put_bytes.copied += file.bytes
+
+
+class S3Folder:
+    """A key prefix of S3."""
+
+    def __init__(self, url: str, account: S3Account, reach: Reach) -> None:
+        self._url, self._account, self._reach, self.put_bytes = url, account, reach, PutBytes()
+        self._opened: S3Files | None = None
+
+    def require(self) -> None:
+        """Require that there is a bucket, and that it may be listed."""
+        with _reached(self._url):
+            self._files.make_root()
+
+    def has(self, name: str, size: int) -> bool:
+        """Ask for an object's size."""
+        with _reached(self._url):
+            try:
+                return self._files.size(name) == size
+            except FileNotFoundError:
+                return False
+
+    def put(self, name: str, file: VersionFile) -> None:
+        """Let S3 copy it where it has the store's object, too; else copy it in parts."""
+        if self.has(name, file.bytes):
+            return
+        with _reached(self._url):
+            if not self._is_copied_by_server(name, file):
+                self._copy(name, file)
+
+    def flush(self, name: str) -> None:
+        """Do nothing: what S3 has acknowledged is durable."""
+
+    def _is_copied_by_server(self, name: str, file: VersionFile) -> bool:
+        source = self._reach.url(file)
+        if not source.startswith("s3://"):
+            return False
+        try:
+            self._files.copy(source, name)
+        except TimeoutError:
+            raise
+        except OSError:  # the store is in another S3, the account may not read it, or the object is too large
+            return False
+        if not self.has(name, file.bytes):
+            return False
+        self.put_bytes.copied_by_server += file.bytes
+        return True
+
+    def _copy(self, name: str, file: VersionFile) -> None:
+        try:
+            if file.bytes <= _PART:
+                self._files.replace(name, b"".join(_parts(self._reach, file)))
+            else:
+                self._files.upload(name, _parts(self._reach, file))
+        except OSError:
+            if not self.has(name, file.bytes):  # else the answer was lost
+                raise
+        self.put_bytes.copied += file.bytes
+
+    @property
+    def _files(self) -> S3Files:
+        if self._opened is None:
+            from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
+
+            self._opened = S3Files.open(self._url, self._account.for_s3fs(), _S3_SECONDS)
+        return self._opened
+
+
+def _parts(reach: Reach, file: VersionFile) -> Iterator[bytes]:
+    """Read a file, and compare it with its digest before its last byte is given away."""
+    digest, left = hashlib.sha256(), file.bytes
+    with reach.open(file) as source:
+        while left:
+            part = _read(source, min(_PART, left))
+            digest.update(part)
+            left -= len(part)
+            if not part or (not left and digest.hexdigest() != file.sha256):
+                raise Retryable(f"{file.path} is damaged: expected {file.bytes} bytes with SHA-256 {file.sha256}")
+            yield part
+
+
+def _read(source: BinaryIO, size: int) -> bytes:
+    try:
+        return source.read(size)
+    except OSError as error:  # the store's, not the target's
+        raise Retryable(f"the store could not be read: {error}") from error
+
+
+@contextmanager
+def _reached(place: str) -> Iterator[None]:
+    """Translate what a file system says: a missing right or bucket needs a person, all else may pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise Misconfigured(f"{place} cannot be used: {error.strerror}") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise Misconfigured(
+                f"{place} cannot be used: {error}. Give the account the right to write there"
+            ) from error
+        raise TargetAway(f"{place} cannot be reached: {error}") from error
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
