@@ -55,17 +55,18 @@ class Target:
         return f"{self.kind} {place}".strip()
 
 
-def files(path: str, *, partition: str = "epoch") -> Target:
-    """Publish as Parquet files in folders `<partition>=<epoch>` below a local folder, one an epoch.
+def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
+    """Publish as Parquet files in folders `<partition>=<epoch>`, one an epoch.
 
-    `path` is absolute, on a disk that all workers share. DuckDB, pandas and plain Spark read it by its path. The epoch
-    is its day where epochs begin at midnight in UTC, else its time. An epoch's folder is replaced at once.
+    `path` is an absolute path of a local folder, on a disk that all workers share, or "s3://bucket/folder"; `conn_id`
+    is that of `delta`. DuckDB, pandas and plain Spark read it by its path. The epoch is its day where epochs begin at
+    midnight in UTC, else its time. An epoch is replaced at once: a local folder by a rename, on S3 its one object.
     """
-    if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
-        raise Misconfigured(f"files: path must be an absolute path of a local folder, not {path!r}")
+    is_local = _require_path("files", path, conn_id)
     if not isinstance(partition, str) or not partition.isidentifier():
         raise Misconfigured(f'files({path!r}): partition must be a name such as "day", not {partition!r}')
-    return Target("files", {"path": path.rstrip("/"), "partition": partition})
+    options = {"path": path.rstrip("/"), "partition": partition}
+    return Target("files", options) if is_local else Target("files_on_s3", {**options, "conn_id": conn_id})
 
 
 def postgres(
@@ -111,14 +112,7 @@ def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: st
     `partition`, which holds the epoch; all rows of an epoch are replaced in one commit.
     `create="if_missing"` creates the table, adds columns and widens them; "never" requires them.
     """
-    is_local = isinstance(path, str) and path.startswith("/") and path.strip("/")
-    if not (is_local or (isinstance(path, str) and _S3.fullmatch(path))) or {".", ".."} & set(path.split("/")):
-        raise Misconfigured(
-            f"delta: path must be an absolute path of a local folder, or s3://bucket/folder of letters, digits and "
-            f"._=+-, not {path!r}"
-        )
-    if not isinstance(conn_id, str) or (conn_id and is_local):
-        raise Misconfigured(f"delta({path!r}): conn_id is the Airflow connection of a table on S3, not {conn_id!r}")
+    _require_path("delta", path, conn_id)
     if not isinstance(partition, str) or not partition.isidentifier() or not partition.isascii():
         raise Misconfigured(f'delta({path!r}): partition must be a name such as "_epoch", not {partition!r}')
     if create not in ("never", "if_missing"):
@@ -136,6 +130,19 @@ def target(reference: str, **options: Any) -> Target:
     if not module or not name.isidentifier():
         raise Misconfigured(f'a target of one\'s own is named as "module:Class", not {reference!r}')
     return Target(reference, options)
+
+
+def _require_path(kind: str, path: str, conn_id: str) -> bool:
+    """Require a local folder or one of S3; report whether it is local. Raises Misconfigured."""
+    is_local = isinstance(path, str) and path.startswith("/") and bool(path.strip("/"))
+    if not (is_local or (isinstance(path, str) and _S3.fullmatch(path))) or {".", ".."} & set(path.split("/")):
+        raise Misconfigured(
+            f"{kind}: path must be an absolute path of a local folder, or s3://bucket/folder of letters, digits and "
+            f"._=+-, not {path!r}"
+        )
+    if not isinstance(conn_id, str) or (conn_id and is_local):
+        raise Misconfigured(f"{kind}({path!r}): conn_id is the Airflow connection of a folder on S3, not {conn_id!r}")
+    return is_local
 
 
 def _require_name(kind: str, what: str, value: object) -> None:

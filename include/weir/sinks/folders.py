@@ -29,10 +29,10 @@ LINK_SECONDS: Final = 86_400.0
 """The greatest age of a file that is linked. A link has the age of the store's file, and whoever cleans the target's
 folder deletes old files that it does not know: an older one is copied, and is new."""
 
-_PART: Final = 16 * 2**20
+PART_BYTES: Final = 16 * 2**20
 """The bytes of a file that are in memory while it is copied through this process."""
 
-_S3_SECONDS: Final = 60.0
+S3_SECONDS: Final = 60.0
 """How long a request to S3 is retried."""
 
 
@@ -80,12 +80,12 @@ class LocalFolder:
 
     def require(self) -> None:
         """Require the folder above, which may be on a disk that is not mounted."""
-        with _reached(str(self._root)):
+        with reached(str(self._root)):
             self._root.parent.stat()
 
     def has(self, name: str, size: int) -> bool:
         """Ask for a file's size."""
-        with _reached(str(self._root)):
+        with reached(str(self._root)):
             try:
                 return (self._root / name).stat().st_size == size
             except (FileNotFoundError, NotADirectoryError):
@@ -94,7 +94,7 @@ class LocalFolder:
     def put(self, name: str, file: VersionFile) -> None:
         """Link it where the store is on the same file system, else copy it."""
         made = self._root / name
-        with _reached(str(self._root)):
+        with reached(str(self._root)):
             if self.has(name, file.bytes):
                 return
             made.parent.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ class LocalFolder:
     def flush(self, name: str) -> None:
         """Fsync a file and its folder."""
         made = self._root / name
-        with _reached(str(made)):
+        with reached(str(made)):
             _flush(made)
             _flush(made.parent)
 
@@ -128,7 +128,7 @@ class LocalFolder:
         temporary = made.with_name(f"{made.name}.{uuid.uuid4().hex}.tmp")
         try:
             with temporary.open("xb") as written:
-                for part in _parts(self._reach, file):
+                for part in parts_of(self._reach, file):
                     written.write(part)
                 written.flush()
                 os.fsync(written.fileno())
@@ -148,12 +148,12 @@ class S3Folder:
 
     def require(self) -> None:
         """Require that there is a bucket, and that it may be listed."""
-        with _reached(self._url):
+        with reached(self._url):
             self._files.make_root()
 
     def has(self, name: str, size: int) -> bool:
         """Ask for an object's size."""
-        with _reached(self._url):
+        with reached(self._url):
             try:
                 return self._files.size(name) == size
             except FileNotFoundError:
@@ -163,7 +163,7 @@ class S3Folder:
         """Let S3 copy it where it has the store's object, too; else copy it in parts."""
         if self.has(name, file.bytes):
             return
-        with _reached(self._url):
+        with reached(self._url):
             if not self._is_copied_by_server(name, file):
                 self._copy(name, file)
 
@@ -187,10 +187,10 @@ class S3Folder:
 
     def _copy(self, name: str, file: VersionFile) -> None:
         try:
-            if file.bytes <= _PART:
-                self._files.replace(name, b"".join(_parts(self._reach, file)))
+            if file.bytes <= PART_BYTES:
+                self._files.replace(name, b"".join(parts_of(self._reach, file)))
             else:
-                self._files.upload(name, _parts(self._reach, file))
+                self._files.upload(name, parts_of(self._reach, file))
         except OSError:
             if not self.has(name, file.bytes):  # else the answer was lost
                 raise
@@ -201,16 +201,16 @@ class S3Folder:
         if self._opened is None:
             from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
 
-            self._opened = S3Files.open(self._url, self._account.for_s3fs(), _S3_SECONDS)
+            self._opened = S3Files.open(self._url, self._account.for_s3fs(), S3_SECONDS)
         return self._opened
 
 
-def _parts(reach: Reach, file: VersionFile) -> Iterator[bytes]:
+def parts_of(reach: Reach, file: VersionFile) -> Iterator[bytes]:
     """Read a file, and compare it with its digest before its last byte is given away."""
     digest, left = hashlib.sha256(), file.bytes
     with reach.open(file) as source:
         while left:
-            part = _read(source, min(_PART, left))
+            part = _read(source, min(PART_BYTES, left))
             digest.update(part)
             left -= len(part)
             if not part or (not left and digest.hexdigest() != file.sha256):
@@ -226,7 +226,7 @@ def _read(source: BinaryIO, size: int) -> bytes:
 
 
 @contextmanager
-def _reached(place: str) -> Iterator[None]:
+def reached(place: str) -> Iterator[None]:
     """Translate what a file system says: a missing right or bucket needs a person, all else may pass."""
     try:
         yield

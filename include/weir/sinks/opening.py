@@ -21,6 +21,7 @@ from weir.store.verification import StoreFile
 BUILT_IN: Final = {
     "delta": "weir.sinks.targets.delta:DeltaTarget",
     "files": "weir.sinks.targets.files:FilesTarget",
+    "files_on_s3": "weir.sinks.targets.files_on_s3:S3FilesTarget",
     "postgres": "weir.sinks.targets.postgres:PostgresTarget",
 }
 

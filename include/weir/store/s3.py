@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from botocore.exceptions import (
@@ -96,18 +97,53 @@ class S3Files:
         bucket, _, key = url.removeprefix("s3://").partition("/")
         self._call("copy_object", path, CopySource={"Bucket": bucket, "Key": key})
 
-    def upload(self, path: str, parts: Iterable[bytes]) -> None:
-        """Write an object of any size, of which one part is in memory: each has 5 MiB or more, but for the last."""
-        upload = self._call("create_multipart_upload", path)["UploadId"]
+    def upload(
+        self, path: str, parts: Iterable[bytes], metadata: Mapping[str, str] | None = None, **condition: str
+    ) -> None:
+        """Write an object of any size, of which one part is in memory: each has 5 MiB or more, but for the last.
+
+        `condition` is IfMatch or IfNoneMatch; it holds when the object appears, at the end.
+        """
+        upload = self._call("create_multipart_upload", path, Metadata=dict(metadata or {}))["UploadId"]
         try:
             done = [
                 {"PartNumber": number, "ETag": self._part(path, upload, number, part)}
                 for number, part in enumerate(parts, 1)
             ]
-            self._call("complete_multipart_upload", path, UploadId=upload, MultipartUpload={"Parts": done})
+            done_parts = {"Parts": done}
+            self._call("complete_multipart_upload", path, UploadId=upload, MultipartUpload=done_parts, **condition)
         except BaseException:
             with suppress(OSError):
                 self._call("abort_multipart_upload", path, UploadId=upload)
+            raise
+
+    def head(self, path: str) -> dict[str, Any] | None:
+        """Ask for an object's entity tag, size and metadata, as S3 answers; None if there is definitely none."""
+        try:
+            return self._head(path)
+        except FileNotFoundError:
+            return None
+
+    def swap(self, path: str, parts: Iterable[bytes], metadata: Mapping[str, str], etag: str | None) -> None:
+        """Write an object in place of the one with this entity tag (None: of none), by one request.
+
+        Raises FileExistsError if another one is there, or none: also if an answer was lost, and it is this one.
+        """
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        found = iter(parts)
+        first, second = next(found, b""), next(found, None)
+        try:
+            if second is None:
+                self._call("put_object", path, Body=first, Metadata=dict(metadata), **condition)
+            else:
+                self.upload(path, chain((first, second), found), metadata, **condition)
+        except FileNotFoundError as error:
+            raise FileExistsError(errno.EEXIST, "has been deleted meanwhile", path) from error
+        except S3Refused as error:
+            if error.status == 412:
+                raise FileExistsError(errno.EEXIST, "has been written meanwhile", path) from error
+            if error.status == 501:
+                raise Misconfigured(f"{self._url} does not know conditional writes (If-Match): upgrade it") from error
             raise
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:

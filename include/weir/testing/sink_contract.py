@@ -48,6 +48,7 @@ SCHEMA: Final = json.dumps(
 )
 _ARROW: Final = pa.schema([("k", pa.int64()), ("s", pa.string())])
 _AT_ONCE: Final = 4
+_TURNS: Final = 10
 _MOST_LINES: Final = 2000
 
 
@@ -343,24 +344,28 @@ def _plain(token: Token) -> Token:
 def _at_once(calls: Sequence[Callable[[], Outcome]]) -> list[Outcome]:
     """Call all at once, each in a thread of its own; a target that raises is called again, as a process would be."""
     answers: list[Outcome] = []
+    failed: list[Exception] = []
     start = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Outcome]) -> None:
         start.wait()
-        for _ in range(10):
+        for turn in range(_TURNS):
             try:
                 answers.append(call())
-            except Misconfigured:
-                raise
-            except Exception:  # noqa: BLE001, S112  "unknown": the caller asks again
-                continue
-            return
+            except Exception as error:  # noqa: BLE001  "unknown": the caller asks again; or it is raised below
+                if isinstance(error, Misconfigured) or turn == _TURNS - 1:
+                    failed.append(error)
+                    return
+            else:
+                return
 
     threads = [threading.Thread(target=run, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    for error in failed:
+        raise error
     return answers
 
 

@@ -1,6 +1,6 @@
 """An S3 for tests: moto's server, in a process of its own that can be suspended. Invariant: it ends with its parent.
 
-Of many conditional puts exactly one succeeds, as Amazon promises; moto by itself looks first and writes then.
+Of many conditional writes exactly one succeeds, as Amazon promises; moto by itself looks first and writes then.
 """
 
 from __future__ import annotations
@@ -94,11 +94,12 @@ def running_s3() -> Iterator[S3Server]:
         process.communicate()
 
 
-def _one_create_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+def _one_conditional_write_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
     lock = threading.Lock()
 
     def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if "HTTP_IF_NONE_MATCH" not in environ or environ["REQUEST_METHOD"] != "PUT":
+        is_conditional = not {"HTTP_IF_NONE_MATCH", "HTTP_IF_MATCH"}.isdisjoint(environ)
+        if not is_conditional or environ["REQUEST_METHOD"] not in ("PUT", "POST"):
             return application(environ, start_response)
         with lock:
             return list(application(environ, start_response))
@@ -116,7 +117,7 @@ def main() -> None:
     from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  only this process needs it
     from werkzeug.serving import make_server  # noqa: PLC0415
 
-    application = _one_create_at_a_time(DomainDispatcherApplication(create_backend_app))
+    application = _one_conditional_write_at_a_time(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.stdout.write(f"{_START_LINE}{server.server_port}\n")

@@ -100,7 +100,7 @@ def test_files_of_a_store_on_the_same_s3_are_copied_there(on_s3, s3_server):
 
 
 def test_a_large_file_is_copied_in_parts(on_s3, monkeypatch):
-    monkeypatch.setattr(folders, "_PART", 5 * 2**20)  # the least that S3 takes
+    monkeypatch.setattr(folders, "PART_BYTES", 5 * 2**20)  # the least that S3 takes
     rows = [os.urandom(2**20) for _ in range(6)]
     version = on_s3.version(1, rows, columns=(("k", "binary", pa.binary()),))
     assert version.files[0].bytes > 6 * 2**20
@@ -134,7 +134,7 @@ def test_a_bucket_that_is_not_there_is_a_persons_matter(on_s3):
 
 
 def test_an_s3_that_does_not_answer_is_away(on_s3, s3_server, monkeypatch):
-    monkeypatch.setattr(folders, "_S3_SECONDS", 0.5)
+    monkeypatch.setattr(folders, "S3_SECONDS", 0.5)
     version = on_s3.version(1, [1])
     with s3_server.suspended(), pytest.raises(TargetAway, match="cannot be reached"):
         on_s3.target().prepare(version, None)

@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.errors import Misconfigured
-from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
+from weir.sinks.folders import LocalFolder, reached
+from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetConflict, Token, Version
 
 MARKER: Final = "_weir.json"
 """The file of a version that says which it is; readers skip names with an underscore."""
 
 LEAVE_SECONDS: Final = 3600.0
 """How long readers of a replaced version may continue, by the clock of the file system."""
-
-_CHUNK: Final = 2**20
 
 
 class FilesTarget(SinkTarget):
@@ -50,7 +49,7 @@ class FilesTarget(SinkTarget):
                 return found
             self._require_own(version)
             folder = self._versions / token["folder"]
-            with _reached(folder):
+            with reached(str(folder)):
                 self._fill(folder, version)
                 self._switch(folder, version)
                 self._clean(version)
@@ -69,7 +68,7 @@ class FilesTarget(SinkTarget):
                 return False
             if marker["digest"] != ROLLED_BACK:
                 folder = self._versions / f"{token['folder']}-out"
-                with _reached(folder):
+                with reached(str(folder)):
                     self._fill(folder, replace(version, digest=ROLLED_BACK, files=()))
                     self._switch(folder, version)
         return True
@@ -89,7 +88,7 @@ class FilesTarget(SinkTarget):
             return False
 
     def _marker(self, version: Version) -> dict[str, Any] | None:
-        with _reached(self._link(version)):
+        with reached(str(self._link(version))):
             try:
                 found: dict[str, Any] = json.loads((self._link(version) / MARKER).read_text())
             except (FileNotFoundError, NotADirectoryError):
@@ -111,10 +110,11 @@ class FilesTarget(SinkTarget):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         files = []
+        place = LocalFolder(folder, self.reach)
         for number, file in enumerate(version.files):
-            made = folder / f"part-{number:05}-{version.number}-{version.attempt}.parquet"
-            self._put(version, number, made)
-            files.append({"name": made.name, "bytes": file.bytes, "sha256": file.sha256})
+            name = f"part-{number:05}-{version.number}-{version.attempt}.parquet"
+            place.put(name, file)
+            files.append({"name": name, "bytes": file.bytes, "sha256": file.sha256})
         said = {
             "owner": version.owner,
             "epoch": version.epoch,
@@ -128,21 +128,6 @@ class FilesTarget(SinkTarget):
             marker.flush()
             os.fsync(marker.fileno())
         _flush(folder)
-
-    def _put(self, version: Version, number: int, made: Path) -> None:
-        file = version.files[number]
-        source = self.reach.local_path(file)
-        if source is not None:
-            try:
-                os.link(source, made)
-            except OSError:  # another file system, or one without hard links
-                pass
-            else:
-                return
-        with self.reach.open(file) as read, made.open("wb") as written:
-            shutil.copyfileobj(read, written, _CHUNK)
-            written.flush()
-            os.fsync(written.fileno())
 
     def _switch(self, folder: Path, version: Version) -> None:
         link = self._link(version)
@@ -167,12 +152,12 @@ class FilesTarget(SinkTarget):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with _reached(self._root):
+        with reached(str(self._root)):
             self._root.mkdir(exist_ok=True)  # not those above: they may be on a disk that is not mounted
             self._versions.mkdir(exist_ok=True)
             lock = (self._versions / "lock").open("a")
         with lock:
-            with _reached(self._root):
+            with reached(str(self._root)):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -196,19 +181,6 @@ def partition_value(epoch: str) -> str:
     """Return the value of an epoch in a folder's name: its day, or its time with colons as Hive escapes them."""
     at = datetime.strptime(epoch, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     return f"{at:%Y-%m-%d}" if (at.hour, at.minute, at.second) == (0, 0, 0) else f"{at:%Y-%m-%d %H%%3A%M%%3A%S}"
-
-
-@contextmanager
-def _reached(path: Path) -> Iterator[None]:
-    """Translate what the file system says: no right to write needs a person, all else may pass."""
-    try:
-        yield
-    except PermissionError as error:
-        raise Misconfigured(
-            f"{path} cannot be written: {error}. Give the account of Airflow's tasks the right"
-        ) from error
-    except OSError as error:
-        raise TargetAway(f"{path} cannot be reached: {error}") from error
 
 
 def _flush(folder: Path) -> None:

@@ -1,0 +1,191 @@
+"""One Parquet object an epoch on S3, `<partition>=<epoch>/data.parquet`, which any reader of a path takes.
+
+Invariant 12: rows and marker are one object with its metadata, so that they change by one request. That request has
+the condition that the object is still the one that was looked at: of two processes one looks again, and an older
+version never takes the place of a newer one.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import IO, TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from weir.connections import S3Account
+from weir.errors import Misconfigured, Retryable
+from weir.sinks.folders import PART_BYTES, S3_SECONDS, parts_of, reached
+from weir.sinks.protocol import (
+    ROLLED_BACK,
+    Held,
+    Outcome,
+    Reach,
+    SinkTarget,
+    TargetAway,
+    TargetConflict,
+    Token,
+    Version,
+)
+from weir.sinks.rows import batches
+from weir.sinks.targets.files import partition_value
+from weir.state.spark_schema import arrow_schema
+
+if TYPE_CHECKING:
+    from weir.store.s3 import S3Files
+
+NAME: Final = "data.parquet"
+
+_MARKER: Final = "weir-version"
+"""The metadata key of the marker."""
+
+_GROUP_ROWS: Final = 2**17
+"""The rows of a row group: about as many are in memory."""
+
+_TURNS: Final = 20
+"""How often a commit looks again because another process was faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """What is there: its entity tag, and its marker."""
+
+    etag: str
+    number: int
+    digest: str
+
+
+class S3FilesTarget(SinkTarget):
+    """A key prefix of a bucket. Nothing else writes into the epochs' folders."""
+
+    def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the object tells
+        """Check that the bucket is there, and that the epoch's folder is free or this sink's."""
+        arrow_schema(version.spark_schema)
+        with reached(self.options["path"]):
+            self._files.make_root()
+        self._found(version)
+        return {}
+
+    def commit(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002  there is nothing to plan
+        """Upload the version in place of the object that was looked at."""
+        for _ in range(_TURNS):
+            found = self._found(version)
+            seen = _seen(found, version)
+            if seen is not Outcome.ABSENT:
+                return seen
+            if self._is_put(version, found, version.digest):
+                return Outcome.COMMITTED
+        raise TargetAway(f"{self._key(version)} was changed by others {_TURNS} times meanwhile")
+
+    def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
+        """Read the marker."""
+        return _seen(self._found(version), version)
+
+    def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002
+        """Put an object without rows in place."""
+        for _ in range(_TURNS):
+            found = self._found(version)
+            if found is None or found.number != version.number:
+                return False
+            if found.digest == ROLLED_BACK or self._is_put(version, found, ROLLED_BACK):
+                return True
+        raise TargetAway(f"{self._key(version)} was changed by others {_TURNS} times meanwhile")
+
+    def _found(self, version: Version) -> _Object | None:
+        """Ask for the epoch's object. Raises TargetConflict for other objects there, and for that of another sink."""
+        key = self._key(version)
+        with reached(key):
+            head = self._files.head(key)
+            others = [] if head else self._names(version)
+        if head is None:
+            if others:
+                raise TargetConflict(
+                    f"{self.options['path']}/{key} is to be published, and {', '.join(others[:3])} is there already: "
+                    "move it away"
+                )
+            return None
+        marker = json.loads(head.get("Metadata", {}).get(_MARKER) or "{}")
+        if not marker:
+            raise TargetConflict(f"{self.options['path']}/{key} is there already, and no version of ours: move it away")
+        if marker["owner"] != version.owner:
+            raise Misconfigured(
+                f"{self.options['path']}/{key} is published by {marker['owner']}, and {version.owner} would replace it:"
+                " give each sink a path of its own"
+            )
+        return _Object(str(head["ETag"]), int(marker["number"]), str(marker["digest"]))
+
+    def _names(self, version: Version) -> list[str]:
+        try:
+            names = [name for name, _ in self._files.entries(self._folder(version))]
+        except FileNotFoundError:
+            return []
+        return [name for name in names if name != NAME]  # another process may have been faster
+
+    def _is_put(self, version: Version, found: _Object | None, digest: str) -> bool:
+        """Upload an object unless another one is there than the one that was found."""
+        marker = {"owner": version.owner, "number": version.number, "digest": digest, "attempt": version.attempt}
+        key, etag = self._key(version), None if found is None else found.etag
+        with tempfile.TemporaryFile() as space, reached(key):
+            files = version.files if digest != ROLLED_BACK else ()
+            parts = _parts(self.reach, replace(version, files=files), space)
+            try:
+                self._files.swap(key, parts, {_MARKER: json.dumps(marker)}, etag)
+            except FileExistsError:
+                return False
+        return True
+
+    def _folder(self, version: Version) -> str:
+        return f"{self.options['partition']}={partition_value(version.epoch)}"
+
+    def _key(self, version: Version) -> str:
+        return f"{self._folder(version)}/{NAME}"
+
+    @property
+    def _files(self) -> S3Files:
+        from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
+
+        conn_id = self.options["conn_id"]
+        account = S3Account.of_connection(self.reach.connection(conn_id)) if conn_id else S3Account.of_environment()
+        return S3Files.open(self.options["path"], account.for_s3fs(), S3_SECONDS)
+
+
+def _seen(found: _Object | None, version: Version) -> Outcome:
+    if found is None or found.number < version.number:
+        return Outcome.EQUAL if found is not None and found.digest == version.digest else Outcome.ABSENT
+    return Outcome.COMMITTED if found.number == version.number else Outcome.SUPERSEDED
+
+
+def _parts(reach: Reach, version: Version, space: IO[bytes]) -> Iterator[bytes]:
+    """Return the bytes of one Parquet file with all rows: of the only file as it is, else of a new one in `space`."""
+    if len(version.files) == 1:
+        yield from parts_of(reach, version.files[0])
+        return
+    schema = arrow_schema(version.spark_schema)
+    rows = 0
+    with pq.ParquetWriter(space, schema, compression="zstd") as writer:
+        for group in _groups(batches(reach, version, schema.names)):
+            table = pa.Table.from_batches(group).cast(schema)
+            writer.write_table(table)
+            rows += table.num_rows
+    if rows != version.rows:
+        raise Retryable(f"{rows} rows of {version} were read, and it has {version.rows}: nothing was changed")
+    space.seek(0)
+    while part := space.read(PART_BYTES):
+        yield part
+
+
+def _groups(found: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Collect batches, each group for a row group that is large enough to be read well."""
+    group: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in found:
+        group.append(batch)
+        rows += batch.num_rows
+        if rows >= _GROUP_ROWS:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
