@@ -112,6 +112,7 @@ def is_first_of_several(config):
 
 def pytest_unconfigure(config):
     """A process of several has seconds to end what it started when the tests are stopped; then its parent does."""
+    gc.unfreeze()  # DuckDB prints what it believes to have leaked, after the closing line
     if is_first_of_several(config):
         for process in _started_by_tests():
             process.kill()
