@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--state-keys", type=int, default=5_000_000, help="how many keys the state has (5000000)")
     group.addoption("--quality-rows", default="4000000,24000000", help="how many rows the checked regions have")
     group.addoption("--quality-suites", help="by which suites they are checked, separated by commas (all)")
+    group.addoption("--sink-rows", type=int, default=10_000_000, help="how many rows a version has (10000000)")
     group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
 
 
