@@ -26,7 +26,7 @@ ROOMS_OF_AIRFLOW = (
     *("tasks", "recovery", "dag", "doctor", "plugin"),
 )
 """In order, as LAYERS: what a task runs stands on how it is declared; the retry policy stands on a task's context."""
-ROOMS_OF_SPARK = ("results", "state", "checks", "region", "transport")
+ROOMS_OF_SPARK = ("results", "state", "checks", "region", "sources", "transport")
 PURE = {"errors", "secrecy", "units", "dataflow", "topology", "execution", "formats", "restarts", "flink", "rules"}
 DOING = {"os", "io", "socket", "subprocess", "pathlib", "shutil", "tempfile", "time", "random", "secrets", "threading"}
 """Modules of the standard library that reach out of the process, or that tell another thing at each call."""
@@ -193,7 +193,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
     known = {"errors", "units", "code", "dataflow", "topology", "execution", "formats"}
-    known |= {"state", "store", "settings", "quality"}
+    known |= {"state", "store", "settings", "connections", "quality"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}
 
     def allowed(_file, name):

@@ -114,6 +114,20 @@ def from_environment(conn_id: str, environ: Mapping[str, str] | None = None) -> 
         raise Misconfigured(f"{name} is neither JSON nor a URI of an Airflow connection: see Airflow's guide") from None
 
 
+def as_variable(connection: Connection) -> tuple[str, str]:
+    """Return name and value of the variable that `from_environment` reads, for the environment of another process."""
+    plain = {
+        "conn_type": connection.kind,
+        "host": connection.host,
+        "port": connection.port,
+        "schema": connection.database,
+        "login": connection.login,
+        "password": connection.password,
+        "extra": dict(connection.extra),
+    }
+    return f"{VARIABLE}{connection.id.upper()}", json.dumps(plain)
+
+
 def _from_json(conn_id: str, text: str) -> Connection:
     found = json.loads(text)
     extra = found.get("extra") or {}

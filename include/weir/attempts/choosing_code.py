@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from weir.code.archive import Archive, archive_of
+from weir.code.archive import Archive, archive_of, top_level
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
@@ -207,8 +207,11 @@ def choose_code(
 
 
 def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
-    """Return the functions ("module:function") that the tasks of a region call."""
-    return tuple(stage.function for stage in topology.stages_of(region) if stage.function)
+    """Return the pipeline's functions ("module:function") that the tasks of a region call.
+
+    Weir's own, of sources such as files_source, are in no archive.
+    """
+    return tuple(stage.function for stage in topology.stages_of(region) if top_level([stage.function]))
 
 
 def _stored(

@@ -239,7 +239,15 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     with services.ledger.transaction() as session:
         known = slices_of(session, run.id, stage.name)
     if known is None:
-        context = ResolveContext(run.dataflow.name, run.epoch, run.interval, stage.parallelism, run.parameters)
+        context = ResolveContext(
+            dataflow=run.dataflow.name,
+            epoch=run.epoch,
+            interval=run.interval,
+            parallelism=stage.parallelism,
+            parameters=run.parameters,
+            options=stage.options,
+            connection=services.connections,
+        )
         resolved = resolve(stage, context)
         with services.ledger.transaction(run.dataflow.name) as session:
             if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:

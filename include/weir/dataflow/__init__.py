@@ -7,6 +7,7 @@ from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
 from weir.dataflow.quality import Gate, Policy, When, expectations
+from weir.dataflow.sources import delta_source, files_source, iceberg_source, jdbc_source, postgres_source
 from weir.dataflow.stage import (
     Exchange,
     ExchangeKind,
@@ -47,13 +48,18 @@ __all__ = [
     "broadcast_state",
     "cached",
     "delta",
+    "delta_source",
     "digest",
     "expectations",
     "files",
+    "files_source",
+    "iceberg_source",
+    "jdbc_source",
     "keyed_state",
     "list_state",
     "pipelined",
     "postgres",
+    "postgres_source",
     "previous",
     "sink",
     "source",

@@ -45,6 +45,7 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
         **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
         **({"targets": [each.to_json() for each in stage.targets]} if stage.targets else {}),
+        **({"options": dict(stage.options)} if stage.options else {}),
     }
 
 
@@ -73,6 +74,7 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
         state=tuple(_state_from_json(state) for state in document.get("state", ())),
         quality=tuple(_gate_from_json(gate) for gate in document.get("quality", ())),
         targets=tuple(map(Target.from_json, document.get("targets", ()))),
+        options=document.get("options", {}),
     )
 
 

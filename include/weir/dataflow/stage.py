@@ -8,7 +8,7 @@ returns one split for each subtask, a JSON value that is not null.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -150,7 +150,8 @@ class Stage:
     a sequence of exchanges names each argument after the stage it reads. `max_parallelism` (default: the
     dataflow's) is the number of key groups that the stage's keyed inputs are divided into.
     `resolve` (sources only) names a function that is called once per run and returns the split of each subtask:
-    `def flights_of(ctx) -> list[Any]`, one JSON value for each; the source is then called as `(ctx, slice)`.
+    `def flights_of(ctx) -> list[Any]`, one JSON value for each; the source is then called as `(ctx, slice)`. `options`
+    are JSON values for it, which it finds in `ctx.options`.
     `spark` holds Spark settings of the session that runs the stage's region.
     `deterministic=False` declares that equal inputs may give different rows, so that its direct consumers restart
     whenever it does. `digest` is the rule by which a change of its rows is recognised. `state` is one or several of
@@ -173,6 +174,7 @@ class Stage:
     quality: Gate | Sequence[Gate] = ()
     targets: tuple[Target, ...] = ()
     """Where a sink publishes besides its pointer, in this order."""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
@@ -208,8 +210,12 @@ def source(
     digest: DigestRule = PLAIN_RULE,
     state: State | Sequence[State] = (),
     quality: Gate | Sequence[Gate] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> Stage:
-    """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`."""
+    """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`.
+
+    `options` are JSON values, without secrets, for the function that `resolve` names.
+    """
     return Stage(
         name=name,
         function=function,
@@ -223,6 +229,7 @@ def source(
         digest=digest,
         state=state,
         quality=quality,
+        options=dict(options or {}),
     )
 
 
@@ -313,11 +320,16 @@ def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
     return {key: value for key, (_, value) in merged.items()}
 
 
+def _no_connection(conn_id: str) -> Any:
+    raise Misconfigured(f"connection {conn_id!r} cannot be looked up here: only tasks of Airflow have connections")
+
+
 @dataclass(frozen=True, slots=True)
 class ResolveContext:
     """The argument of a source's `resolve` function, which is called once per run, for all subtasks, without Spark.
 
-    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive.
+    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `options` are
+    those of the source; `connection` looks up an Airflow connection by its id (see `weir.connections`).
     """
 
     dataflow: str
@@ -325,6 +337,8 @@ class ResolveContext:
     interval: tuple[datetime, datetime]
     parallelism: int
     parameters: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    connection: Callable[[str], Any] = _no_connection
 
 
 def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:

@@ -8,6 +8,7 @@ so that a dataflow that is read back from its record stays equal.
 from __future__ import annotations
 
 import difflib
+import json
 import keyword
 import re
 from collections import Counter
@@ -98,6 +99,11 @@ def require_no_secrets(dataflow: str, stages: Sequence[Stage], parameters: Mappi
         for stage in stages
         for text in secrets_in("spark", stage.spark)
     ]
+    found += [
+        f"stage {stage.name!r}: {text}, {_RECORDED}: name an Airflow connection, which is looked up where it is used"
+        for stage in stages
+        for text in secrets_in("options", stage.options)
+    ]
     found += [f"{text}, {_RECORDED}: {_WHERE_IT_RUNS}" for text in secrets_in("parameters", parameters)]
     _refuse(dataflow, found)
 
@@ -158,6 +164,8 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
         yield "it has no inputs: write source(...) instead of Stage(...), or give inputs=[pipelined(x)]"
     if stage.kind is not StageKind.SOURCE and stage.resolve is not None:
         yield "only a source has resolve=: move it to the source that this stage reads"
+    if stage.options and stage.resolve is None:
+        yield "options= are for the function that resolve= names: give resolve=, or leave options= out"
     if stage.kind is StageKind.SINK and [e.kind for e in stage.exchanges.values()] != [ExchangeKind.PIPELINED]:
         yield "a sink publishes exactly one stage: write sink(x, name)"
 
@@ -183,9 +191,18 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
     timeout = stage.task.execution_timeout
     if timeout is not None and not isinstance(timeout, timedelta):
         yield f"execution_timeout must be a timedelta, not {timeout!r}: write timedelta(minutes=...)"
+    if not _is_json(stage.options):
+        yield f"options must be a dict of JSON values (texts, numbers, lists, dicts), not {stage.options!r}"
     if not isinstance(stage.deterministic, bool):
         yield f"deterministic must be True or False, not {stage.deterministic!r}"
     yield from rule_problems(stage.digest)
+
+
+def _is_json(options: object) -> bool:
+    try:
+        return bool(json.loads(json.dumps(options, allow_nan=False)) == options)
+    except (TypeError, ValueError):
+        return False
 
 
 def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:

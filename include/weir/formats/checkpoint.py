@@ -5,7 +5,7 @@ Invariant: this file and the files that it names are all that the next epoch nee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.dataflow.state import State
@@ -101,6 +101,7 @@ class Checkpoint:
     `pinned` is the JSON of the dataflow that the epoch's run is pinned to. Paths are relative to the store; those of a
     savepoint to its own folder, which contains all files that it names and can be moved anywhere. `triggered_at` and
     `completed_at` are in UTC, ISO 8601. `incremental_bytes` are those of files that no earlier checkpoint names.
+    `sources` has what the epoch's run has read from outside: the splits of each source, by subtask.
     """
 
     dataflow: str
@@ -121,6 +122,7 @@ class Checkpoint:
     shared_files: int
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
+    sources: dict[str, object] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, StateFile]:

@@ -31,7 +31,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
         "region report": 5,
         "region failure": 1,
         "run record": 3,
-        "checkpoint": 5,
+        "checkpoint": 6,
     }
 )
 """The version of each kind of document that is written; it and all earlier versions are read."""

@@ -13,6 +13,9 @@ MANIFEST: Final = "manifest.json"
 COPY: Final = "copy"
 """The name that the folders of copies have where those of results have a layout's id."""
 
+LOADED: Final = "loaded"
+"""The name that the folders of files which a source loads for Spark have where those of results have a layout's id."""
+
 RUN_RECORD: Final = "_run.json"
 
 PAGES: Final = "_quality"

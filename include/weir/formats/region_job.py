@@ -272,6 +272,12 @@ class RegionJob(SparkJob):
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
 
 
+def connections_of(job: SparkJob) -> tuple[str, ...]:
+    """Return the ids of the Airflow connections that the splits of a job's sources name as `conn_id`."""
+    slices = [stage.slice for stage in job.stages] if isinstance(job, RegionJob) else []
+    return tuple(sorted({str(each["conn_id"]) for each in slices if isinstance(each, dict) and each.get("conn_id")}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionJob(SparkJob):
     """Merge sorted runs of the keyed state that a region keeps. The report has an output for each merge, in order."""

@@ -378,6 +378,12 @@ def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
     return session.scalar(_SLICES, {"run": run, "stage": stage})
 
 
+def all_slices_of(session: Session, run: str) -> dict[str, list[Any]]:
+    """Return the splits of all sources that are resolved in a run, by source."""
+    rows = session.scalars(select(SourceSliceRow).where(SourceSliceRow.run == run).order_by(SourceSliceRow.stage))
+    return {row.stage: row.slices for row in rows}
+
+
 def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:
     """Record `slices` unless another attempt already has, and return the recorded ones."""
     known = slices_of(session, run, stage)

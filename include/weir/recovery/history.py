@@ -5,12 +5,13 @@ Invariant: it changes nothing in the ledger.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -31,7 +32,7 @@ from weir.ledger.database.tables import (
 from weir.ledger.failed_begins import failed_begins, failed_begins_of, region_of_begin
 from weir.ledger.names import require_dataflow, similar, unknown_run
 from weir.ledger.reads import reads_of
-from weir.ledger.runs import run_by_id, run_if_known, runs_of, topology_of
+from weir.ledger.runs import all_slices_of, run_by_id, run_if_known, runs_of, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
@@ -93,6 +94,30 @@ class NotDeterministic:
 
     def __str__(self) -> str:
         return f"{self.stage}[{self.subtask}] of {self.attempt} differs from that of {self.differs_from}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """What a task reads from outside: the split of a source, which all attempts of the run read."""
+
+    stage: str
+    split: Any
+
+    def __str__(self) -> str:
+        """Name it for people: by the split's own text where it has one."""
+        split = self.split
+        told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
+        return f"{self.stage} reads {told}"
+
+
+def sources_of_task(session: Session, run: str, region: RegionId) -> list[SourceRead]:
+    """Return what the sources of a region read, where that is resolved already."""
+    row = session.get(RunRow, run)
+    splits = all_slices_of(session, run)
+    if row is None or row.pinned is None or not splits:
+        return []
+    stages = topology_of(row.pinned).stages_of(region.name)
+    return [SourceRead(each.name, splits[each.name][region.subtask]) for each in stages if each.name in splits]
 
 
 def run_overviews(session: Session, dataflow: str | None = None) -> list[RunOverview]:

@@ -40,7 +40,7 @@ from weir.ledger.checkpoints import (
     retained_of_run,
 )
 from weir.ledger.database.tables import CheckpointRow
-from weir.ledger.runs import Run
+from weir.ledger.runs import Run, all_slices_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import checkpointed
 from weir.state.checkpoint_content import checkpoint_of, files_retained, fingerprint, read_checkpoint
@@ -95,7 +95,9 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     before = files_retained(services, draft.run.dataflow.name).keys()
     compactions = present_compactions(services, {each.attempt for each in draft.manifests.values() if each.state})
     files_of = partial(compacted_files, compactions=compactions)
-    checkpoint = checkpoint_of(draft.run, draft.attempt, draft.results, draft.manifests, files_of, before, now)
+    with services.ledger.transaction() as session:
+        sources = all_slices_of(session, draft.run.id)
+    checkpoint = checkpoint_of(draft.run, draft.attempt, draft.results, draft.manifests, files_of, before, now, sources)
     number = _take_number(services, draft, checkpoint, guard)
     if number is None:
         return None

@@ -51,8 +51,12 @@ def checkpoint_of(
     files_of: FilesOf,
     before: Set[str],
     now: datetime,
+    sources: Mapping[str, object],
 ) -> Checkpoint:
-    """Return the checkpoint of a run, numbered 0; `before` are the files that retained checkpoints name."""
+    """Return the checkpoint of a run, numbered 0; `before` are the files that retained checkpoints name.
+
+    `sources` are the splits of the run's sources.
+    """
     keyed = keyed_states(run.topology)
     carried = sorted(run.topology.carried)
     states = tuple(
@@ -79,6 +83,7 @@ def checkpoint_of(
         incremental_bytes=sum(new.values()),
         new_files=len(new),
         shared_files=len(named) - len(new),
+        sources=dict(sources),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
+from weir.connections import from_environment
 from weir.errors import Misconfigured
 from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+    from weir.connections import Connections
     from weir.coordination.values import SparkWork
     from weir.doctor.examination import Check
     from weir.formats.region_job import SparkJob
@@ -44,12 +46,23 @@ class Engine(Protocol):
         ...
 
 
-def engine_for(connection: Connection, store: Store, options: Mapping[str, Any]) -> Engine:
-    """Return the engine of a connection; `options` are those of the store's file system."""
-    return engine_at(engine_address(connection), connection, store, options)
+def engine_for(
+    connection: Connection, store: Store, options: Mapping[str, Any], connections: Connections = from_environment
+) -> Engine:
+    """Return the engine of a connection; `options` are those of the store's file system.
+
+    `connections` looks up those that sources name.
+    """
+    return engine_at(engine_address(connection), connection, store, options, connections)
 
 
-def engine_at(address: str, connection: Connection, store: Store, options: Mapping[str, Any]) -> Engine:
+def engine_at(
+    address: str,
+    connection: Connection,
+    store: Store,
+    options: Mapping[str, Any],
+    connections: Connections = from_environment,
+) -> Engine:
     """Return the engine at an address that the ledger recorded, with the account of the connection where it has one.
 
     An earlier attempt may have used another type of connection than the present one.
@@ -58,8 +71,8 @@ def engine_at(address: str, connection: Connection, store: Store, options: Mappi
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  imports pyspark
 
     if address.startswith(_CONNECT_SCHEME):
-        return _ConnectServer(ConnectEngine(_url(connection, address), options))
-    return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths)
+        return _ConnectServer(ConnectEngine(_url(connection, address), options, connections=connections))
+    return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths, connections)
 
 
 def connect_checks(area: str, connection: Connection, store: Store) -> list[Check]:

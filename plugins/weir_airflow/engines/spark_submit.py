@@ -17,10 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.connections import as_variable, from_environment
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import region_failure_from_json
 from weir.formats.region_failure import error_of
-from weir.formats.region_job import FAILURE_NAME, JOB_NAME
+from weir.formats.region_job import FAILURE_NAME, JOB_NAME, connections_of
 from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.errors import NotFound
 from weir.store.stop_file import request_stop
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+    from weir.connections import Connections
     from weir.coordination.values import SparkWork
     from weir.formats.region_job import SparkJob
     from weir.store.store import Store
@@ -58,17 +60,23 @@ _ANSWER_SECONDS: Final = 30.0
 class SubmitEngine:
     """Runs regions by spark-submit, as a connection of the Spark provider says: master, deploy mode, queue, and so on.
 
-    `options` are those of the store's file system. They reach a driver in client mode by its environment; in cluster
-    mode they stay here, and the driver has to find its own where it runs.
+    `options` are those of the store's file system, `connections` looks up those that sources name. Both reach a driver
+    in client mode by its environment; in cluster mode they stay here, and the driver has to find its own where it runs.
     """
 
     def __init__(
-        self, connection: Connection, store: Store, options: Mapping[str, Any], write_bundle: WriteBundle
+        self,
+        connection: Connection,
+        store: Store,
+        options: Mapping[str, Any],
+        write_bundle: WriteBundle,
+        connections: Connections = from_environment,
     ) -> None:
         self._connection = connection
         self._store = store
         self._options = options
         self._write_bundle = write_bundle
+        self._connections = connections
         self._running: tuple[Submission, str] | None = None
         self._is_stopped = threading.Event()
 
@@ -86,7 +94,7 @@ class SubmitEngine:
             try:
                 self._raise_if_stopped(job)
                 on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
-                submission.run(program, self._environment(), scratch)
+                submission.run(program, self._environment(job), scratch)
             finally:
                 self._running = None
         self._raise_if_stopped(job)
@@ -124,7 +132,7 @@ class SubmitEngine:
             deploy_mode=CLUSTER if is_in_cluster else CLIENT,
         )
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, job: SparkJob) -> dict[str, str]:
         """Return the environment of this process, with what spark-submit and a driver in client mode need."""
         # With this variable the driver would look for a Spark Connect server.
         environment = {key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"}
@@ -137,7 +145,7 @@ class SubmitEngine:
             environment.setdefault("PYSPARK_PYTHON", sys.executable)
         if self._options:
             environment[STORE_OPTIONS_VARIABLE] = json.dumps(dict(self._options))
-        return environment
+        return environment | dict(as_variable(self._connections(each)) for each in connections_of(job))
 
     def _take_answer(self, job: SparkJob, submission: Submission) -> None:
         # Where the driver runs elsewhere, the end of spark-submit may be seen before the driver's last file.

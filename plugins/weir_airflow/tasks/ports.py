@@ -135,7 +135,8 @@ class SparkEngine:
 
     def connect(self) -> None:
         """Make the engine of the connection, and pass it to `on_engine`. Raises Misconfigured."""
-        self._engine = engine_for(self._connection, self._context.store, self._context.store_options)
+        context = self._context
+        self._engine = engine_for(self._connection, context.store, context.store_options, context.services.connections)
         self._on_engine(self._engine)
 
     def run(self, job: SparkJob, session_id: str, log: Log) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from weir.connections import Connections, from_environment
 from weir.dataflow.stage import ResolveContext
-from weir.errors import Misconfigured
+from weir.errors import Internal, Misconfigured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,13 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["ResolveContext", "StageContext"]
 
 
+def _no_file(name: str, data: bytes) -> str:
+    raise Internal(f"the file {name} ({len(data)} bytes) belongs to no attempt; report this")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
     """The first argument of every stage function.
 
     `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `subtask` counts
     from 0 to `parallelism` - 1. `parameters` are those of the run. `spark` is for sources; other stages are given
-    their DataFrames.
+    their DataFrames. `connection` looks up an Airflow connection by its id, where the stage runs. `create_file` writes
+    bytes under a name, for Spark to read, and returns the path; the file is deleted when the attempt ends.
     """
 
     epoch: str
@@ -39,6 +45,8 @@ class StageContext:
     parallelism: int
     parameters: Mapping[str, Any]
     spark: SparkSession
+    connection: Connections = from_environment
+    create_file: Callable[[str, bytes], str] = _no_file
 
 
 def load(reference: str, owner: str) -> Callable[..., Any]:

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.connections import Connections, from_environment
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import (
@@ -32,6 +34,7 @@ from weir_spark.region.context import StageContext, check_call, load
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks
+from weir_spark.region.temporary import TemporaryFiles
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, active, configure, measured
@@ -44,11 +47,18 @@ from weir_spark.state.writer import write_state
 Handle = KeyedState | ListState | BroadcastState
 
 
-def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) -> RegionReport:
+def run(
+    job: SparkJob,
+    session: SparkSession,
+    store: Store,
+    log: Log = print,
+    connections: Connections = from_environment,
+) -> RegionReport:
     """Run a job of any kind: compute a region, merge its state, or check stored results.
 
-    The outputs are written, the report is returned. Works on Spark Connect and on a session of its own. Raises
-    Misconfigured if a stage is not what it should be; errors of the stages' own code and of Spark pass through.
+    The outputs are written, the report is returned; `connections` are for sources. Works on Spark Connect and on a
+    session of its own. Raises Misconfigured if a stage is not what it should be; errors of the stages' own code
+    and of Spark pass through.
     """
     match job:
         case CompactionJob():
@@ -59,7 +69,13 @@ def run(job: SparkJob, session: SparkSession, store: Store, log: Log = print) ->
             code = _code_of(job)
             with active(session), imported_from(read_archive(code, store)) as imported:
                 return _Execution(
-                    job=job, code=code.version, imported=imported, session=session, store=store, log=log
+                    job=job,
+                    code=code.version,
+                    imported=imported,
+                    session=session,
+                    store=store,
+                    log=log,
+                    connections=connections,
                 ).run()
     raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
@@ -74,6 +90,7 @@ class _Execution:
     session: SparkSession
     store: Store
     log: Log
+    connections: Connections
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
@@ -99,8 +116,11 @@ class _Execution:
         copies = Copies(
             job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
-        with Persisted(self.job.attempt, self.log) as persisted:
-            results = self._results(copies, persisted)
+        with (
+            Persisted(self.job.attempt, self.log) as persisted,
+            TemporaryFiles(self.job, self.store, self.log) as files,
+        ):
+            results = self._results(copies, persisted, files)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
@@ -116,7 +136,7 @@ class _Execution:
             checks=found,
         )
 
-    def _results(self, copies: Copies, persisted: Persisted) -> dict[str, DataFrame]:
+    def _results(self, copies: Copies, persisted: Persisted, files: TemporaryFiles) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
 
         By `localCheckpoint`, not `persist`: a persisted plan is shared by all sessions of a server and outlives a
@@ -130,14 +150,14 @@ class _Execution:
             if stage.name in copies.needed and stage.name in copies.resumed:
                 results[stage.name] = copies.resume(stage)
             elif stage.name in copies.needed:
-                rows = self._planned(stage, results)
+                rows = self._planned(stage, results, files)
                 copies.computes(stage)
                 results[stage.name] = self._kept(stage, rows, copies, persisted, shared)
         return results
 
-    def _planned(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
+    def _planned(self, stage: StageToRun, results: dict[str, DataFrame], files: TemporaryFiles) -> DataFrame:
         with measured(self.seconds, f"plan {stage.name}"):
-            rows = self._call(stage, results)
+            rows = self._call(stage, results, files)
             if (stage.outputs or stage.copy) and not stage.keeps_state_of:
                 writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
         return rows
@@ -159,13 +179,13 @@ class _Execution:
         with measured(self.seconds, f"compute {stage.name}"):
             return result.localCheckpoint(eager=True)
 
-    def _call(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
+    def _call(self, stage: StageToRun, results: dict[str, DataFrame], files: TemporaryFiles) -> DataFrame:
         inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
         if not stage.function:
             return _only(inputs, stage)
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         function = load(stage.function, _owner(stage))
-        result = function(*[self._context(stage), stage.slice][: len(_positional(stage))], **inputs)
+        result = function(*[self._context(stage, files), stage.slice][: len(_positional(stage))], **inputs)
         _check_result(result, stage, self.session)
         return result  # type: ignore[no-any-return, unused-ignore]  # user code gives Any
 
@@ -185,7 +205,7 @@ class _Execution:
             state=kept.state, session=self.session, given_as=read, subtask=stage.subtask, parallelism=stage.parallelism
         )
 
-    def _context(self, stage: StageToRun) -> StageContext:
+    def _context(self, stage: StageToRun, files: TemporaryFiles) -> StageContext:
         start, end = (datetime.fromisoformat(text) for text in self.job.interval)
         return StageContext(
             epoch=self.job.epoch,
@@ -194,6 +214,8 @@ class _Execution:
             parallelism=stage.parallelism,
             parameters=self.job.parameters,
             spark=self.session,
+            connection=self.connections,
+            create_file=partial(files.create, stage.name),
         )
 
     def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:

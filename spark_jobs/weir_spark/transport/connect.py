@@ -23,6 +23,7 @@ from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
+from weir.connections import Connections, from_environment
 from weir.errors import Fenced, WeirError
 from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
@@ -62,15 +63,23 @@ class ConnectEngine:
 
     `address` is the URL without its parameters, for messages: one of them may be a token.
     `retries` is how often a call is tried again at a server that does not answer: 8 times are about 25 seconds, enough
-    for one that is being started again.
+    for one that is being started again. `connections` looks up those of sources, in this process.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, retries: int = 8) -> None:
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        retries: int = 8,
+        connections: Connections = from_environment,
+    ) -> None:
         self.url = url
         address, _, self._parameters = url.partition(";")
         self.address = address.rstrip("/")
         self._retries = retries
         self._storage_options = storage_options
+        self._connections = connections
         self._running: str | None = None
         self._is_stopped = threading.Event()
 
@@ -127,7 +136,7 @@ class ConnectEngine:
         session.registerProgressHandler(ProgressLog(log))
         self._check_not_stopped(job)
         log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.address}")
-        return region.run(job, session, store, log)
+        return region.run(job, session, store, log, self._connections)
 
     def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import fsspec
 
+from weir.connections import VARIABLE, Connection, from_environment
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.formats.region_failure import failure_of
@@ -112,10 +113,22 @@ def _run_in_own_session(job: SparkJob, store: Store) -> None:
     session = builder.config(map={**quiet, **job.spark_conf}).getOrCreate()
     _log(f"region {job.region}[{job.subtask}] runs on Spark {session.version}, {session.sparkContext.master}")
     try:
-        report = region.run(job, session, store, _log)
+        report = region.run(job, session, store, _log, connection_of_driver)
     finally:
         session.stop()
     store.create(job.report, region_report_to_json(report))
+
+
+def connection_of_driver(conn_id: str) -> Connection:
+    """Return a connection of the driver's environment: of its task in client mode, of the cluster in cluster mode."""
+    try:
+        return from_environment(conn_id)
+    except Misconfigured as error:
+        name = f"{VARIABLE}{conn_id.upper()}"
+        raise Misconfigured(
+            f"{error}. A driver in a cluster gets it by spark.kubernetes.driver.secretKeyRef.{name} of a Kubernetes "
+            f"secret, or on YARN by spark.yarn.appMasterEnv.{name} in spark-defaults.conf, never from the dataflow"
+        ) from None
 
 
 def _end_at_once(job: SparkJob, store: Store, fenced: Fenced) -> NoReturn:

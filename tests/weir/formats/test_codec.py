@@ -417,6 +417,7 @@ BLIND_PARTITION = replace(
 BLIND_CHECKPOINT = replace(
     REVISED_CHECKPOINT, states=(replace(REVISED_CHECKPOINT.states[0], partitions=(BLIND_PARTITION,)),)
 )
+SOURCED_CHECKPOINT = replace(BLIND_CHECKPOINT, sources={"orders": [{"table": "/lake/orders", "version": 12}]})
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -457,6 +458,7 @@ OLDER = {
     ("region-job-check", 7): (CHECK_JOB, codec.region_job_from_json),
     ("region-report", 4): (GATED_REPORT, codec.region_report_from_json),
     ("checkpoint", 4): (REVISED_CHECKPOINT, codec.checkpoint_from_json),
+    ("checkpoint", 5): (BLIND_CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
     "manifest": (BLIND_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
@@ -464,7 +466,7 @@ FORMATS = {
     "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (BLIND_REPORT, codec.region_report_to_json, codec.region_report_from_json),
-    "checkpoint": (BLIND_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
+    "checkpoint": (SOURCED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),
     "region-failure": (FAILURE, codec.region_failure_to_json, codec.region_failure_from_json),
 }

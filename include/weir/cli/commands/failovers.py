@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from weir.recovery.failovers import FailoverReport
-    from weir.recovery.history import Event
+    from weir.recovery.history import Event, SourceRead
     from weir.recovery.versions import CodeOfStage
+
+_SHOWN = 300
+"""How much of what a source reads is printed."""
 
 
 def failovers(
@@ -51,30 +54,46 @@ def why(
     run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Show why a task ran repeatedly, and its code: its attempts, failures, clears, and inputs, in order."""
-    from weir.recovery.history import events_of, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
+    """Show why a task ran repeatedly, its code, and what its sources read: attempts, failures, clears, and inputs."""
+    from weir.recovery.history import events_of, sources_of_task, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.recovery.versions import code_of_task  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
         found = [
-            (str(each.region), code_of_task(session, each.run, each.region.name), events_of(session, each))
+            (
+                str(each.region),
+                code_of_task(session, each.run, each.region.name),
+                sources_of_task(session, each.run, each.region),
+                events_of(session, each),
+            )
             for each in task_history(session, run, task)
         ]
     if as_json:
         print(json.dumps({"version": 1, "tasks": [_task_json(*each) for each in found]}))
         return
-    for region, code, events in found:
+    for region, code, sources, events in found:
         print_line(region)
+        for read in sources:
+            print_line(f"  {_cut(str(read))}")
         for each in code:
             print_line(f"  {_code(each)}")
         for event in events:
             _print_event(event)
 
 
-def _task_json(region: str, code: list[CodeOfStage], events: list[Event]) -> dict[str, Any]:
+def _cut(line: str) -> str:
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}... (--json shows all)"
+
+
+def _task_json(region: str, code: list[CodeOfStage], sources: list[SourceRead], events: list[Event]) -> dict[str, Any]:
     """Return JSON values; times are in UTC, ISO 8601."""
     told = [{"at": each.at.isoformat(), "text": each.text, "details": list(each.details)} for each in events]
-    return {"region": region, "code": [asdict(each) for each in code], "events": told}
+    return {
+        "region": region,
+        "code": [asdict(each) for each in code],
+        "sources": [asdict(each) for each in sources],
+        "events": told,
+    }
 
 
 def _code(found: CodeOfStage) -> str:

@@ -9,18 +9,18 @@ from typing import Any
 
 from weir.errors import Misconfigured, Retryable
 
-_HASHED_BYTES = 64 * 2**20
+HASHED_BYTES = 64 * 2**20
 """Files up to this size are marked by their content, larger ones by size and modification time."""
 
 
-def file_mark(path: str | Path) -> dict[str, Any]:
+def file_mark(path: str | Path, hashed_bytes: int = HASHED_BYTES) -> dict[str, Any]:
     """Describe a local file so that a change shows later: path, size, and SHA-256 or (above 64 MiB) modification time.
 
     Put marks into the slices of a resolver, and call `unchanged` in the source. Raises FileNotFoundError.
     """
     file = Path(path).absolute()
     size = file.stat().st_size
-    if size > _HASHED_BYTES:
+    if size > hashed_bytes:
         return {"path": str(file), "size": size, "modified_ns": file.stat().st_mtime_ns}
     return {"path": str(file), "size": size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
@@ -32,7 +32,7 @@ def unchanged(mark: Mapping[str, Any]) -> str:
     """
     path = mark["path"]
     try:
-        found = file_mark(path)
+        found = file_mark(path, mark["size"] if "sha256" in mark else -1)
     except OSError as error:
         raise Retryable(
             f"the source file {path} cannot be read: {error}. This run reads no other: bring it back"

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from weir.errors import Misconfigured, Retryable
-from weir_spark import sources
-from weir_spark.sources import file_mark, unchanged
+from weir_spark.sources import file_mark, marks, unchanged
 
 
 @pytest.mark.parametrize("hashed_bytes", [1000, 2])
 def test_a_file_that_stays_as_it_is_can_be_read_by_its_mark(tmp_path: Path, monkeypatch, hashed_bytes) -> None:
-    monkeypatch.setattr(sources, "_HASHED_BYTES", hashed_bytes)
+    monkeypatch.setattr(marks, "_HASHED_BYTES", hashed_bytes)
     file = tmp_path / "flights.csv"
     file.write_text("EWR,UA")
     assert unchanged(file_mark(file)) == str(file)

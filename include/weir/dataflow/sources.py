@@ -1,0 +1,191 @@
+"""Ready-made sources: files, and tables of Delta, Iceberg, PostgreSQL and JDBC. Data only: nothing is imported here.
+
+Invariant: a source that was declared has options that are JSON values and no secrets; accounts are Airflow connections.
+
+The functions are those of `weir_spark.sources`. The resolver fixes once a run what is read: files, a table's version,
+or the bounds of a query. What it fixes is the split, which names all that reading needs besides an account.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypedDict, Unpack
+
+from weir.dataflow.digest_rule import DigestRule
+from weir.dataflow.quality import Gate
+from weir.dataflow.stage import Stage, TaskSettings, source
+from weir.dataflow.state_schema import fields_of_ddl
+from weir.errors import Misconfigured
+
+FORMATS = ("parquet", "csv", "json")
+
+_EXAMPLE_START, _EXAMPLE_END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
+
+
+class SourceSettings(TypedDict, total=False):
+    """The settings that ready-made sources share with `source`."""
+
+    max_parallelism: int | None
+    task: TaskSettings | None
+    spark: Mapping[str, str] | None
+    deterministic: bool
+    digest: DigestRule
+    quality: Gate | list[Gate] | tuple[Gate, ...]
+
+
+def files_source(
+    name: str,
+    path: str,
+    *,
+    format: str = "parquet",  # noqa: A002  Spark's word
+    schema: str = "",
+    if_empty: str = "fail",
+    reader: Mapping[str, str] | None = None,
+    conn_id: str = "",
+    parallelism: int = 1,
+    **settings: Unpack[SourceSettings],
+) -> Stage:
+    """Read the files that match `path`, such as "/data/flights/{start:%Y-%m-%d}/*.parquet".
+
+    `{start:...}` and `{end:...}` are the bounds of the epoch's interval in UTC, in the format of strftime. The list of
+    files is fixed once a run and divided among the subtasks by size; an attempt that finds other files fails.
+    `schema` is Spark DDL, which csv and json need. `reader` are options of Spark's reader, such as {"header": "true"}.
+    `if_empty="empty"` reads no rows where no file matches, instead of failing; it needs `schema`.
+    `conn_id` is an Airflow connection to the object store, for the listing.
+    """
+    where = f"files_source({name!r})"
+    _require_text(where, "path", path)
+    if "://" not in path and not path.startswith("/"):
+        raise Misconfigured(
+            f'{where}: path must be absolute, such as "/data/*.csv" or "s3://bucket/*.csv", not {path!r}'
+        )
+    filled(where, path, _EXAMPLE_START, _EXAMPLE_END)
+    if format not in FORMATS:
+        raise Misconfigured(f"{where}: format must be one of {', '.join(FORMATS)}, not {format!r}")
+    if if_empty not in ("fail", "empty"):
+        raise Misconfigured(f'{where}: if_empty must be "fail" or "empty", not {if_empty!r}')
+    if not schema and (format != "parquet" or if_empty == "empty"):
+        raise Misconfigured(
+            f'{where}: schema= is needed for format="csv" and "json" and for if_empty="empty": write Spark DDL such as '
+            '"id BIGINT, at TIMESTAMP"'
+        )
+    if schema:
+        fields_of_ddl(schema)
+    options = {
+        "path": path,
+        "format": format,
+        "schema": schema,
+        "if_empty": if_empty,
+        "reader": dict(reader or {}),
+        "conn_id": conn_id,
+    }
+    return _source(name, "files", parallelism, options, settings)
+
+
+def delta_source(
+    name: str, path: str, *, conn_id: str = "", parallelism: int = 1, **settings: Unpack[SourceSettings]
+) -> Stage:
+    """Read the newest version of the Delta table at `path`, which is fixed once a run.
+
+    `path` is absolute, or a URL such as "s3://lake/orders"; `conn_id` is an Airflow connection to the object store.
+    Spark reads the version's Parquet files and needs no jar of Delta.
+    """
+    where = f"delta_source({name!r})"
+    _require_text(where, "path", path)
+    if "://" not in path and not path.startswith("/"):
+        raise Misconfigured(f'{where}: path must be absolute, or a URL such as "s3://lake/orders", not {path!r}')
+    return _source(name, "delta", parallelism, {"path": path.rstrip("/"), "conn_id": conn_id}, settings)
+
+
+def iceberg_source(
+    name: str, table: str, *, conn_id: str = "", parallelism: int = 1, **settings: Unpack[SourceSettings]
+) -> Stage:
+    """Read the current snapshot of an Iceberg table, which is fixed once a run.
+
+    `table` is "catalog.namespace.table"; the catalog is that of PyIceberg's configuration, or of the Airflow connection
+    `conn_id`, whose extra has its properties. Spark reads the snapshot's Parquet files and needs no jar of Iceberg.
+    """
+    _require_text(f"iceberg_source({name!r})", "table", table)
+    if table.count(".") < 2 or not all(table.split(".")):
+        raise Misconfigured(f'iceberg_source({name!r}): table must be "catalog.namespace.table", not {table!r}')
+    return _source(name, "iceberg", parallelism, {"table": table, "conn_id": conn_id}, settings)
+
+
+def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[SourceSettings]) -> Stage:
+    """Read the rows of a query of PostgreSQL, by COPY in one transaction of the task.
+
+    `query` may name the bounds of the epoch's interval, as psycopg2 does: "select * from orders where at >= %(start)s
+    and at < %(end)s"; any other percent sign is doubled. `conn_id` is an Airflow connection of type postgres.
+    There is one subtask: several would read at several moments.
+    """
+    where = f"postgres_source({name!r})"
+    _require_text(where, "conn_id", conn_id)
+    _require_text(where, "query", query)
+    try:
+        query % {"start": "", "end": ""}
+    except (KeyError, ValueError, TypeError) as error:
+        raise Misconfigured(
+            f"{where}: query may have %(start)s and %(end)s, and any other percent sign is doubled, as in "
+            f"like 'a%%': {type(error).__name__}: {error}"
+        ) from error
+    return _source(name, "postgres", 1, {"conn_id": conn_id, "query": query}, settings)
+
+
+def jdbc_source(
+    name: str,
+    conn_id: str,
+    query: str,
+    *,
+    driver: str = "",
+    reader: Mapping[str, str] | None = None,
+    **settings: Unpack[SourceSettings],
+) -> Stage:
+    """Read a table or a query by the JDBC driver of the Spark that computes.
+
+    `query` is a table's name, or begins with "select" or "with"; `{start:...}` and `{end:...}` are the bounds of the
+    epoch's interval in UTC, as in "... where at >= '{start:%Y-%m-%d}'"; other braces are doubled. `conn_id` is an
+    Airflow connection whose host is the URL, "jdbc:...". `driver` is its Java class, by default that of the
+    connection's extra `driver_class`. `reader` are options of Spark's reader, such as fetchsize, or partitionColumn,
+    lowerBound, upperBound and numPartitions, with which Spark reads a table in parallel.
+    """
+    where = f"jdbc_source({name!r})"
+    _require_text(where, "conn_id", conn_id)
+    _require_text(where, "query", query)
+    filled(where, query, _EXAMPLE_START, _EXAMPLE_END)
+    options = {"conn_id": conn_id, "query": query, "driver": driver, "reader": dict(reader or {})}
+    return _source(name, "jdbc", 1, options, settings)
+
+
+def filled(where: str, text: str, start: datetime, end: datetime) -> str:
+    """Return the text with the bounds of an interval for `{start:...}` and `{end:...}`. Raises Misconfigured."""
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+        if names - {"start", "end"}:
+            raise Misconfigured(
+                f"{where}: {text!r} has the placeholder {{{sorted(names - {'start', 'end'})[0]}}}: there are "
+                "{start:%Y-%m-%d} and {end:%Y-%m-%d}, with any format of strftime; braces that mean themselves are "
+                "doubled"
+            )
+        return text.format(start=start.astimezone(UTC), end=end.astimezone(UTC))
+    except (ValueError, IndexError) as error:
+        raise Misconfigured(
+            f"{where}: {text!r} is no text with placeholders such as {{start:%Y-%m-%d}}: {error}"
+        ) from error
+
+
+def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:
+    return source(
+        name,
+        f"weir_spark.sources.{kind}:read",
+        resolve=f"weir_spark.sources.{kind}:resolve",
+        parallelism=parallelism,
+        options={key: value for key, value in options.items() if value not in ("", {})},
+        **settings,
+    )
+
+
+def _require_text(where: str, what: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise Misconfigured(f"{where}: {what} must be a text that is not empty, not {value!r}")

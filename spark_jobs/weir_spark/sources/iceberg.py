@@ -1,0 +1,186 @@
+"""A snapshot of an Iceberg table as a source. Invariant: the rows are those of the snapshot, or there is an error.
+
+The metadata are read once a run, by PyIceberg. Attempts read the snapshot's files by their paths: they need no catalog,
+and the snapshot stays readable as long as its files are there, also when the table has expired it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.errors import Misconfigured
+from weir_spark.sources.accounts import catalog_properties
+from weir_spark.sources.parquet import read_groups
+from weir_spark.sources.splits import LiveFile, table_splits
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.types import IcebergType, NestedField
+    from pyspark.sql import DataFrame
+
+    from weir.dataflow.stage import ResolveContext
+    from weir_spark.region.context import StageContext
+
+
+_TYPES: Final[Mapping[str, str]] = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "string": "string",
+    "binary": "binary",
+}
+"""Iceberg's names of types and Spark's."""
+
+_WITHOUT_TEXT: Final = ("binary", "fixed", "uuid")
+
+
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
+    """Return the live files of the current snapshot, divided among the subtasks. Raises Misconfigured."""
+    name = str(ctx.options["table"])
+    conn_id = ctx.options.get("conn_id")
+    table = _opened(name, catalog_properties(ctx.connection(conn_id)) if conn_id else {})
+    snapshot = table.current_snapshot()
+    number = None if snapshot is None else snapshot.snapshot_id
+    _require_names_that_stayed(table, name)
+    fields = [_spark_field(each, name) for each in table.schema().fields]
+    tasks = [] if number is None else list(table.scan(snapshot_id=number).plan_files())
+    return table_splits(
+        [_live(each, table, name) for each in tasks],
+        ctx.parallelism,
+        {"type": "struct", "fields": fields},
+        _what(number, name),
+        table=name,
+        snapshot=number,
+    )
+
+
+def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+    """Read the files of a split with plain Spark."""
+    return read_groups(ctx.spark, slice["schema"], slice["groups"], _what(slice["snapshot"], slice["table"]))
+
+
+def _what(snapshot: int | None, table: str) -> str:
+    return f"{'no snapshot' if snapshot is None else f'snapshot {snapshot}'} of the Iceberg table {table}"
+
+
+def _opened(name: str, properties: dict[str, str]) -> Table:
+    try:
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415  only runs with such a source need it
+    except ImportError as error:
+        raise Misconfigured(
+            f"the Iceberg table {name} needs the package pyiceberg where Airflow's tasks run: {error}"
+        ) from error
+    from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
+
+    catalog, _, table = name.partition(".")
+    try:
+        return load_catalog(catalog, **properties).load_table(table)
+    except (NoSuchTableError, ValueError) as error:
+        raise Misconfigured(
+            f"the Iceberg table {name} cannot be opened: {error}. The catalog {catalog!r} is that of PyIceberg's "
+            f"configuration (such as PYICEBERG_CATALOG__{catalog.upper()}__URI), or of the connection conn_id="
+        ) from error
+
+
+def _require_names_that_stayed(table: Table, name: str) -> None:
+    """Refuse a table in which a column's name or id has changed: its older files have other columns of that name.
+
+    Iceberg reads columns by id, Spark's plain reader by name.
+    """
+    present = dict(_names(table.schema()))
+    ids = {column: number for number, column in present.items()}
+    for schema in table.schemas().values():
+        for number, column in _names(schema):
+            if present.get(number, column) != column or ids.get(column, number) != number:
+                raise Misconfigured(
+                    f"the Iceberg table {name} has renamed the column {column!r}, or dropped and added it again: files "
+                    "from before have another column of that name, and plain reading cannot tell them apart. Let a job "
+                    "write the rows into a new table"
+                )
+
+
+def _names(schema: Schema) -> Iterator[tuple[int, str]]:
+    """Yield id and full name of all fields, also of nested ones."""
+    return ((number, schema.find_column_name(number) or "") for number in sorted(schema.field_ids))
+
+
+def _live(task: FileScanTask, table: Table, name: str) -> LiveFile:
+    file = task.file
+    if task.delete_files:
+        raise Misconfigured(
+            f"the Iceberg table {name} has delete files, so that its Parquet files have rows that are deleted: let its "
+            "own engine rewrite them (in Spark: CALL system.rewrite_data_files with delete-file-threshold => 1)"
+        )
+    if file.file_format.value != "PARQUET" or file.key_metadata is not None:
+        what = "is encrypted" if file.key_metadata is not None else f"has the format {file.file_format.value}"
+        raise Misconfigured(f"the file {file.file_path} of the Iceberg table {name} {what}: Weir reads plain Parquet")
+    return LiveFile(file.file_path, file.file_size_in_bytes, tuple(_values(task, table, name)))
+
+
+def _values(task: FileScanTask, table: Table, name: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the columns that the file's partition gives a value: a file that came from Hive lacks them."""
+    from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415
+
+    schema = table.schema()
+    for at, field in enumerate(table.specs()[task.file.spec_id].fields):
+        column = schema.find_column_name(field.source_id)
+        if not isinstance(field.transform, IdentityTransform) or column is None:
+            continue
+        kind, value = schema.find_type(field.source_id), task.file.partition[at]
+        if "." in column or str(kind).startswith(_WITHOUT_TEXT):
+            raise Misconfigured(
+                f"the Iceberg table {name} is partitioned by {column} ({kind}): Weir reads partitions by top-level "
+                "columns whose values have a text"
+            )
+        yield column, None if value is None else field.transform.to_human_string(kind, value)
+
+
+def _spark_field(field: NestedField, table: str) -> dict[str, Any]:
+    if field.initial_default is not None:
+        raise Misconfigured(
+            f"the column {field.name!r} of the Iceberg table {table} has a default for rows of files that lack it"
+        )
+    return {
+        "name": field.name,
+        "type": _spark_type(field.field_type, field.name, table),
+        "nullable": True,
+        "metadata": {},
+    }
+
+
+def _spark_type(kind: IcebergType, column: str, table: str) -> Any:
+    from pyiceberg.types import DecimalType, FixedType, ListType, MapType, StructType  # noqa: PLC0415
+
+    match kind:
+        case StructType():
+            return {"type": "struct", "fields": [_spark_field(each, table) for each in kind.fields]}
+        case ListType():
+            return {
+                "type": "array",
+                "elementType": _spark_type(kind.element_type, column, table),
+                "containsNull": True,
+            }
+        case MapType():
+            return {
+                "type": "map",
+                "keyType": _spark_type(kind.key_type, column, table),
+                "valueType": _spark_type(kind.value_type, column, table),
+                "valueContainsNull": True,
+            }
+        case DecimalType():
+            return f"decimal({kind.precision},{kind.scale})"
+        case FixedType():
+            return "binary"
+    found = _TYPES.get(str(kind))
+    if found is None:
+        raise Misconfigured(
+            f"the column {column!r} of the Iceberg table {table} has the type {kind}, which Spark lacks"
+        )
+    return found

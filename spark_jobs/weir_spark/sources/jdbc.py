@@ -1,0 +1,91 @@
+"""A table or query by a JDBC driver of the user's Spark. Invariant: the account is only in the options of the reader.
+
+Spark hides these where it prints a plan. Weir brings no driver: jars have to be where Spark starts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.connections import Connection
+from weir.dataflow.sources import filled
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from weir.dataflow.stage import ResolveContext
+    from weir_spark.region.context import StageContext
+
+
+_URL: Final = "jdbc:"
+_QUERY: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
+_NO_DRIVER: Final = re.compile(r"ClassNotFoundException: (?P<driver>[\w.$]+)|No suitable driver")
+
+_KNOWN: Final = {
+    "postgresql": ("org.postgresql.Driver", "postgresql-<version>.jar"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "mysql-connector-j-<version>.jar"),
+    "mariadb": ("org.mariadb.jdbc.Driver", "mariadb-java-client-<version>.jar"),
+    "sqlserver": ("com.microsoft.sqlserver.jdbc.SQLServerDriver", "mssql-jdbc-<version>.jar"),
+    "oracle": ("oracle.jdbc.OracleDriver", "ojdbc11.jar"),
+    "snowflake": ("net.snowflake.client.jdbc.SnowflakeDriver", "snowflake-jdbc-<version>.jar"),
+}
+"""By the second word of a URL: the class of the driver and the jar that has it, for the error that one is missing."""
+
+
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
+    """Return the query with the bounds of the interval: the rows are those that are there when an attempt reads."""
+    given = ctx.options
+    query = filled("jdbc_source", str(given["query"]), *ctx.interval)
+    start, end = (each.isoformat() for each in ctx.interval)
+    what = f"what {given['conn_id']} has for {start} to {end} (exclusive) when an attempt reads: JDBC has no versions"
+    more = {key: given[key] for key in ("driver", "reader") if key in given}
+    return [{"reads": what, "conn_id": given["conn_id"], "query": query, **more}]
+
+
+def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+    """Have Spark read the table or query. Raises Misconfigured where its driver is missing."""
+    connection = ctx.connection(slice["conn_id"])
+    driver = slice.get("driver") or str(connection.extra.get("driver_class") or "")
+    options = {
+        "url": _url(connection),
+        "query" if _QUERY.match(slice["query"]) else "dbtable": slice["query"],
+        "user": connection.login,
+        "password": connection.password,
+        "driver": driver,
+        **slice.get("reader", {}),
+    }
+    rows = ctx.spark.read.format("jdbc").options(**{key: each for key, each in options.items() if each})
+    try:
+        found = rows.load()
+        found.schema  # noqa: B018  Spark looks for the driver now
+    except Exception as error:
+        missing = _NO_DRIVER.search(str(error))
+        if missing is None:
+            raise
+        # Not chained: Java's trace says no more, and other drivers' traces may show a URL.
+        raise Misconfigured(_advice(connection, missing["driver"] or driver)) from None
+    return found
+
+
+def _url(connection: Connection) -> str:
+    """Return the URL of a connection, which Airflow's JDBC provider has in its host."""
+    if not connection.host.startswith(_URL):
+        raise Misconfigured(
+            f"the connection {connection.id} has no JDBC URL as its host: set the host to jdbc:postgresql://..., with "
+            "login and password beside it"
+        )
+    return connection.host
+
+
+def _advice(connection: Connection, driver: str) -> str:
+    kind = connection.host.removeprefix(_URL).partition(":")[0]
+    known, jar = _KNOWN.get(kind, ("", "the jar of the database's vendor"))
+    named = driver or known or "of this URL"
+    hint = "" if driver or not known else f" (and declare driver={known!r})"
+    return (
+        f"Spark has no JDBC driver {named} for connection {connection.id} (jdbc:{kind}:...): put {jar} where Spark "
+        f"starts{hint}, by spark.jars or spark.jars.packages in its spark-defaults.conf, or into its folder jars, and "
+        "start the Connect server again. Where regions are submitted, spark={'spark.jars': ...} of the stage does it"
+    )

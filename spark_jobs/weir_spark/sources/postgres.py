@@ -1,0 +1,296 @@
+"""The rows of a query of PostgreSQL as a source.
+
+Invariant: the rows are those of one snapshot of the database, all of them or an error, and a task holds few at a time.
+
+COPY streams them into Parquet files in the store, in the process that has the account: the task's, or the driver's
+that was submitted. Spark reads these files; they are deleted when the attempt ends.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.connections import Connection
+from weir.errors import Misconfigured, Retryable
+from weir_spark.sources.parquet import WHOLE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from weir.dataflow.stage import ResolveContext
+    from weir_spark.region.context import StageContext
+
+
+_SPARK_TYPES: Final[Mapping[int, str]] = {
+    16: "boolean",
+    17: "binary",
+    20: "long",
+    21: "short",
+    23: "integer",
+    700: "float",
+    701: "double",
+    1082: "date",
+    1114: "timestamp_ntz",
+    1184: "timestamp",
+}
+"""PostgreSQL's numbers of types and Spark's names. Numeric has its own; all other types are read as text."""
+
+_BYTEA: Final = 17
+_NUMERIC: Final = 1700
+_MOST_DIGITS: Final = 38
+_PLAIN_DECIMAL: Final = "decimal(38,18)"
+"""For a numeric without precision, as Spark's JDBC reader has it. A value that does not fit exactly is an error."""
+
+_BLOCK_BYTES: Final = 16 * 2**20
+"""How much text is parsed at a time; a longer row is refused."""
+
+_FILE_BYTES: Final = 64 * 2**20
+"""The size in memory of the rows of a file."""
+
+_CONNECT_SECONDS: Final = 15
+_SESSION: Final = "-c datestyle=ISO -c intervalstyle=iso_8601 -c timezone=UTC -c extra_float_digits=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the query's answer: its number of a type in PostgreSQL, and its type in Spark."""
+
+    name: str
+    oid: int
+    spark_type: str
+
+
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
+    """Return the bounds of the interval: the rows are those that PostgreSQL has when an attempt reads."""
+    start, end = (each.isoformat() for each in ctx.interval)
+    conn_id, query = str(ctx.options["conn_id"]), str(ctx.options["query"])
+    what = f"what {conn_id} has for {start} to {end} (exclusive) when an attempt reads: PostgreSQL has no versions"
+    return [{"reads": what, "conn_id": conn_id, "query": query, "start": start, "end": end}]
+
+
+def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+    """Load the rows into Parquet files and have Spark read these. Raises Misconfigured or Retryable."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    with _transaction(ctx.connection(slice["conn_id"])) as cursor:
+        bounds = {name: datetime.fromisoformat(slice[name]) for name in ("start", "end")}
+        query = cursor.mogrify(slice["query"].strip().rstrip(";"), bounds).decode()
+        columns = _columns(cursor, query, slice["conn_id"])
+        paths = [
+            ctx.create_file(f"{number:05d}.parquet", data)
+            for number, data in enumerate(_files(_batches(cursor, query, columns), columns))
+        ]
+    fields = [{"name": each.name, "type": _stored(each), "nullable": True, "metadata": {}} for each in columns]
+    rows = (
+        ctx.spark.read.schema(StructType.fromJson({"type": "struct", "fields": fields}))
+        .options(**WHOLE)
+        .parquet(*paths)
+    )
+    hexadecimal = {each.name: F.unhex(F.col(_quoted(each.name))) for each in columns if each.oid == _BYTEA}
+    return rows.withColumns(hexadecimal) if hexadecimal else rows
+
+
+@contextmanager
+def _transaction(connection: Connection) -> Iterator[Any]:
+    """Open a transaction that reads one snapshot, and end it."""
+    try:
+        import psycopg2  # noqa: PLC0415  only such a source needs it
+    except ImportError as error:
+        raise Misconfigured(
+            f"the source of connection {connection.id} needs the package psycopg2 where it is read (the task, or the "
+            f"driver in a cluster): {error}"
+        ) from error
+    try:
+        session = psycopg2.connect(**_parameters(connection))
+        try:
+            session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+            session.set_client_encoding("UTF8")
+            with session, session.cursor() as cursor:
+                yield cursor
+        finally:
+            session.close()
+    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+        raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {_line(error)}") from error
+    except psycopg2.Error as error:
+        raise Misconfigured(f"PostgreSQL refuses the query by connection {connection.id}: {_line(error)}") from error
+
+
+def _parameters(connection: Connection) -> dict[str, Any]:
+    if connection.kind != "postgres":
+        raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected 'postgres'")
+    given = {
+        "host": connection.host,
+        "port": connection.port,
+        "dbname": connection.database,
+        "user": connection.login,
+        "password": connection.password,
+        **{key: str(value) for key, value in connection.extra.items() if not isinstance(value, dict | list)},
+    }
+    found = {key: value for key, value in given.items() if value not in (None, "")}
+    return {"connect_timeout": _CONNECT_SECONDS, "application_name": "weir", **found, "options": _SESSION}
+
+
+def _columns(cursor: Any, query: str, conn_id: str) -> list[Column]:
+    cursor.execute(f"select * from (\n{query}\n) weir_source limit 0")  # noqa: S608  the query is the dataflow's own
+    found = [Column(each.name, each.type_code, _spark_type(each, conn_id)) for each in cursor.description]
+    names = [each.name.lower() for each in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Misconfigured(
+            f"the query by connection {conn_id} gives two columns the name {twice!r}: rename one by `as`"
+        )
+    return found
+
+
+def _spark_type(described: Any, conn_id: str) -> str:
+    if described.type_code != _NUMERIC:
+        return _SPARK_TYPES.get(described.type_code, "string")
+    precision, scale = described.precision, described.scale
+    if precision is None or precision >= 65535:
+        return _PLAIN_DECIMAL
+    if precision > _MOST_DIGITS or not 0 <= scale <= precision:
+        raise Misconfigured(
+            f"the column {described.name!r} by connection {conn_id} is numeric({precision},{scale}), and Spark has at "
+            f"most {_MOST_DIGITS} digits: cast it in the query"
+        )
+    return f"decimal({precision},{scale})"
+
+
+def _stored(column: Column) -> str:
+    return "string" if column.oid == _BYTEA else column.spark_type
+
+
+def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Stream the rows: COPY writes into a pipe in a thread, and they are parsed here."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import csv  # noqa: PLC0415
+
+    expressions = ", ".join(_expression(each) for each in columns)
+    selected = f"select {expressions} from (\n{query}\n) weir_source"  # noqa: S608  the query is the dataflow's own
+    statement = f"copy ({selected}) to stdout (format csv, header)"
+    read_end, write_end = os.pipe()
+    copying = _Copy(cursor, statement, write_end)
+    rows = 0
+    try:
+        with os.fdopen(read_end, "rb") as text:
+            copying.start()
+            try:
+                for batch in csv.open_csv(
+                    text,
+                    read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+                    # A row of one null is an empty line.
+                    parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+                    convert_options=csv.ConvertOptions(
+                        column_types={each.name: _arrow_type(_stored(each)) for each in columns},
+                        strings_can_be_null=True,
+                        quoted_strings_can_be_null=False,
+                        null_values=[""],
+                        true_values=["t"],
+                        false_values=["f"],
+                    ),
+                ):
+                    rows += batch.num_rows
+                    yield batch
+            except pa.ArrowInvalid as error:
+                copying.require_no_error()
+                raise Misconfigured(
+                    f"a value of the query cannot be read: {error}. Cast or round it in the query (NaN and more digits "
+                    "than numeric declares, infinity and years before Christ have no place in Spark's types)"
+                ) from error
+    finally:
+        copying.join()
+    copying.require_no_error()
+    if rows != copying.rows:
+        raise Retryable(f"{rows} rows were read of the {copying.rows} that PostgreSQL has sent")
+
+
+class _Copy(threading.Thread):
+    """Runs COPY into the writing end of a pipe, and closes it: its reader sees an end, whatever has happened."""
+
+    def __init__(self, cursor: Any, statement: str, write_end: int) -> None:
+        super().__init__(name="weir-copy", daemon=True)
+        self._cursor, self._statement, self._write_end = cursor, statement, write_end
+        self._error: Exception | None = None
+        self.rows = 0
+
+    def run(self) -> None:
+        try:
+            with os.fdopen(self._write_end, "wb") as text:
+                self._cursor.copy_expert(self._statement, text)
+            self.rows = int(self._cursor.rowcount)
+        except Exception as error:  # noqa: BLE001  it is raised where the rows are read
+            self._error = error
+
+    def require_no_error(self) -> None:
+        """Raise the error of COPY, if there was one: its reader has seen a part of the rows."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+
+def _files(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
+    """Yield Parquet files of some rows each; one without rows where there are none."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    schema = pa.schema([(each.name, _arrow_type(_stored(each))) for each in columns])
+
+    def written(some: list[pa.RecordBatch]) -> bytes:
+        data = io.BytesIO()
+        parquet.write_table(pa.Table.from_batches(some, schema), data, compression="zstd")
+        return data.getvalue()
+
+    some: list[pa.RecordBatch] = []
+    is_first = True
+    for batch in batches:
+        some.append(batch)
+        if sum(each.nbytes for each in some) >= _FILE_BYTES:
+            yield written(some)
+            some, is_first = [], False
+    if some or is_first:
+        yield written(some)
+
+
+def _expression(column: Column) -> str:
+    name = '"' + column.name.replace('"', '""') + '"'
+    if column.oid == _BYTEA:
+        return f"encode({name}, 'hex') as {name}"
+    return f"{name}::text as {name}" if column.spark_type == "string" else name
+
+
+def _arrow_type(spark_type: str) -> pa.DataType:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if spark_type.startswith("decimal"):
+        precision, scale = spark_type.removeprefix("decimal(").removesuffix(")").split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return {
+        "boolean": pa.bool_(),
+        "long": pa.int64(),
+        "short": pa.int16(),
+        "integer": pa.int32(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "date": pa.date32(),
+        "timestamp_ntz": pa.timestamp("us"),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "string": pa.string(),
+    }[spark_type]
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of a message: what follows shows rows."""
+    return str(error).strip().partition("\n")[0]
