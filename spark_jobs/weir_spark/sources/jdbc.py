@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _URL: Final = "jdbc:"
 _QUERY: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
-_NO_DRIVER: Final = re.compile(r"ClassNotFoundException: (?P<driver>[\w.$]+)|No suitable driver")
+_NO_DRIVER: Final = re.compile(r"ClassNotFoundException(?:\)|:) (?P<driver>[\w.$]+)|No suitable driver")
+"""As a session of its own says it, and Spark Connect."""
 
 _KNOWN: Final = {
     "postgresql": ("org.postgresql.Driver", "postgresql-<version>.jar"),

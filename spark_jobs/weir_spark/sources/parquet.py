@@ -5,6 +5,7 @@ Spark's readers may be told to ignore files that are missing or damaged, and the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-WHOLE: Mapping[str, str] = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    # Internal to Spark: else [ and * in a file's name are a pattern. What reads no file fails, since it is missing.
-    "__globPaths__": "false",
-}
+WHOLE: Mapping[str, str] = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """Options of Spark's reader with which each file is read, or the reading fails."""
+
+_PATTERN = re.compile(r"[{}\[\]*?\\]")
+"""What Spark takes for a pattern in a path; it has an option against that, which Spark Connect does not pass on."""
 
 
 def is_hidden(path: str) -> bool:
@@ -30,10 +29,11 @@ def is_hidden(path: str) -> bool:
 
 
 def spark_path(path: str) -> str:
-    """Return a path or URL as Spark spells it: a plain path is of a local disk, whatever Spark's default is."""
+    """Return the path or URL of one file as Spark spells it: a plain path is of a local disk, whatever its default."""
+    escaped = _PATTERN.sub(r"\\\g<0>", path)
     if path.startswith("/"):
-        return f"file://{path}"
-    return spark_root(path) if "://" in path else path
+        return f"file://{escaped}"
+    return spark_root(escaped) if "://" in path else escaped
 
 
 def missing_path(error: Exception) -> str | None:

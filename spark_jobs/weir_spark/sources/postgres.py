@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,14 +81,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    with _transaction(ctx.connection(slice["conn_id"])) as cursor:
-        bounds = {name: datetime.fromisoformat(slice[name]) for name in ("start", "end")}
-        query = cursor.mogrify(slice["query"].strip().rstrip(";"), bounds).decode()
-        columns = _columns(cursor, query, slice["conn_id"])
-        paths = [
-            ctx.create_file(f"{number:05d}.parquet", data)
-            for number, data in enumerate(_files(_batches(cursor, query, columns), columns))
-        ]
+    columns, paths = load(ctx.connection(slice["conn_id"]), slice, ctx.create_file)
     fields = [{"name": each.name, "type": _stored(each), "nullable": True, "metadata": {}} for each in columns]
     rows = (
         ctx.spark.read.schema(StructType.fromJson({"type": "struct", "fields": fields}))
@@ -97,6 +90,18 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
     )
     hexadecimal = {each.name: F.unhex(F.col(_quoted(each.name))) for each in columns if each.oid == _BYTEA}
     return rows.withColumns(hexadecimal) if hexadecimal else rows
+
+
+def load(
+    connection: Connection, split: Mapping[str, Any], create_file: Callable[[str, bytes], str]
+) -> tuple[list[Column], list[str]]:
+    """Write the rows of a split into Parquet files, and return the columns and the files' paths."""
+    with _transaction(connection) as cursor:
+        bounds = {name: datetime.fromisoformat(split[name]) for name in ("start", "end")}
+        query = cursor.mogrify(split["query"].strip().rstrip(";"), bounds).decode()
+        columns = _columns(cursor, query, connection.id)
+        files = _files(_batches(cursor, query, columns), columns)
+        return columns, [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
 
 
 @contextmanager

@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 
 from weir.errors import Misconfigured, Retryable
-from weir_spark.sources import file_mark, marks, unchanged
+from weir_spark.sources import file_mark, unchanged
 
 
 @pytest.mark.parametrize("hashed_bytes", [1000, 2])
-def test_a_file_that_stays_as_it_is_can_be_read_by_its_mark(tmp_path: Path, monkeypatch, hashed_bytes) -> None:
-    monkeypatch.setattr(marks, "_HASHED_BYTES", hashed_bytes)
+def test_a_file_that_stays_as_it_is_can_be_read_by_its_mark(tmp_path: Path, hashed_bytes) -> None:
     file = tmp_path / "flights.csv"
     file.write_text("EWR,UA")
-    assert unchanged(file_mark(file)) == str(file)
+    assert unchanged(file_mark(file, hashed_bytes)) == str(file)
 
 
 def test_a_file_with_other_content_of_equal_length_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""How ready-made sources are declared, and what is refused there."""
+
+import subprocess
+import sys
+
+import pytest
+
+from weir.dataflow import (
+    Dataflow,
+    delta_source,
+    files_source,
+    iceberg_source,
+    jdbc_source,
+    postgres_source,
+    sink,
+    source,
+)
+from weir.dataflow.codec import stage_from_json, stage_to_json
+from weir.errors import Misconfigured
+
+QUERY = "select * from orders where at >= %(start)s and at < %(end)s"
+SOURCES = {
+    "files": files_source("orders", "/data/{start:%Y-%m-%d}/*.csv", format="csv", schema="id BIGINT", parallelism=2),
+    "delta": delta_source("orders", "/lake/orders/", conn_id="lake", parallelism=2, deterministic=False),
+    "iceberg": iceberg_source("orders", "catalog.db.orders"),
+    "postgres": postgres_source("orders", "shop", QUERY),
+    "jdbc": jdbc_source("orders", "shop", "orders", driver="org.h2.Driver", reader={"fetchsize": "1000"}),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_source_is_data_that_reads_back_equal(kind):
+    stage = SOURCES[kind]
+    flow = Dataflow("flow", [stage, sink(stage, "copy")])
+    assert Dataflow.from_json(flow.to_json()).stages == flow.stages
+    assert stage_from_json(stage_to_json(stage)) == stage
+    assert (stage.function, stage.resolve) == (f"weir_spark.sources.{kind}:read", f"weir_spark.sources.{kind}:resolve")
+
+
+def test_options_are_those_that_were_given():
+    assert SOURCES["delta"].options == {"path": "/lake/orders", "conn_id": "lake"}
+    assert SOURCES["postgres"].options == {"conn_id": "shop", "query": QUERY}
+    assert not SOURCES["delta"].deterministic
+    assert "options" not in stage_to_json(source("orders", "m:f"))
+
+
+def test_a_declaration_imports_no_library():
+    told = "import sys, weir.dataflow as d; d.delta_source('o', '/l'); d.postgres_source('o', 'c', 'q')"
+    heavy = "('pyspark', 'pyarrow', 'deltalake', 'pyiceberg', 'psycopg2', 'fsspec', 'weir_spark')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{told}; print([each for each in {heavy} if each in sys.modules])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("declare", "problem"),
+    [
+        (lambda: files_source("o", "data/*.parquet"), "path must be absolute"),
+        (lambda: files_source("o", "/data/{day}/*.parquet"), r"has the placeholder \{day\}.*\{start:%Y-%m-%d\}"),
+        (lambda: files_source("o", "/data/{start"), "is no text with placeholders"),
+        (lambda: files_source("o", "/d/*", format="orc"), "format must be one of parquet, csv, json, not 'orc'"),
+        (lambda: files_source("o", "/d/*", format="csv"), "schema= is needed"),
+        (lambda: files_source("o", "/d/*", if_empty="empty"), "schema= is needed"),
+        (lambda: files_source("o", "/d/*", if_empty="maybe"), "if_empty must be"),
+        (lambda: files_source("o", "/d/*", schema="id BIGINT,"), "schema"),
+        (lambda: delta_source("o", "lake/orders"), "path must be absolute"),
+        (lambda: iceberg_source("o", "orders"), 'must be "catalog.namespace.table"'),
+        (lambda: postgres_source("o", "c", "select '%' "), "any other percent sign is doubled"),
+        (lambda: postgres_source("o", "c", "select %(day)s"), r"may have %\(start\)s and %\(end\)s"),
+        (lambda: postgres_source("o", "", "select 1"), "conn_id must be a text"),
+        (lambda: jdbc_source("o", "c", "select * from t where at > '{begin}'"), r"the placeholder \{begin\}"),
+    ],
+)
+def test_a_wrong_declaration_says_what_to_write(declare, problem):
+    with pytest.raises(Misconfigured, match=problem):
+        declare()
+
+
+@pytest.mark.parametrize(
+    ("stage", "problem"),
+    [
+        (source("o", "m:f", options={"a": 1}), "options= are for the function that resolve= names"),
+        (source("o", "m:f", resolve="m:r", options={"a": {1}}), "options must be a dict of JSON values"),
+        (source("o", "m:f", resolve="m:r", options={"password": "hunter22"}), "name an Airflow connection"),
+        (jdbc_source("o", "c", "t", reader={"password": "hunter22"}), "name an Airflow connection"),
+    ],
+)
+def test_options_are_for_the_resolver_and_have_no_secrets(stage, problem):
+    with pytest.raises(Misconfigured, match=problem) as raised:
+        Dataflow("flow", [stage, sink(stage, "copy")])
+    assert "hunter22" not in str(raised.value)

@@ -1,0 +1,73 @@
+"""An epoch as a resolver sees it, and as a reading function does."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from weir.dataflow.stage import ResolveContext, checked_splits
+from weir.errors import Misconfigured
+from weir_spark.region.context import StageContext, load
+
+INTERVAL = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
+
+
+def resolved(stage, *connections):
+    """The splits of a declared source in an epoch, as they are recorded."""
+    context = ResolveContext(
+        dataflow="flow",
+        epoch="20130101T000000Z",
+        interval=INTERVAL,
+        parallelism=stage.parallelism,
+        parameters={},
+        options=stage.options,
+        connection=looked_up(*connections),
+    )
+    return checked_splits(load(stage.resolve, "x")(context), "x", stage.parallelism)
+
+
+def looked_up(*connections):
+    by_id = {each.id: each for each in connections}
+
+    def look_up(conn_id):
+        if conn_id not in by_id:
+            raise Misconfigured(f"Airflow has no connection {conn_id!r}")
+        return by_id[conn_id]
+
+    return look_up
+
+
+@dataclass
+class Attempt:
+    """Calls reading functions as an attempt does, and returns rows as tuples."""
+
+    spark: object
+    store: object
+    files: list
+
+    def read(self, stage, split, *connections):
+        context = StageContext(
+            epoch="20130101T000000Z",
+            interval=INTERVAL,
+            subtask=0,
+            parallelism=stage.parallelism,
+            parameters={},
+            spark=self.spark,
+            connection=looked_up(*connections),
+            create_file=self._create,
+        )
+        return load(stage.function, "x")(context, split)
+
+    def rows(self, stage, splits, *connections):
+        found = [tuple(row) for split in splits for row in self.read(stage, split, *connections).collect()]
+        return sorted(found, key=str)
+
+    def _create(self, name, data):
+        self.files.append((name, len(data)))
+        self.store.create(f"loaded/{name}", data)
+        return self.store.spark_url(f"loaded/{name}")
+
+
+@pytest.fixture
+def attempt(spark, store):
+    return Attempt(spark, store, [])

@@ -1,0 +1,191 @@
+"""A Delta table as a source: the version of the run, whatever becomes of the table."""
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from tests.weir_spark.sources.conftest import resolved
+
+from weir.connections import Connection
+from weir.dataflow import delta_source
+from weir.errors import Misconfigured
+from weir_spark.sources.accounts import delta_options
+
+FEATURE = {"minReaderVersion": 3, "minWriterVersion": 7}
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return str(tmp_path / "lake of tests" / "orders")
+
+
+def orders(path, parallelism=1):
+    return delta_source("orders", path, parallelism=parallelism)
+
+
+def rows(*values, **more):
+    return pa.table({"v": pa.array(values, pa.int64()), **more})
+
+
+def append_to_log(path, **actions):
+    version = DeltaTable(path).version() + 1
+    lines = [json.dumps({name: action}) for name, action in actions.items()]
+    with open(f"{path}/_delta_log/{version:020d}.json", "w") as log:
+        log.write("\n".join(lines))
+
+
+def action_of(path, name):
+    lines = [json.loads(line) for line in open(f"{path}/_delta_log/{0:020d}.json")]
+    return next(each[name] for each in lines if name in each)
+
+
+def test_the_newest_version_is_named_with_its_files(lake):
+    write_deltalake(lake, rows(1))
+    write_deltalake(lake, rows(2), mode="append")
+    (split,) = resolved(orders(lake))
+    assert (split["table"], split["version"]) == (lake, 1)
+    assert split["reads"].startswith(f"version 1 of the Delta table {lake}: 2 file(s), ")
+    assert len(split["groups"][0]["files"]) == 2
+
+
+def test_removed_files_are_not_read_and_each_file_goes_to_one_subtask(lake):
+    for value in range(4):
+        write_deltalake(lake, rows(value), mode="append")
+    DeltaTable(lake).delete("v = 2")
+    splits = resolved(orders(lake, parallelism=2))
+    files = [file for split in splits for group in split["groups"] for file in group["files"]]
+    assert len(files) == len(set(files)) == 3
+
+
+@pytest.mark.parametrize(
+    ("actions", "problem"),
+    [
+        (
+            {"protocol": {**FEATURE, "readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}},
+            r"reader feature\(s\) variantType",
+        ),
+        (
+            {"protocol": {**FEATURE, "readerFeatures": ["fromTomorrow"], "writerFeatures": ["fromTomorrow"]}},
+            "fromTomorrow",
+        ),
+    ],
+)
+def test_a_feature_that_plain_reading_does_not_respect_is_refused(lake, actions, problem):
+    write_deltalake(lake, rows(1))
+    append_to_log(lake, **actions)
+    with pytest.raises(Misconfigured, match=problem):
+        resolved(orders(lake))
+
+
+def test_deletion_vectors_are_refused_only_where_there_are_some(lake):
+    write_deltalake(lake, rows(1, 2, 3))
+    names = ["deletionVectors"]
+    append_to_log(lake, protocol={**FEATURE, "readerFeatures": names, "writerFeatures": names})
+    assert resolved(orders(lake))[0]["version"] == 1
+    add = action_of(lake, "add")
+    vector = {
+        "storageType": "u",
+        "pathOrInlineDv": "vBn[lx{q8@P<9BNH/isA",
+        "offset": 1,
+        "sizeInBytes": 36,
+        "cardinality": 2,
+    }
+    gone = {"path": add["path"], "dataChange": True, "deletionTimestamp": 1, "partitionValues": {}, "size": add["size"]}
+    append_to_log(lake, remove=gone, add={**add, "deletionVector": vector})
+    with pytest.raises(Misconfigured, match=r"has deletion vectors.*REORG TABLE"):
+        resolved(orders(lake))
+
+
+def test_column_mapping_is_refused(lake):
+    write_deltalake(lake, rows(1))
+    meta = action_of(lake, "metaData")
+    schema = json.loads(meta["schemaString"])
+    schema["fields"][0]["metadata"] = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    meta |= {"schemaString": json.dumps(schema), "configuration": {"delta.columnMapping.mode": "name"}}
+    append_to_log(lake, protocol={"minReaderVersion": 2, "minWriterVersion": 5}, metaData=meta)
+    with pytest.raises(Misconfigured, match="column mapping 'name'"):
+        resolved(orders(lake))
+
+
+def test_a_table_that_is_not_there_is_named(lake):
+    with pytest.raises(Misconfigured, match=r"the Delta table .*orders cannot be opened"):
+        resolved(orders(lake))
+
+
+def test_an_account_of_an_object_store_is_that_of_a_connection():
+    extra = {"endpoint_url": "http://minio:9000"}
+    found = delta_options(Connection(id="lake", kind="aws", login="key", password="hunter22", extra=extra))
+    assert found == {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "hunter22",
+        "AWS_ENDPOINT_URL": "http://minio:9000",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    with pytest.raises(Misconfigured, match="expected 'aws'"):
+        delta_options(Connection(id="lake", kind="http"))
+
+
+@pytest.mark.spark
+def test_every_attempt_reads_the_version_of_the_run_though_the_table_has_moved_on(lake, attempt):
+    write_deltalake(lake, rows(1, 2))
+    splits = resolved(orders(lake, parallelism=2))
+    before = attempt.rows(orders(lake), splits)
+    write_deltalake(lake, rows(3), mode="append")
+    DeltaTable(lake).delete("v = 1")
+    DeltaTable(lake).optimize.compact()
+    assert attempt.rows(orders(lake), splits) == before == [(1,), (2,)]
+    assert attempt.rows(orders(lake), resolved(orders(lake))) == [(2,), (3,)]
+
+
+@pytest.mark.spark
+def test_the_version_is_read_when_its_log_is_gone_and_a_vacuumed_one_is_named(lake, attempt):
+    write_deltalake(lake, rows(1))
+    (split,) = resolved(orders(lake))
+    DeltaTable(lake).delete("v = 1")
+    log = Path(lake, "_delta_log")
+    log.rename(f"{lake}/away")
+    assert attempt.rows(orders(lake), [split]) == [(1,)]
+    Path(lake, "away").rename(log)
+    DeltaTable(lake).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(Misconfigured, match=r"version 0 of the Delta table .*part-\S+ is gone.*weir run adopt RUN"):
+        attempt.read(orders(lake), split)
+
+
+@pytest.mark.spark
+def test_values_of_partitions_and_columns_that_were_added_later_are_read(lake, attempt):
+    at = datetime(2013, 1, 1, 2, 3, 4, 5, UTC)
+    days = pa.array([date(2013, 1, 1), None], pa.date32())
+    more = {"day": days, "s": ["a b/c%20+", None], "at": pa.array([at, None], pa.timestamp("us", "UTC"))}
+    more |= {"yes": pa.array([True, None]), "d": pa.array([None, None], pa.decimal128(9, 2))}
+    write_deltalake(lake, rows(1, 2, **more), partition_by=["day", "s", "at", "yes", "d"])
+    write_deltalake(
+        lake,
+        rows(3, **{name: column[:1] for name, column in more.items()}, w=["new"]),
+        mode="append",
+        schema_mode="merge",
+    )
+    found = attempt.rows(orders(lake), resolved(orders(lake, parallelism=3)))
+    local = at.replace(tzinfo=None)
+    assert [row[:1] + row[1:3] + row[4:] for row in found] == [
+        (1, date(2013, 1, 1), "a b/c%20+", True, None, None),
+        (2, None, None, None, None, None),
+        (3, date(2013, 1, 1), "a b/c%20+", True, None, "new"),
+    ]
+    read = attempt.read(orders(lake), resolved(orders(lake))[0])
+    assert {str(each.at) for each in read.selectExpr("string(at) at").collect()} == {str(local), "None"}
+
+
+@pytest.mark.spark
+def test_a_table_without_rows_has_its_columns_and_so_has_a_subtask_without_files(lake, attempt):
+    DeltaTable.create(lake, schema=pa.schema([pa.field("v", pa.int64(), nullable=False), ("day", pa.string())]))
+    empty = attempt.read(orders(lake), resolved(orders(lake))[0])
+    write_deltalake(lake, rows(1, day=["x"]), mode="append")
+    full, other = (
+        attempt.read(orders(lake), split) for split in sorted(resolved(orders(lake, 2)), key=lambda s: not s["groups"])
+    )
+    assert (full.count(), other.count(), empty.count()) == (1, 0, 0)
+    assert full.schema == other.schema == empty.schema

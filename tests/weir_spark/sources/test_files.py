@@ -1,0 +1,152 @@
+"""Files as a source: a listing that is fixed once a run."""
+
+import gzip
+import os
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.weir_spark.sources.conftest import resolved
+
+from weir.connections import Connection
+from weir.dataflow import files_source
+from weir.errors import Misconfigured, Retryable
+from weir_spark.sources import files
+from weir_spark.sources.accounts import fsspec_options
+from weir_dev.servers.s3 import client_of, options_of, running_s3
+
+CSV = {"format": "csv", "schema": "id BIGINT, name STRING"}
+
+
+@pytest.fixture
+def data(tmp_path):
+    return tmp_path / "data [of tests]"
+
+
+def put(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def source_of(data, pattern="*.csv", **more):
+    folder = str(data).replace("[", "[[]")
+    return files_source("orders", f"{folder}/{pattern}", **{**CSV, **more})
+
+
+def names(split):
+    return [Path(each["path"]).name for each in split["files"]]
+
+
+def test_the_files_of_the_epoch_are_listed_and_divided_by_size(data):
+    for name, size in (("a", 10), ("b", 10), ("c", 20)):
+        put(data / f"2013-01-01/{name}.csv", "x" * size)
+    put(data / "2013-01-02/d.csv", "x")
+    put(data / "2013-01-01/b.txt", "x")
+    first, second = resolved(source_of(data, "{start:%Y-%m-%d}/*.csv", parallelism=2))
+    assert (names(first), names(second)) == (["a.csv", "b.csv"], ["c.csv"])
+    assert first["reads"].startswith("3 file(s), 40 bytes, that matched ")
+    assert first["reads"].endswith("/2013-01-01/*.csv")
+
+
+def test_hidden_files_and_unfinished_writes_are_left_out_as_spark_does(data):
+    for name in ("a.csv", "_b.csv", ".c.csv", "_temporary/0/d.csv", "day=1/e.csv", "_day=1/f.csv"):
+        put(data / name, "1,x")
+    (split,) = resolved(source_of(data, "**/*.csv"))
+    assert names(split) == ["f.csv", "a.csv", "e.csv"]
+
+
+def test_no_file_is_an_error_or_no_rows(data):
+    with pytest.raises(Misconfigured, match=r"no file matches .*\*\.csv \(20130101T000000Z\)"):
+        resolved(source_of(data))
+    assert resolved(source_of(data, if_empty="empty", parallelism=2))[1]["files"] == []
+
+
+def test_a_small_listing_is_known_by_content_and_a_large_one_by_time(data, monkeypatch):
+    put(data / "a.csv", "1,x")
+    assert set(resolved(source_of(data))[0]["files"][0]) == {"path", "size", "sha256"}
+    monkeypatch.setattr(files, "HASHED_BYTES", 2)
+    assert set(resolved(source_of(data))[0]["files"][0]) == {"path", "size", "modified_ns"}
+
+
+def test_an_account_of_an_object_store_is_that_of_a_connection():
+    extra = {"endpoint_url": "http://minio:9000", "region_name": "eu"}
+    found = fsspec_options(Connection(id="lake", kind="aws", login="key", password="hunter22", extra=extra))
+    assert found == {
+        "key": "key",
+        "secret": "hunter22",
+        "endpoint_url": "http://minio:9000",
+        "client_kwargs": {"region_name": "eu"},
+    }
+    assert fsspec_options(Connection(id="lake", kind="generic", extra={"storage_options": {"anon": True}})) == {
+        "anon": True
+    }
+
+
+def test_objects_of_s3_are_known_by_their_tags():
+    with running_s3() as server:
+        bucket, client = f"of-tests-{uuid.uuid4()}", client_of(server.url)
+        server.make_bucket(bucket)
+        for name in ("a", "b"):
+            client.put_object(Bucket=bucket, Key=f"in/{name}.csv", Body=b"1,x")
+        lake = Connection(id="lake", kind="generic", extra={"storage_options": options_of(server.url)})
+        stage = files_source("orders", f"s3://{bucket}/in/*.csv", conn_id="lake", **CSV)
+        (split,) = resolved(stage, lake)
+        assert [each["path"] for each in split["files"]] == [f"s3://{bucket}/in/{name}.csv" for name in ("a", "b")]
+        assert files._unchanged(split, lambda _conn_id: lake) == [each["path"] for each in split["files"]]
+        client.put_object(Bucket=bucket, Key="in/c.csv", Body=b"3,z")
+        assert len(files._unchanged(split, lambda _conn_id: lake)) == 2
+        client.put_object(Bucket=bucket, Key="in/a.csv", Body=b"1,y")
+        with pytest.raises(Misconfigured, match=r"in/a\.csv has changed since this run listed it: expected .*ETag"):
+            files._unchanged(split, lambda _conn_id: lake)
+        client.delete_object(Bucket=bucket, Key="in/a.csv")
+        with pytest.raises(Retryable, match=r"in/a\.csv is not there"):
+            files._unchanged(split, lambda _conn_id: lake)
+
+
+@pytest.mark.spark
+def test_every_attempt_reads_the_listed_files_as_they_were_or_says_that_they_changed(data, attempt):
+    stage = source_of(data, parallelism=2)
+    first = put(data / "a[1]{*}.csv", "1,x\n2,\n")
+    put(data / "b.csv.gz", gzip.compress(b"3,z\n"))
+    splits = resolved(source_of(data, "*.csv*", parallelism=2))
+    put(data / "c.csv", "4,later\n")
+    assert attempt.rows(stage, splits) == [(1, "x"), (2, None), (3, "z")]
+    changed = next(split for split in splits if first.name in names(split))
+    put(first, "1,y\n2,\n")
+    with pytest.raises(Misconfigured, match=r"has changed since this run resolved its sources"):
+        attempt.read(stage, changed)
+    first.unlink()
+    with pytest.raises(Retryable, match="cannot be read"):
+        attempt.read(stage, changed)
+
+
+@pytest.mark.spark
+def test_a_line_that_does_not_fit_the_schema_is_an_error(data, attempt):
+    put(data / "a.csv", "1,x\nnone,y\n")
+    (split,) = resolved(source_of(data))
+    with pytest.raises(Exception, match="MALFORMED_RECORD|FAILED_READ_FILE"):
+        attempt.read(source_of(data), split).collect()
+    permissive = source_of(data, reader={"mode": "PERMISSIVE", "header": "true"})
+    assert attempt.rows(permissive, resolved(permissive)) == [(None, "y")]
+
+
+@pytest.mark.spark
+def test_a_subtask_without_files_has_the_columns_of_those_with_some(data, attempt):
+    data.mkdir()
+    pq.write_table(pa.table({"id": [1], "s": ["x"]}), data / "a.parquet")
+    stage = files_source("orders", str(data).replace("[", "[[]") + "/*.parquet", parallelism=2)
+    read = [attempt.read(stage, split) for split in resolved(stage)]
+    assert sorted(rows.count() for rows in read) == [0, 1]
+    assert read[0].schema == read[1].schema
+    empty = source_of(data, if_empty="empty")
+    assert attempt.read(empty, resolved(empty)[0]).columns == ["id", "name"]
+
+
+@pytest.mark.spark
+def test_json_is_read_line_by_line(data, attempt):
+    put(data / "a.json", '{"id": 1, "name": "x"}\n{"id": 2}\n')
+    stage = source_of(data, "*.json", format="json")
+    assert attempt.rows(stage, resolved(stage)) == [(1, "x"), (2, None)]

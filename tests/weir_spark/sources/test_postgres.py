@@ -1,0 +1,132 @@
+"""A query of PostgreSQL as a source: bounds, types and streaming, against a real server."""
+
+import io
+from datetime import date, datetime
+from decimal import Decimal
+
+import psycopg2
+import pyarrow.parquet as pq
+import pytest
+from tests.weir_spark.sources.conftest import resolved
+
+from weir.connections import Connection
+from weir.dataflow import postgres_source
+from weir.errors import Misconfigured, Retryable
+from weir_spark.sources import postgres as reading
+
+
+@pytest.fixture(scope="module")
+def shop(postgres):
+    """A database that the tests of this module share."""
+    url = postgres.url("sources")
+    return Connection(
+        id="shop",
+        kind="postgres",
+        host="127.0.0.1",
+        port=postgres.port,
+        database="sources",
+        login=psycopg2.extensions.parse_dsn(url.replace("+psycopg2", ""))["user"],
+        password=postgres.password,
+    )
+
+
+@pytest.fixture
+def loaded(shop):
+    """Load a query; return its rows, the number of files, and its columns."""
+
+    def load(query, connection=shop):
+        (split,) = resolved(postgres_source("orders", "shop", query))
+        files = []
+        columns, _ = reading.load(connection, split, lambda _name, data: files.append(data))
+        rows = [tuple(row.values()) for data in files for row in pq.read_table(io.BytesIO(data)).to_pylist()]
+        return rows, len(files), columns
+
+    return load
+
+
+def test_the_bounds_are_those_of_the_interval_and_the_account_is_nowhere():
+    (split,) = resolved(postgres_source("orders", "shop", "select 1 where now() < %(end)s"))
+    assert (split["start"], split["end"]) == ("2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00")
+    assert split["conn_id"] == "shop"
+    assert "PostgreSQL has no versions" in split["reads"]
+
+
+def test_bounds_are_literals_in_utc_whatever_the_servers_zone(loaded):
+    hours = "select h from generate_series('2012-12-31 22:00+00'::timestamptz, '2013-01-02 02:00+00', '1 hour') h"
+    inside, _, _ = loaded(f"select count(*) from ({hours}) t where h >= %(start)s and h < %(end)s;")
+    assert inside == [(24,)]
+    assert loaded("select 'a%%' || %(start)s::text")[0] == [("a%2013-01-01 00:00:00+00",)]
+
+
+def test_null_and_empty_texts_and_lines_come_back_right(loaded):
+    assert loaded("select * from (values (null), (''), (E'a\\nb,\"c'), ('\\N')) t(s)")[0] == [
+        (None,),
+        ("",),
+        ('a\nb,"c',),
+        ("\\N",),
+    ]
+
+
+def test_no_rows_are_one_file_with_the_columns(loaded):
+    rows, files, columns = loaded("select 1::smallint a, 'x' b where false")
+    assert (rows, files, [each.spark_type for each in columns]) == ([], 1, ["short", "string"])
+
+
+def test_many_rows_are_streamed_into_several_files(loaded, monkeypatch):
+    monkeypatch.setattr(reading, "_FILE_BYTES", 2**20)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 2**18)
+    rows, files, _ = loaded("select n, md5(n::text) s from generate_series(1, 100000) n")
+    assert (len(rows), sum(n for n, _ in rows)) == (100_000, 5_000_050_000)
+    assert files > 2
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("select 1 a, 2 a", "gives two columns the name 'a'"),
+        ("select nothing", 'refuses the query by connection shop: column "nothing" does not exist'),
+        ("select 1.5::numeric(50, 2) a", r"numeric\(50,2\), and Spark has at most 38 digits"),
+        ("select 'infinity'::timestamptz a", "a value of the query cannot be read"),
+        ("select 'NaN'::numeric a", "a value of the query cannot be read"),
+        ("select 1 / (2 - n) a from generate_series(1, 3) n", "refuses the query by connection shop: division by zero"),
+        ("delete from pg_class returning 1", "refuses the query"),
+    ],
+)
+def test_a_query_that_cannot_be_read_says_why(loaded, query, problem):
+    with pytest.raises(Misconfigured, match=problem):
+        loaded(query)
+
+
+def test_a_server_that_does_not_answer_is_asked_again(loaded):
+    away = Connection(id="shop", kind="postgres", host="127.0.0.1", port=1, login="me", password="hunter22")
+    with pytest.raises(Retryable, match="PostgreSQL did not answer by connection shop") as raised:
+        loaded("select 1", away)
+    assert "hunter22" not in str(raised.value)
+    with pytest.raises(Misconfigured, match="has the type 'http', expected 'postgres'"):
+        loaded("select 1", Connection(id="shop", kind="http"))
+
+
+TYPES = """
+select true b, 1::smallint s, 2::int i, 3::bigint l, 1.5::real f, 'NaN'::float8 d, 1.25::numeric(9, 2) n,
+       sum(1.5::numeric) over () m, date '0044-03-15' as day, timestamp '2013-01-01 02:03:04.000005' as local,
+       timestamptz '2013-01-01 02:03:04+05:45' as at, '\\x00ff'::bytea y, 'x'::varchar(3) v, '{"a": 1}'::jsonb j,
+       '9c5b94b1-35ad-49bb-b118-8e8fc24abf80'::uuid u, array[1, 2] "odd ""name`"
+"""
+
+
+@pytest.mark.spark
+def test_spark_reads_the_rows_with_the_types_of_the_query(attempt, shop):
+    stage = postgres_source("orders", "shop", TYPES)
+    (split,) = resolved(stage)
+    read = attempt.read(stage, split, shop)
+    (row,) = read.selectExpr("*", "string(at) text").collect()
+    assert [field.dataType.simpleString() for field in read.schema] == [
+        *("boolean", "smallint", "int", "bigint", "float", "double", "decimal(9,2)", "decimal(38,18)", "date"),
+        *("timestamp_ntz", "timestamp", "binary", "string", "string", "string", "string"),
+    ]
+    assert row[:5] == (True, 1, 2, 3, 1.5)
+    assert row.d != row.d
+    assert row[6:10] == (Decimal("1.25"), Decimal("1.5"), date(44, 3, 15), datetime(2013, 1, 1, 2, 3, 4, 5))
+    assert (row.text, bytes(row.y)) == ("2012-12-31 20:18:04", b"\x00\xff")
+    assert row[12:16] == ("x", '{"a": 1}', "9c5b94b1-35ad-49bb-b118-8e8fc24abf80", "{1,2}")
+    assert [name for name, _ in attempt.files] == ["00000.parquet"]
