@@ -22,9 +22,11 @@ def test_the_bounds_are_in_the_query_and_the_account_is_nowhere():
 
 @pytest.mark.spark
 def test_a_table_and_a_query_are_read_by_the_driver_that_spark_has(attempt, capsys):
-    rows = attempt.spark.createDataFrame([(1, "2013-01-01"), (2, "2013-01-02"), (3, "2013-01-03")], "ID INT, DAY STRING")
+    rows = attempt.spark.createDataFrame(
+        [(1, "2013-01-01"), (2, "2013-01-02"), (3, "2013-01-03")], "ID INT, DAY STRING"
+    )
     rows.write.format("jdbc").options(
-        url=URL, dbtable="ORDERS", driver=DERBY, createTableColumnTypes="DAY VARCHAR(10)"
+        url=URL, dbtable="ORDERS", driver=DERBY, user="me", createTableColumnTypes="DAY VARCHAR(10)"
     ).mode("overwrite").save()
     query = jdbc_source("orders", "shop", "select ID, DAY from ORDERS where DAY = '{start:%Y-%m-%d}'")
     assert attempt.rows(query, resolved(query), SHOP) == [(1, "2013-01-01")]
