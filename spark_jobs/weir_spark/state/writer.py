@@ -226,6 +226,8 @@ class _Writing:
         if self._keeps_values:
             return old
         values = [each for each in self.stored.schema.fields if each.name not in self.stored.keys]
+        if not values:  # Spark Connect refuses to add no columns
+            return old
         return old.withColumns({each.name: F.lit(None).cast(each.dataType) for each in values})
 
     def _placed(self, rows: DataFrame) -> DataFrame:

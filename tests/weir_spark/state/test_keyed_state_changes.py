@@ -94,6 +94,14 @@ def test_rows_that_another_subtask_keeps_are_refused_and_unknown_keys_may_be_del
 
 
 @pytest.mark.spark
+def test_a_state_may_have_keys_only(spark, store):
+    chain = StateChain(store, keyed_state("h", key="k", schema="k STRING"))
+    for day, keys in zip(DAYS, ("ab", "bc"), strict=False):
+        epoch(spark, chain, day, [(key,) for key in keys], "k STRING")
+    assert found(opened(spark, chain, DAYS[2])) == [("a",), ("b",), ("c",)]
+
+
+@pytest.mark.spark
 def test_a_subtask_without_keys_and_an_epoch_without_changes_write_no_file(spark, chain):
     rows = [("a", 1), ("b", 2)]
     numbers = [key_group([("string", key)], 128) for key, _ in rows]
