@@ -1,0 +1,144 @@
+"""Runs with ready-made sources, on Spark Connect: what a later attempt reads, what is recorded, and what is left."""
+
+import uuid
+
+import psycopg2
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from sqlalchemy import select
+from tests.weir_spark.on_spark import AirflowWithCode
+from tests.weir_spark.sources.conftest import looked_up
+
+from weir.connections import Connection
+from weir.coordination.services import Services
+from weir.dataflow import Dataflow, Stage, blocking, delta_source, postgres_source, sink
+from weir.formats.codec import region_report_from_json
+from weir.ledger.database.tables import ResultRow
+from weir.store.published import published
+from weir.store.walk import files_below
+from weir.testing.fakes.ledgers import new_ledger
+from weir_spark.transport.connect import ConnectEngine
+
+pytestmark = pytest.mark.spark
+
+PIPELINE = """
+def copied(ctx, orders):
+    return orders
+"""
+EPOCH = "20130101T000000Z"
+
+
+class World:
+    """A dataflow under the fake Airflow, whose tasks have connections."""
+
+    def __init__(self, url, store, folder, module):
+        self.url, self.store, self.folder, self.module = url, store, folder, module
+        self.ledger = new_ledger(folder / "ledger.db")
+        self.errors = []
+
+    def deploy(self, *stages, connections=()):
+        look_up = looked_up(*connections)
+        services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time, connections=look_up)
+        self.engine = ConnectEngine(self.url, retries=2, connections=look_up)
+        self.airflow = AirflowWithCode(services, self, Dataflow("flow", stages))
+        raised = self.airflow._raised
+        self.airflow._raised = lambda *of: (self.errors.append(of[-1]), raised(*of))
+
+    def run(self, job, during):
+        self.engine.run(job, str(uuid.uuid4()), lambda line: None)
+        during()
+        return region_report_from_json(self.store.read(job.report))
+
+    def day(self, number):
+        run = self.airflow.dag_run(number)
+        self.airflow.run_until_quiet()
+        return run
+
+    def again(self, run, task):
+        self.airflow.clear_by_hand(run, task)
+        self.airflow.run_until_quiet()
+
+    def digests(self, sink, epoch=EPOCH):
+        return [part.digest for part in published(self.store, "flow", sink, epoch).partitions]
+
+    def rows_of(self, table, *columns):
+        with self.ledger.transaction() as session:
+            return [tuple(getattr(row, name) for name in columns) for row in session.scalars(select(table))]
+
+
+@pytest.fixture
+def world(server, store, tmp_path, pipeline):
+    made = World(server.url, store, tmp_path, pipeline(PIPELINE))
+    yield made
+    made.ledger.close()
+
+
+def test_a_later_attempt_reads_the_version_of_its_run_or_says_that_it_was_vacuumed(world):
+    lake = str(world.folder / "lake")
+    write_deltalake(lake, pa.table({"v": [1, 2]}))
+    orders = delta_source("orders", lake)
+    copied = Stage("copied", f"{world.module}:copied", [blocking(orders)])
+    world.deploy(orders, copied, sink(copied, "copy"))
+    run = world.day(1)
+    before = world.digests("copy")
+
+    write_deltalake(lake, pa.table({"v": [3]}), mode="append")
+    DeltaTable(lake).delete("v = 1")
+    world.again(run, "orders")
+    assert (world.errors, world.digests("copy")) == ([], before)
+    assert world.airflow.executed(run) == {"orders[0]": 2, "copied-copy[0]": 1, "weir_close[0]": 1}
+
+    DeltaTable(lake).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    world.again(run, "orders")
+    assert world.airflow.task(run, "orders").state == "failed"
+    assert f"version 0 of the Delta table {lake} cannot be read any more" in str(world.errors[-1])
+    assert world.digests("copy") == before
+
+
+def test_rows_of_postgresql_are_loaded_for_an_attempt_and_a_change_is_noticed(world, postgres):
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    url = psycopg2.extensions.parse_dsn(postgres.url(name).replace("+psycopg2", ""))
+    shop = Connection(
+        id="shop",
+        kind="postgres",
+        host="127.0.0.1",
+        port=postgres.port,
+        database=name,
+        login=url["user"],
+        password=postgres.password,
+    )
+    change_of = _changes(postgres.url(name))
+    change_of("create table orders (v bigint, at timestamptz)")
+    change_of("insert into orders values (1, '2013-01-01 05:00Z'), (2, '2013-01-01 23:59Z'), (3, '2013-01-02 00:00Z')")
+    orders = postgres_source("orders", "shop", "select v from orders where at >= %(start)s and at < %(end)s")
+    copied = Stage("copied", f"{world.module}:copied", [blocking(orders)])
+    world.deploy(orders, copied, sink(copied, "copy"), connections=[shop])
+    run = world.day(1)
+    before = world.digests("copy")
+    assert published(world.store, "flow", "copy", EPOCH).partitions[0].rows == 2
+    world.again(run, "orders")
+    assert (world.digests("copy"), world.airflow.executed(run)["copied-copy[0]"]) == (before, 1)
+    change_of("update orders set v = 7 where v = 2")
+    world.again(run, "orders")
+    assert world.errors == []
+    assert world.digests("copy") != before
+    assert world.airflow.executed(run)["copied-copy[0]"] == 2
+    assert [differs is not None for _, differs in world.rows_of(ResultRow, "id", "differs_from")].count(True) >= 1
+
+    paths = [each.path for each in files_below(world.store, ["flow"])]
+    assert paths
+    assert not [path for path in paths if "/loaded/" in path]
+    secret = postgres.password.encode()
+    assert not [path for path in paths if secret in world.store.read(path)]
+    assert secret not in b"".join(file.read_bytes() for file in world.folder.glob("ledger.db*"))
+
+
+def _changes(url):
+    def change(statement):
+        connection = psycopg2.connect(url.replace("+psycopg2", ""))
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+        connection.close()
+
+    return change
