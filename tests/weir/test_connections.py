@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from weir.connections import Connection, S3Account, from_environment
+from weir.connections import Connection, S3Account, as_variable, from_environment
 from weir.errors import Misconfigured
 
 FIELDS = ("kind", "host", "port", "database", "login", "password")
@@ -120,3 +120,10 @@ def test_an_account_of_the_environment_may_leave_all_to_the_client():
     assert S3Account.of_environment({}).for_s3fs() == {}
     assert S3Account.of_environment({}).for_object_store() == {}
     assert S3Account.of_environment({"AWS_DEFAULT_REGION": "eu"}).for_s3fs() == {"client_kwargs": {"region_name": "eu"}}
+
+
+def test_a_connection_goes_into_another_process_by_its_environment():
+    given = Connection(
+        id="shop", kind="postgres", host="db", port=5433, login="me", password="s/3", extra={"sslmode": "require"}
+    )
+    assert from_environment("shop", dict([as_variable(given)])) == given

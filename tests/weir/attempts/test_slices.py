@@ -1,13 +1,23 @@
-"""Asking a source's resolver what each subtask reads."""
+"""Asking a source's resolver what each subtask reads, and the record of a table's version that was resolved so."""
 
+import json
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from tests.weir.command_line import typed, use
+from tests.weir.keeping import epoch
 
 from weir.attempts.job import resolve
-from weir.dataflow import source
+from weir.dataflow import Dataflow, Stage, blocking, delta_source, keyed_state, sink, source
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
+from weir.formats.codec import checkpoint_from_json
+from weir.formats.paths import checkpoint_path
+from weir.ledger.runs import slices_of
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
 
 CONTEXT = ResolveContext(
     "flow", "20130101T000000Z", (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)), 3, {"of": "all"}
@@ -52,3 +62,74 @@ def test_what_is_wrong_with_a_resolver_is_said(resolved, text, name, said):
 def test_an_error_of_the_resolvers_own_passes_through(resolved):
     with pytest.raises(ZeroDivisionError):
         resolved("def flights_of(ctx): return 1 / 0")
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return str(tmp_path / "lake")
+
+
+@pytest.fixture
+def world(world, lake, monkeypatch):
+    """A world with a day in which version 0 of a table was read, whose table has moved on."""
+    use(monkeypatch, world.folder)
+    orders = delta_source("orders", lake)
+    history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
+    known = Stage("known", "pipelines.ladder:known", [blocking(orders)], state=history)
+    world.airflow.deploy(Dataflow("ladder", [orders, known, sink(known, "copy")]))
+    world.deploy()
+    write_deltalake(lake, pa.table({"v": [1]}))
+    world.run = day(world, 1)
+    write_deltalake(lake, pa.table({"v": [2]}), mode="append")
+    return world
+
+
+def day(world, number):
+    run = world.airflow.dag_run(number)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    return run
+
+
+def versions(world, number=1):
+    with world.ledger.transaction() as session:
+        return [each["version"] for each in slices_of(session, f"ladder@{epoch(number)}", "orders")]
+
+
+def codes(world):
+    told = json.loads(typed("code", "ladder", "--json"))["versions"]
+    return [each["version"] for each in told if each["region"] == "orders"]
+
+
+def test_a_later_attempt_is_given_the_version_of_its_run_and_a_later_run_the_newest(world):
+    world.airflow.clear_by_hand(world.run, "orders")
+    world.airflow.run_until_quiet()
+    day(world, 2)
+    assert (versions(world), versions(world, 2)) == ([0], [1])
+
+
+def test_an_edit_of_the_pipeline_is_no_edit_of_weirs_own_function(world):
+    world.deploy(known=1)
+    world.airflow.clear_by_hand(world.run, "orders")
+    world.airflow.run_until_quiet()
+    assert len(set(codes(world))) == 1
+
+
+def test_why_tells_the_version_and_the_checkpoint_names_it(world, lake):
+    told = typed("why", "orders", "--run", f"ladder@{epoch(1)}")
+    assert f"orders reads version 0 of the Delta table {lake}: 1 file(s), " in told
+    [task] = json.loads(typed("why", "orders", "--run", f"ladder@{epoch(1)}", "--json"))["tasks"]
+    [read] = task["sources"]
+    assert (read["stage"], read["split"]["version"]) == ("orders", 0)
+    checkpoint = checkpoint_from_json(world.store.read(checkpoint_path("ladder", 1)))
+    assert checkpoint.sources == {"orders": [read["split"]]}
+
+
+def test_a_rebuilt_ledger_knows_the_version_and_an_adopted_run_reads_the_newest(world):
+    world.lose_ledger()
+    rebuild(world.services)
+    assert versions(world) == [0]
+    adopt(world.services, f"ladder@{epoch(1)}")
+    world.airflow.clear_run_by_hand(world.run)
+    world.airflow.run_until_quiet()
+    assert versions(world) == [1]

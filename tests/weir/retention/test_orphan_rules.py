@@ -117,6 +117,14 @@ def test_files_of_an_attempt_are_deleted_once_they_are_old_and_never_while_it_is
     assert action(knowing()) == (FolderAction.GARBAGE, True)
 
 
+@pytest.mark.parametrize("state", ["running", "committed", "failed"])
+def test_what_a_source_has_loaded_for_an_attempt_is_garbage_after_it(state):
+    path = f"{ROOT}/clean/loaded/0/t1/00000.parquet"
+    known = knowing(attempts={"t1": attempt(is_running=state == "running", state=state)})
+    (judged,) = folder_decisions(run_folder(ROOT, [(path, 4)]), known)
+    assert judged.action is (FolderAction.KEPT if state == "running" else FolderAction.GARBAGE)
+
+
 def copies(known, *attempts, complete=True):
     name = "copy.json" if complete else "part"
     return [

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from weir import connections
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
 from weir.formats.codec import region_failure_to_json, region_job_to_json
 from weir.formats.region_failure import JobFailed, RegionFailure, failure_of
@@ -112,6 +114,26 @@ def test_no_secret_leaves_for_a_cluster(run, spark_submit, store, job, monkeypat
     told = spark_submit(writes(store, job.report))
     run(**{"deploy-mode": "cluster"})
     assert SECRET not in json.dumps(told())
+
+
+@pytest.mark.parametrize(("mode", "is_given"), [("client", True), ("cluster", False)])
+def test_connections_of_sources_reach_a_driver_in_client_mode_by_its_environment_only(
+    spark_submit, store, job, mode, is_given
+):
+    from airflow.sdk import Connection
+
+    from weir_airflow.engines.engines import engine_for
+
+    reading = replace(job.stages[0], slice={"conn_id": "shop", "query": "select 1"})
+    submitted = replace(job, stages=(reading,))
+    told = spark_submit(writes(store, job.report))
+    found = Connection(conn_id="spark_default", conn_type="spark", host="yarn", extra=json.dumps({"deploy-mode": mode}))
+    shop = connections.Connection(id="shop", kind="postgres", login="me", password=SECRET)
+    engine_for(found, store, OPTIONS, {"shop": shop}.__getitem__).run(submitted, "", lambda _: None)
+    arguments, environment, _ = told()
+    assert SECRET not in json.dumps(arguments)
+    assert (SECRET in environment.get("AIRFLOW_CONN_SHOP", "")) is is_given
+    assert (SECRET in json.dumps(environment)) is is_given
 
 
 def test_a_cluster_starts_one_driver_an_attempt_and_the_worker_waits_for_it(run, spark_submit, store, job):

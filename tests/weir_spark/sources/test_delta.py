@@ -33,12 +33,11 @@ def rows(*values, **more):
 def append_to_log(path, **actions):
     version = DeltaTable(path).version() + 1
     lines = [json.dumps({name: action}) for name, action in actions.items()]
-    with open(f"{path}/_delta_log/{version:020d}.json", "w") as log:
-        log.write("\n".join(lines))
+    Path(path, "_delta_log", f"{version:020d}.json").write_text("\n".join(lines))
 
 
 def action_of(path, name):
-    lines = [json.loads(line) for line in open(f"{path}/_delta_log/{0:020d}.json")]
+    lines = map(json.loads, Path(path, "_delta_log", f"{0:020d}.json").read_text().splitlines())
     return next(each[name] for each in lines if name in each)
 
 

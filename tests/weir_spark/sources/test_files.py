@@ -1,7 +1,6 @@
 """Files as a source: a listing that is fixed once a run."""
 
 import gzip
-import os
 import uuid
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from tests.weir_spark.sources.conftest import resolved
 from weir.connections import Connection
 from weir.dataflow import files_source
 from weir.errors import Misconfigured, Retryable
+from weir_dev.servers.s3 import client_of, options_of, running_s3
 from weir_spark.sources import files
 from weir_spark.sources.accounts import fsspec_options
-from weir_dev.servers.s3 import client_of, options_of, running_s3
 
 CSV = {"format": "csv", "schema": "id BIGINT, name STRING"}
 
@@ -127,7 +126,7 @@ def test_every_attempt_reads_the_listed_files_as_they_were_or_says_that_they_cha
 def test_a_line_that_does_not_fit_the_schema_is_an_error(data, attempt):
     put(data / "a.csv", "1,x\nnone,y\n")
     (split,) = resolved(source_of(data))
-    with pytest.raises(Exception, match="MALFORMED_RECORD|FAILED_READ_FILE"):
+    with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILED_READ_FILE"):
         attempt.read(source_of(data), split).collect()
     permissive = source_of(data, reader={"mode": "PERMISSIVE", "header": "true"})
     assert attempt.rows(permissive, resolved(permissive)) == [(None, "y")]

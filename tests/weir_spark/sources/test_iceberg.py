@@ -83,7 +83,7 @@ def drop_and_add(lake):
 def test_a_table_whose_names_have_changed_is_refused(lake, change):
     lake.append(v=[1], s=["a"])
     change(lake)
-    with pytest.raises(Misconfigured, match="has renamed the column '[sv]', or dropped and added it again"):
+    with pytest.raises(Misconfigured, match=r"has renamed the column '[sv]', or dropped and added it again"):
         lake.splits()
 
 
@@ -100,7 +100,7 @@ def test_delete_files_are_refused(lake):
         partition=Record(),
         record_count=1,
         file_size_in_bytes=path.stat().st_size,
-        **dict.fromkeys(metrics, {}),
+        **{name: {} for name in metrics},
         **dict.fromkeys(("key_metadata", "split_offsets", "equality_ids", "sort_order_id")),
     )
     deletes.spec_id = 0
