@@ -85,32 +85,49 @@ def files_source(
 
 
 def delta_source(
-    name: str, path: str, *, conn_id: str = "", parallelism: int = 1, **settings: Unpack[SourceSettings]
+    name: str,
+    path: str,
+    *,
+    partition: Mapping[str, str] | None = None,
+    conn_id: str = "",
+    parallelism: int = 1,
+    **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read the newest version of the Delta table at `path`, which is fixed once a run.
 
     `path` is absolute, or a URL such as "s3://lake/orders"; `conn_id` is an Airflow connection to the object store.
-    Spark reads the version's Parquet files and needs no jar of Delta.
+    Spark reads the version's Parquet files and needs no jar of Delta. `partition` reads only one partition, such as
+    {"day": "{start:%Y-%m-%d}"}, with the bounds of the epoch's interval as in `files_source`.
     """
     where = f"delta_source({name!r})"
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
         raise Misconfigured(f'{where}: path must be absolute, or a URL such as "s3://lake/orders", not {path!r}')
-    return _source(name, "delta", parallelism, {"path": path.rstrip("/"), "conn_id": conn_id}, settings)
+    options = {"path": path.rstrip("/"), "partition": _partition(where, partition), "conn_id": conn_id}
+    return _source(name, "delta", parallelism, options, settings)
 
 
 def iceberg_source(
-    name: str, table: str, *, conn_id: str = "", parallelism: int = 1, **settings: Unpack[SourceSettings]
+    name: str,
+    table: str,
+    *,
+    partition: Mapping[str, str] | None = None,
+    conn_id: str = "",
+    parallelism: int = 1,
+    **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read the current snapshot of an Iceberg table, which is fixed once a run.
 
     `table` is "catalog.namespace.table"; the catalog is that of PyIceberg's configuration, or of the Airflow connection
     `conn_id`, whose extra has its properties. Spark reads the snapshot's Parquet files and needs no jar of Iceberg.
+    `partition` is as in `delta_source`, for columns by whose values the table is partitioned.
     """
-    _require_text(f"iceberg_source({name!r})", "table", table)
+    where = f"iceberg_source({name!r})"
+    _require_text(where, "table", table)
     if table.count(".") < 2 or not all(table.split(".")):
-        raise Misconfigured(f'iceberg_source({name!r}): table must be "catalog.namespace.table", not {table!r}')
-    return _source(name, "iceberg", parallelism, {"table": table, "conn_id": conn_id}, settings)
+        raise Misconfigured(f'{where}: table must be "catalog.namespace.table", not {table!r}')
+    options = {"table": table, "partition": _partition(where, partition), "conn_id": conn_id}
+    return _source(name, "iceberg", parallelism, options, settings)
 
 
 def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[SourceSettings]) -> Stage:
@@ -173,6 +190,13 @@ def filled(where: str, text: str, start: datetime, end: datetime) -> str:
         raise Misconfigured(
             f"{where}: {text!r} is no text with placeholders such as {{start:%Y-%m-%d}}: {error}"
         ) from error
+
+
+def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:
+    for column, value in (partition or {}).items():
+        _require_text(where, f"partition[{column!r}]", value)
+        filled(where, value, _EXAMPLE_START, _EXAMPLE_END)
+    return dict(partition or {})
 
 
 def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from weir.errors import Misconfigured
 from weir_spark.sources.accounts import delta_options
 from weir_spark.sources.parquet import read_groups
-from weir_spark.sources.splits import LiveFile, nullable_schema, table_splits
+from weir_spark.sources.splits import LiveFile, nullable_schema, of_partition, table_splits
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -38,9 +38,10 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     conn_id = ctx.options.get("conn_id")
     table = _opened(path, delta_options(ctx.connection(conn_id)) if conn_id else {})
     _require_plain(table, path)
-    what = f"version {table.version()} of the Delta table {path}"
+    files, which = of_partition(_files(table, path), ctx, f"the Delta table {path}")
+    what = f"version {table.version()} of the Delta table {path}{which}"
     schema = nullable_schema(json.loads(table.schema().to_json()))
-    return table_splits(_files(table, path), ctx.parallelism, schema, what, table=path, version=table.version())
+    return table_splits(files, ctx.parallelism, schema, what, table=path, version=table.version())
 
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.errors import Misconfigured
 from weir_spark.sources.accounts import catalog_properties
 from weir_spark.sources.parquet import read_groups
-from weir_spark.sources.splits import LiveFile, table_splits
+from weir_spark.sources.splits import LiveFile, of_partition, table_splits
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -51,11 +51,12 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     _require_names_that_stayed(table, name)
     fields = [_spark_field(each, name) for each in table.schema().fields]
     tasks = [] if number is None else list(table.scan(snapshot_id=number).plan_files())
+    files, which = of_partition([_live(each, table, name) for each in tasks], ctx, f"the Iceberg table {name}")
     return table_splits(
-        [_live(each, table, name) for each in tasks],
+        files,
         ctx.parallelism,
         {"type": "struct", "fields": fields},
-        _what(number, name),
+        f"{_what(number, name)}{which}",
         table=name,
         snapshot=number,
     )

@@ -68,6 +68,8 @@ def test_a_declaration_imports_no_library():
         (lambda: files_source("o", "/d/*", if_empty="maybe"), "if_empty must be"),
         (lambda: files_source("o", "/d/*", schema="id BIGINT,"), "schema"),
         (lambda: delta_source("o", "lake/orders"), "path must be absolute"),
+        (lambda: delta_source("o", "/l", partition={"day": "{day}"}), r"the placeholder \{day\}"),
+        (lambda: iceberg_source("o", "c.d.t", partition={"day": 1}), r"partition\['day'\] must be a text"),
         (lambda: iceberg_source("o", "orders"), 'must be "catalog.namespace.table"'),
         (lambda: postgres_source("o", "c", "select '%' "), "any other percent sign is doubled"),
         (lambda: postgres_source("o", "c", "select %(day)s"), r"may have %\(start\)s and %\(end\)s"),

@@ -95,6 +95,15 @@ def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, ru
     assert len({str(each.digest) for each in own.outputs[1:]}) == 1
 
 
+def test_a_version_that_is_gone_is_named_in_a_session_of_its_own_too(run_region, jobs, tmp_path) -> None:
+    schema = {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
+    files = [{"values": {}, "files": [f"file://{tmp_path}/gone.parquet"]}]
+    split = {"table": "/lake/orders", "version": 3, "schema": schema, "groups": files}
+    stage = jobs.stage("orders", "weir_spark.sources.delta:read", jobs.output("orders"), is_source=True, slice=split)
+    message = run_region(TEXT, stages=[stage], expected=78)
+    assert "version 3 of the Delta table /lake/orders cannot be read any more" in message
+
+
 def test_its_exit_code_is_78_where_a_person_has_to_change_something(server, run_region) -> None:
     message = run_region("def other(ctx):\n    pass\n", "--remote", server.url, expected=78)
     assert "Misconfigured: stage numbers: the module program_pipeline has no function 'numbers'" in message

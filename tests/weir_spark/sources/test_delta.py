@@ -59,6 +59,16 @@ def test_removed_files_are_not_read_and_each_file_goes_to_one_subtask(lake):
     assert len(files) == len(set(files)) == 3
 
 
+def test_one_partition_is_read_by_the_bounds_of_the_interval(lake):
+    days = pa.array([date(2013, 1, 1), date(2013, 1, 2), None], pa.date32())
+    write_deltalake(lake, rows(1, 2, 3, day=days), partition_by=["day"])
+    (split,) = resolved(delta_source("orders", lake, partition={"day": "{start:%Y-%m-%d}"}))
+    assert [group["values"] for group in split["groups"]] == [{"day": "2013-01-01"}]
+    assert f"of the Delta table {lake}, day = 2013-01-01: 1 file(s)" in split["reads"]
+    with pytest.raises(Misconfigured, match="is not partitioned by the values of 'v'"):
+        resolved(delta_source("orders", lake, partition={"v": "1"}))
+
+
 @pytest.mark.parametrize(
     ("actions", "problem"),
     [

@@ -1,0 +1,30 @@
+"""Files of several partitions as one scan: each row has the values of its own file."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from weir_spark.sources.parquet import read_groups, spark_path
+
+pytestmark = pytest.mark.spark
+
+FIELDS = [
+    {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("v", "long"), ("s", "string"))
+]
+
+
+@pytest.mark.parametrize(
+    "names", [("a.parquet", "b.parquet"), ("p.parquet", "p.parquet"), ("a+b%20 ü.parquet", "c[1].parquet")]
+)
+def test_each_row_has_the_values_of_its_file_whatever_that_is_called(spark, tmp_path, names):
+    groups = []
+    for number, name in enumerate(names):
+        folder = tmp_path / f"s={number} +%2B[x]"
+        folder.mkdir()
+        pq.write_table(pa.table({"v": [number, number]}), folder / name)
+        groups.append({"values": {"s": (None, "b")[number]}, "files": [spark_path(str(folder / name))]})
+    pq.write_table(pa.table({"v": [7], "s": ["own"]}), tmp_path / "z.parquet")
+    groups.append({"values": {}, "files": [spark_path(str(tmp_path / "z.parquet"))]})
+    read = read_groups(spark, {"type": "struct", "fields": FIELDS}, groups, "it")
+    assert sorted(map(tuple, read.collect())) == [(0, None), (0, None), (1, "b"), (1, "b"), (7, "own")]
+    assert [tuple(row) for row in read.where("s = 'b'").select("v").collect()] == [(1,), (1,)]
