@@ -5,45 +5,31 @@ Invariant: nothing of a connection is in a split, a message or a plan: Spark has
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from weir.connections import Connection
-from weir.errors import Misconfigured
+from weir.connections import Connection, Connections, S3Account
 
-_REGION = "region_name"
-
-
-def fsspec_options(connection: Connection) -> dict[str, Any]:
-    """Return options of fsspec: the extra `storage_options`, or the keys of a connection of type aws."""
-    extra = connection.extra
-    if "storage_options" in extra:
-        return dict(extra["storage_options"])
-    _require_aws(connection)
-    found: dict[str, Any] = {}
-    if connection.login:
-        found |= {"key": connection.login, "secret": connection.password}
-    if extra.get("endpoint_url"):
-        found["endpoint_url"] = extra["endpoint_url"]
-    if extra.get(_REGION):
-        found["client_kwargs"] = {_REGION: extra[_REGION]}
-    return found
+_OPTIONS: Final = "storage_options"
 
 
-def delta_options(connection: Connection) -> dict[str, str]:
-    """Return options of delta-rs: the extra `storage_options`, or the keys of a connection of type aws."""
-    extra = connection.extra
-    if "storage_options" in extra:
-        return {key: str(value) for key, value in extra["storage_options"].items()}
-    _require_aws(connection)
-    endpoint = str(extra.get("endpoint_url") or "")
-    found = {
-        "AWS_ACCESS_KEY_ID": connection.login,
-        "AWS_SECRET_ACCESS_KEY": connection.password,
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_REGION": str(extra.get(_REGION) or ("us-east-1" if endpoint else "")),
-        "AWS_ALLOW_HTTP": "true" if endpoint.startswith("http://") else "",
-    }
-    return {key: value for key, value in found.items() if value}
+def fsspec_options(url: str, conn_id: str | None, connections: Connections) -> dict[str, Any]:
+    """Return options of fsspec for a URL: of a connection, else for S3 of the environment. Raises Misconfigured."""
+    if conn_id is None:
+        return S3Account.of_environment().for_s3fs() if url.startswith("s3://") else {}
+    connection = connections(conn_id)
+    if _OPTIONS in connection.extra:
+        return dict(connection.extra[_OPTIONS])
+    return S3Account.of_connection(connection).for_s3fs()
+
+
+def delta_options(url: str, conn_id: str | None, connections: Connections) -> dict[str, str]:
+    """Return options of delta-rs for a URL, as above."""
+    if conn_id is None:
+        return S3Account.of_environment().for_object_store() if url.startswith("s3://") else {}
+    connection = connections(conn_id)
+    if _OPTIONS in connection.extra:
+        return {key: str(value) for key, value in connection.extra[_OPTIONS].items()}
+    return S3Account.of_connection(connection).for_object_store()
 
 
 def catalog_properties(connection: Connection) -> dict[str, str]:
@@ -54,11 +40,3 @@ def catalog_properties(connection: Connection) -> dict[str, str]:
     if connection.login:
         found.setdefault("credential", f"{connection.login}:{connection.password}")
     return found
-
-
-def _require_aws(connection: Connection) -> None:
-    if connection.kind != "aws":
-        raise Misconfigured(
-            f"the connection {connection.id} has the type {connection.kind!r}: expected 'aws', or an extra "
-            "`storage_options` with the options of the object store's library"
-        )

@@ -35,8 +35,7 @@ _PARTITION: Final = "partition."
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the live files of the newest version, divided among the subtasks. Raises Misconfigured."""
     path = str(ctx.options["path"])
-    conn_id = ctx.options.get("conn_id")
-    table = _opened(path, delta_options(ctx.connection(conn_id)) if conn_id else {})
+    table = _opened(path, delta_options(path, ctx.options.get("conn_id"), ctx.connection))
     _require_plain(table, path)
     files, which = of_partition(_files(table, path), ctx, f"the Delta table {path}")
     what = f"version {table.version()} of the Delta table {path}{which}"

@@ -94,7 +94,7 @@ def _listed(pattern: str, conn_id: str | None, connections: Connections) -> list
     from fsspec.core import url_to_fs  # noqa: PLC0415  slow to import
 
     try:
-        files, place = url_to_fs(pattern, **(fsspec_options(connections(conn_id)) if conn_id else {}))
+        files, place = url_to_fs(pattern, **fsspec_options(pattern, conn_id, connections))
         files.invalidate_cache()
         found = files.glob(place, detail=True)
     except ImportError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.weir_spark.sources.conftest import resolved
+from tests.weir_spark.sources.conftest import looked_up, resolved
 
 from weir.connections import Connection
 from weir.dataflow import delta_source
@@ -125,17 +125,12 @@ def test_a_table_that_is_not_there_is_named(lake):
 
 
 def test_an_account_of_an_object_store_is_that_of_a_connection():
-    extra = {"endpoint_url": "http://minio:9000"}
-    found = delta_options(Connection(id="lake", kind="aws", login="key", password="hunter22", extra=extra))
-    assert found == {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "hunter22",
-        "AWS_ENDPOINT_URL": "http://minio:9000",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    with pytest.raises(Misconfigured, match="expected 'aws'"):
-        delta_options(Connection(id="lake", kind="http"))
+    aws = Connection(id="lake", kind="aws", login="key", password="hunter22", extra={"region_name": "eu"})
+    found = delta_options("s3://lake/orders", "lake", looked_up(aws))
+    assert found == {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hunter22", "AWS_REGION": "eu"}
+    other = Connection(id="lake", kind="generic", extra={"storage_options": {"allow_http": True}})
+    assert delta_options("abfss://lake@orders", "lake", looked_up(other)) == {"allow_http": "True"}
+    assert delta_options("/lake/orders", None, looked_up()) == {}
 
 
 @pytest.mark.spark

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.weir_spark.sources.conftest import resolved
+from tests.weir_spark.sources.conftest import looked_up, resolved
 
 from weir.connections import Connection
 from weir.dataflow import files_source
@@ -70,18 +70,14 @@ def test_a_small_listing_is_known_by_content_and_a_large_one_by_time(data, monke
     assert set(resolved(source_of(data))[0]["files"][0]) == {"path", "size", "modified_ns"}
 
 
-def test_an_account_of_an_object_store_is_that_of_a_connection():
-    extra = {"endpoint_url": "http://minio:9000", "region_name": "eu"}
-    found = fsspec_options(Connection(id="lake", kind="aws", login="key", password="hunter22", extra=extra))
-    assert found == {
-        "key": "key",
-        "secret": "hunter22",
-        "endpoint_url": "http://minio:9000",
-        "client_kwargs": {"region_name": "eu"},
-    }
-    assert fsspec_options(Connection(id="lake", kind="generic", extra={"storage_options": {"anon": True}})) == {
-        "anon": True
-    }
+def test_an_account_of_an_object_store_is_that_of_a_connection_else_of_the_environment(monkeypatch):
+    aws = Connection(id="lake", kind="aws", login="key", password="hunter22")
+    assert fsspec_options("s3://lake/*", "lake", looked_up(aws)) == {"key": "key", "secret": "hunter22"}
+    other = Connection(id="lake", kind="generic", extra={"storage_options": {"anon": True}})
+    assert fsspec_options("gs://lake/*", "lake", looked_up(other)) == {"anon": True}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
+    assert fsspec_options("s3://lake/*", None, looked_up())["endpoint_url"] == "http://minio:9000"
+    assert fsspec_options("/lake/*", None, looked_up()) == {}
 
 
 def test_objects_of_s3_are_known_by_their_tags():
