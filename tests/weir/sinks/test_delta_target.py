@@ -341,7 +341,7 @@ def test_an_epoch_is_taken_out_beside_foreign_commits(sink, monkeypatch):
         ("/lake/../delays", {}, "absolute path"),
         ("s3://bucket", {}, "absolute path"),
         ("gs://bucket/delays", {}, "absolute path"),
-        ("/lake/delays", {"conn_id": "aws_id"}, "table on S3"),
+        ("/lake/delays", {"conn_id": "aws_id"}, "folder on S3"),
         ("/lake/delays", {"partition": "a b"}, "a name such as"),
         ("/lake/delays", {"create": "always"}, "create must be"),
     ],
