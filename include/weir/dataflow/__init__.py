@@ -6,6 +6,7 @@ Invariant: importing this imports no Spark and no Airflow, since DAG files do so
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
+from weir.dataflow.notifications import EventKind, Receiver, callback, notifier, webhook
 from weir.dataflow.quality import Gate, Policy, When, expectations
 from weir.dataflow.stage import (
     Exchange,
@@ -29,12 +30,14 @@ __all__ = [
     "Consumers",
     "Dataflow",
     "DigestRule",
+    "EventKind",
     "Exchange",
     "ExchangeKind",
     "FailoverStrategy",
     "Gate",
     "OnReprocess",
     "Policy",
+    "Receiver",
     "RepairCode",
     "Stage",
     "StageKind",
@@ -46,12 +49,14 @@ __all__ = [
     "blocking",
     "broadcast_state",
     "cached",
+    "callback",
     "delta",
     "digest",
     "expectations",
     "files",
     "keyed_state",
     "list_state",
+    "notifier",
     "pipelined",
     "postgres",
     "previous",
@@ -60,4 +65,5 @@ __all__ = [
     "spark_conf",
     "target",
     "task_settings",
+    "webhook",
 ]
