@@ -164,7 +164,7 @@ def notify_everywhere(services: Services, context: AirflowContext) -> Upkept:
             for each in untold:
                 where = f"{dataflow}, {each.receiver.name}"
                 kept.done[where] = str(each)
-                if each.needs_person(services.now()):
+                if each.needs_person:
                     kept.failed[where] = Retryable(str(each))
     return kept
 

@@ -52,9 +52,9 @@ _DECLARED = (
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A receiver that has not got all yet: how many events wait, since when, and why (None: nothing was met).
+    """A receiver that has not got all yet: how many events wait, the oldest of them, and its row at the time `at`.
 
-    `is_held` says that another process tells it now, `is_paused` that it is not tried before `retry_at`.
+    All times are of the database's clock.
     """
 
     receiver: Receiver
@@ -64,8 +64,18 @@ class Waiting:
     problem: str | None
     problem_since: datetime | None
     retry_at: datetime | None
-    is_held: bool
-    is_paused: bool
+    held_until: datetime | None
+    at: datetime
+
+    @property
+    def is_held(self) -> bool:
+        """Report whether another process may be telling it."""
+        return self.held_until is not None and self.held_until > self.at
+
+    @property
+    def is_paused(self) -> bool:
+        """Report whether it is left alone for a while."""
+        return self.retry_at is not None and self.retry_at > self.at
 
 
 # Events
@@ -137,8 +147,8 @@ def _waiting(session: Session, receiver: Receiver, row: ReceiverRow, at: datetim
         problem=row.problem,
         problem_since=row.problem_since,
         retry_at=row.retry_at,
-        is_held=row.held_until is not None and row.held_until > at,
-        is_paused=row.retry_at is not None and row.retry_at > at,
+        held_until=row.held_until,
+        at=at,
     )
 
 

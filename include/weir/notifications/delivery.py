@@ -18,7 +18,7 @@ from typing import Any, Final
 from weir.coordination.services import Services
 from weir.dataflow.notifications import Receiver
 from weir.ledger.database.outbox_tables import NotificationRow
-from weir.ledger.outbox import forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
+from weir.ledger.outbox import Waiting, forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
 from weir.notifications.channels import AirflowContext, send
 from weir.secrecy import without_secrets
 from weir.sinks.delivery import TOLD_AFTER
@@ -33,21 +33,21 @@ PASS_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """A receiver that has not got all events, with the reason and since when that is so (None: nothing was met)."""
+    """A receiver that has not got all events, with the reason and since when that is so (None: nothing was met).
+
+    `needs_person` says that it has not answered for so long that a person has to see to it.
+    """
 
     receiver: Receiver
     count: int
     problem: str | None
     since: datetime | None
+    needs_person: bool
 
     def __str__(self) -> str:
         """Describe it for people."""
         why = "" if self.since is None else f", since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.problem}"
         return f"{self.count} notification(s) wait for {self.receiver.name}{why}"
-
-    def needs_person(self, now: datetime) -> bool:
-        """Report whether it has not answered for so long that a person has to see to it."""
-        return self.since is not None and self.since + TOLD_AFTER <= now
 
 
 def deliver(
@@ -66,7 +66,13 @@ def deliver(
         return told, []
     with services.ledger.transaction() as session:
         left = waiting_receivers(session, dataflow, services.now())
-    return told, [Untold(each.receiver, each.count, each.problem, each.problem_since) for each in left]
+    return told, [_untold(each) for each in left]
+
+
+def _untold(waiting: Waiting) -> Untold:
+    since = waiting.problem_since
+    needs_person = since is not None and since + TOLD_AFTER <= waiting.at
+    return Untold(waiting.receiver, waiting.count, waiting.problem, since, needs_person)
 
 
 def _tell(services: Services, dataflow: str, receiver: Receiver, context: AirflowContext, seconds: float) -> int:
