@@ -90,10 +90,11 @@ def _post(connection: Connection, path: str, document: Mapping[str, Any]) -> Non
     try:
         with httpx.Client(timeout=HTTP_SECONDS, trust_env=trust_env, auth=auth) as client:
             answer = client.post(url, json=dict(document), headers=headers)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError):
+        # Without the error, which may show a header.
+        raise Misconfigured(f"{shown} cannot be called: correct host, port and extra fields there") from None
     except httpx.HTTPError as error:
         raise Retryable(f"{shown} did not answer: {type(error).__name__}: {error}") from error
-    except (httpx.InvalidURL, ValueError):
-        raise Misconfigured(f"{shown} cannot be called: correct host, port and extra fields there") from None
     if not answer.is_success:
         raise Retryable(f"{shown} answered {answer.status_code}: {answer.text[:300]}")
 
