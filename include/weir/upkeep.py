@@ -26,8 +26,8 @@ from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
 from weir.ledger.runs import newest_dataflow_settings
 from weir.notifications.channels import AirflowContext
+from weir.notifications.delivery import Hung, forget
 from weir.notifications.delivery import deliver as deliver_notifications
-from weir.notifications.delivery import forget
 from weir.rebuild.catching_up import catch_up
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
@@ -154,10 +154,10 @@ def notify_everywhere(services: Services, context: AirflowContext) -> Upkept:
 
     A receiver that has not answered for an hour is a failure.
     """
-    kept = Upkept()
+    kept, hung = Upkept(), Hung()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
-            told, untold = deliver_notifications(services, dataflow, context)
+            told, untold = deliver_notifications(services, dataflow, context, hung)
             forget(services, dataflow)
             if told:
                 kept.done[f"{dataflow}, notifications"] = f"{told} delivered"

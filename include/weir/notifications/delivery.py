@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from weir.coordination.services import Services
-from weir.dataflow.notifications import Receiver
+from weir.dataflow.notifications import Channel, Receiver
 from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.outbox import Waiting, forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
 from weir.notifications.channels import AirflowContext, send
@@ -26,6 +26,9 @@ from weir.store.worker_threads import in_time
 
 CALL_SECONDS: Final = 30.0
 """How long a receiver may take for one event: less than its lease lasts."""
+
+HUNG_SECONDS: Final = 3.0
+"""A receiver that takes longer to fail is not tried once more by the same task, for another dataflow."""
 
 PASS_SECONDS: Final = 60.0
 """How long a task tells one receiver: what is left then, upkeep or the next closing task tells."""
@@ -50,18 +53,25 @@ class Untold:
         return f"{self.count} notification(s) wait for {self.receiver.name}{why}"
 
 
+Hung = set[tuple[Channel, str]]
+"""The addresses that took long to fail: other dataflows may have the same."""
+
+
 def deliver(
-    services: Services, dataflow: str, context: AirflowContext, *, seconds: float = PASS_SECONDS
+    services: Services, dataflow: str, context: AirflowContext, hung: Hung | None = None
 ) -> tuple[int, list[Untold]]:
     """Tell all receivers of a dataflow what waits for them; return how many were told, and those who still wait.
 
-    `context` returns Airflow's context of the task in whose process this runs: notifiers get it. A receiver is told for
-    `seconds` at most. Raises Retryable if the ledger does not answer.
+    `context` returns Airflow's context of the task in whose process this runs: notifiers get it. Receivers that are
+    `hung` are left to a later process; those that turn out to be are added. Raises Retryable if the ledger does not
+    answer.
     """
     with services.ledger.transaction() as session:
         waiting = waiting_receivers(session, dataflow, services.now())
-    due = [each.receiver for each in waiting if not each.is_held and not each.is_paused]
-    told = sum(_tell(services, dataflow, each, context, seconds) for each in due)
+    told, known = 0, set() if hung is None else hung
+    for each in waiting:
+        if not (each.is_held or each.is_paused or (each.receiver.channel, each.receiver.address) in known):
+            told += _tell(services, dataflow, each.receiver, context, known)
     if not waiting:
         return told, []
     with services.ledger.transaction() as session:
@@ -75,14 +85,16 @@ def _untold(waiting: Waiting) -> Untold:
     return Untold(waiting.receiver, waiting.count, waiting.problem, since, needs_person)
 
 
-def _tell(services: Services, dataflow: str, receiver: Receiver, context: AirflowContext, seconds: float) -> int:
+def _tell(services: Services, dataflow: str, receiver: Receiver, context: AirflowContext, hung: Hung) -> int:
     """Tell a receiver one event after the other; return how many it has got."""
-    holder, until, told = services.new_uuid().hex, time.monotonic() + seconds, 0
+    holder, until, told = services.new_uuid().hex, time.monotonic() + PASS_SECONDS, 0
     with services.ledger.transaction(dataflow) as session:
         event = hold(session, dataflow, receiver, holder, services.now())
-    while event is not None and time.monotonic() < until:
+    while event is not None and (began := time.monotonic()) < until:
         problem = _problem(services, receiver, event, context)
         if problem is not None:
+            if time.monotonic() - began > HUNG_SECONDS:
+                hung.add((receiver.channel, receiver.address))
             with services.ledger.transaction(dataflow) as session:
                 note_not_told(session, dataflow, receiver, holder, problem, services.now())
             return told

@@ -184,6 +184,19 @@ def test_a_receiver_that_takes_too_long_is_given_up_and_the_others_are_told(worl
     assert "TimeoutError: no answer for 0.05 s" in str(untold)
 
 
+def test_a_receiver_that_hangs_costs_upkeep_its_time_once_for_all_dataflows(world, monkeypatch):
+    receiving.away.add("tell")
+    world.airflow.deploy(aircraft(notify=[TELL]))
+    run_days(world, 1)
+    monkeypatch.setattr(delivery, "HUNG_SECONDS", -1.0)
+    hung, tries = set(), []
+    receiving.step[0] = tries.append
+    for _ in range(2):
+        world.airflow.time += timedelta(hours=1)
+        deliver(world.services, "ladder", no_context, hung)
+    assert (len(tries), hung) == (1, {(TELL.channel, TELL.address)})
+
+
 @BOTH
 def test_a_process_leaves_a_receiver_to_the_process_that_holds_it(world):
     receiving.away.add("tell")
