@@ -80,19 +80,19 @@ def checkpoint_event(kind: EventKind, of: Subject, number: int, text: str, **det
     )
 
 
-def version_event(kind: EventKind, of: Subject, sink: str, version: int, attempt: str, text: str, **more: Any) -> Event:
-    """Return what happened to a version of a sink: `text` goes on after its name.
+def published_event(of: Subject, sink: str, version: int, attempt: str, pointer: str) -> Event:
+    """Return that a version of a sink is published.
 
     `attempt` is that of the closing task: a number may be given out again once its pointer and the ledger are lost.
     """
     return Event(
-        kind=kind,
+        kind=EventKind.VERSION_PUBLISHED,
         dataflow=of.dataflow,
         subject=(f"{sink}@{of.epoch}", str(version), attempt),
-        text=f"Version {version} of {of.dataflow}.{sink}, epoch {of.epoch}, {text}",
+        text=f"Version {version} of {of.dataflow}.{sink}, epoch {of.epoch}, is published",
         epoch=of.epoch,
         run=of.run,
-        details={"sink": sink, "version": version, **more},
+        details={"sink": sink, "version": version, "pointer": pointer},
     )
 
 

@@ -12,9 +12,8 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict
-from weir.formats.notification import Subject, version_event
+from weir.formats.notification import Subject, published_event
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
 from weir.ledger.database.tables import PublicationRow, RunRow
@@ -87,7 +86,5 @@ def note_published(session: Session, row: PublicationRow, now: datetime) -> None
 def tell_published(session: Session, row: PublicationRow, now: datetime, *, is_rebuilt: bool = False) -> None:
     """Record that receivers are to be told of a published version."""
     of = Subject(dataflow_of(row.run), epoch_of_run(row.run), row.run)
-    event = version_event(
-        EventKind.VERSION_PUBLISHED, of, row.sink, row.version, row.attempt, "is published", pointer=row.pointer
-    )
+    event = published_event(of, row.sink, row.version, row.attempt, row.pointer)
     tell(session, replace(event, is_rebuilt=is_rebuilt), now)

@@ -10,6 +10,8 @@ does it once. The transaction that records the outcome records that receivers ar
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +21,7 @@ from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
-from weir.formats.notification import Event, Subject, person_event, version_event
+from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import DeliveryRow
 from weir.ledger.deliveries import deliveries_of, note_delivered, note_problem, pending_deliveries
 from weir.ledger.outbox import tell
@@ -177,19 +179,35 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
 
 def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:
     version, target = delivery.version, str(delivery.target)
-    of = Subject(version.dataflow, version.epoch, run)
-    more = {"target": target, "outcome": outcome.value, "rows": version.rows}
-    return version_event(
-        EventKind.VERSION_DELIVERED, of, version.sink, version.number, version.attempt, f"is in {target}", **more
+    return Event(
+        kind=EventKind.VERSION_DELIVERED,
+        dataflow=version.dataflow,
+        subject=_subject(delivery),
+        text=f"Version {version.number} of {version.owner}, epoch {version.epoch}, is in {target}",
+        epoch=version.epoch,
+        run=run,
+        details={
+            "sink": version.sink,
+            "version": version.number,
+            "target": target,
+            "outcome": outcome.value,
+            "rows": version.rows,
+        },
     )
 
 
 def _waits(delivery: Delivery, problem: Undelivered) -> Event:
     version, target = delivery.version, str(delivery.target)
-    subject = (f"{version.sink}@{version.epoch}", str(version.number), version.attempt)
     of = Subject(version.dataflow, version.epoch, problem.run)
     more = {"sink": version.sink, "version": version.number, "target": target, "error": str(problem.error)[:_TEXT]}
-    return person_event("version_waits", of, subject, str(problem)[:_TEXT], **more)
+    return person_event("version_waits", of, _subject(delivery), str(problem)[:_TEXT], **more)
+
+
+def _subject(delivery: Delivery) -> tuple[str, ...]:
+    """Tell apart the targets of a sink, too, some of which have the same name."""
+    version, target = delivery.version, json.dumps(delivery.target.to_json(), sort_keys=True)
+    of_target = hashlib.sha256(target.encode()).hexdigest()[:8]
+    return f"{version.sink}@{version.epoch}", str(version.number), version.attempt, of_target
 
 
 def _commit(services: Services, delivery: Delivery) -> Outcome:

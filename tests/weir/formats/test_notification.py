@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from weir.dataflow import EventKind
-from weir.formats.notification import Subject, checkpoint_event, person_event, version_event
+from weir.formats.notification import Subject, checkpoint_event, person_event, published_event
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "notification-v1.json"
 AT = datetime(2013, 1, 2, 6, tzinfo=UTC)
@@ -14,7 +14,7 @@ OF = Subject("trips", "20130101T000000Z", "trips@20130101T000000Z")
 
 def events():
     yield checkpoint_event(EventKind.CHECKPOINT_COMPLETED, OF, 4, "is complete", full_bytes=9, incremental_bytes=1)
-    yield version_event(EventKind.VERSION_PUBLISHED, OF, "delays", 2, "t0001-a", "is published", pointer="p.json")
+    yield published_event(OF, "delays", 2, "t0001-a", "p.json")
     yield person_event("task_failed", OF, ("t0003-b",), "report has failed for good: x", task_id="report")
 
 
