@@ -18,7 +18,19 @@ LAYERS = (
     *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "connections", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
-    *("rebuild", "sinks", "attempts", "upkeep", "reading", "doctor", "flink", "java", "cli", "testing"),
+    *(
+        "rebuild",
+        "sinks",
+        "notifications",
+        "attempts",
+        "upkeep",
+        "reading",
+        "doctor",
+        "flink",
+        "java",
+        "cli",
+        "testing",
+    ),
 )
 """What a module may import stands before it; what stands on most of the others comes last."""
 ROOMS_OF_AIRFLOW = (

@@ -25,6 +25,9 @@ from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import is_due, note_done
 from weir.ledger.leases import drop_expired
 from weir.ledger.runs import newest_dataflow_settings
+from weir.notifications.channels import AirflowContext
+from weir.notifications.delivery import Hung, forget
+from weir.notifications.delivery import deliver as deliver_notifications
 from weir.rebuild.catching_up import catch_up
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import Deleted, delete_released, release
@@ -35,9 +38,6 @@ from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.retention.versions import expire_versions
 from weir.sinks.delivery import deliver
 from weir.units import format_size
-
-TOLD_AFTER = timedelta(hours=1)
-"""How long a version may wait for its target before upkeep fails, so that a person is told."""
 
 FULL_SWEEP = timedelta(days=1)
 """How often every folder of the store is swept, and not only those of recent runs."""
@@ -144,8 +144,28 @@ def deliver_everywhere(services: Services) -> Upkept:
         with kept.trying(dataflow):
             for each in deliver(services, dataflow):
                 kept.done[f"{dataflow}.{each.sink}"] = str(each)
-                if each.since + TOLD_AFTER <= services.now() or not isinstance(each.error, Retryable):
+                if each.needs_person(services.now()):
                     kept.failed[f"{dataflow}.{each.sink}"] = each.error
+    return kept
+
+
+def notify_everywhere(services: Services, context: AirflowContext) -> Upkept:
+    """Tell the receivers of all dataflows what waits for them; `context` as for `weir.notifications.delivery`.
+
+    A receiver that has not answered for an hour is a failure.
+    """
+    kept, hung = Upkept(), Hung()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            told, untold = deliver_notifications(services, dataflow, context, hung)
+            forget(services, dataflow)
+            if told:
+                kept.done[f"{dataflow}, notifications"] = f"{told} delivered"
+            for each in untold:
+                where = f"{dataflow}, {each.receiver.name}"
+                kept.done[where] = str(each)
+                if each.needs_person:
+                    kept.failed[where] = Retryable(str(each))
     return kept
 
 

@@ -22,6 +22,9 @@ from weir.coordination.values import (
 )
 from weir.errors import StoreFull
 from weir.formats.region_job import RegionReport
+from weir.notifications import delivery
+from weir.notifications.channels import AirflowContext
+from weir.notifications.delivery import Untold
 from weir.rebuild import catching_up
 from weir.rebuild.catching_up import CaughtUp
 from weir.recovery import pending_clears
@@ -116,3 +119,7 @@ class Coordinator:
     def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
         """Deliver the pending clears to Airflow. Raises Retryable or Misconfigured."""
         return pending_clears.deliver(self._services, clearer, dataflow)
+
+    def notify(self, dataflow: str, context: AirflowContext) -> tuple[int, list[Untold]]:
+        """Tell the receivers of a dataflow what waits for them. Raises Retryable."""
+        return delivery.deliver(self._services, dataflow, context)

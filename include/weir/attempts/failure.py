@@ -26,13 +26,15 @@ from weir.execution.failure_class import FailureClass, cause_of, classify, hopel
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.manifest import COPY_NAME
+from weir.formats.notification import Event, Subject, person_event
 from weir.formats.paths import COPY, manifest_path
 from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, FailoverRow, RunRow
 from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.leases import drop_leases
+from weir.ledger.outbox import tell, withdraw
 from weir.ledger.results import record_losses
-from weir.ledger.runs import Run, run_by_id
+from weir.ledger.runs import Run, run_by_id, run_key
 from weir.recovery.applying import apply_plan, restart_others
 from weir.recovery.consequences import add_clear_of_closing
 from weir.recovery.failovers import FailoverKind, record_failover
@@ -131,11 +133,28 @@ def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureCl
         failure=failure.value,
         error=_message_of(failed.error),
     )
+    action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
     with services.ledger.transaction(failed.dataflow) as session:
         record_failed_begin(session, row)
-    action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
+        if action is Action.FAIL:
+            tell(session, _never_begun(row), services.now())
     reason = without_secrets(str(failed.error))
     return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=reason, failure=failure)
+
+
+def _never_begun(row: FailedBeginRow) -> Event:
+    run = None if row.epoch is None else run_key(row.dataflow, row.epoch)
+    return person_event(
+        "begin_failed",
+        Subject(row.dataflow, row.epoch, run),
+        (row.dag_id, row.run_id, row.task_id, str(row.map_index), str(row.try_number)),
+        f"{row.task_id} of {row.run_id} has failed for good before it began: {row.error}",
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        task_id=row.task_id,
+        map_index=row.map_index,
+        error=row.error,
+    )
 
 
 def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
@@ -172,16 +191,33 @@ def _end(
             action=Action.FAIL, delay_seconds=0, reason=row.error, attempt=row.id, failure=FailureClass.BACKTRACK
         )
     if decision.action is Action.FAIL:
-        _give_up(session, services, row)
+        give_up(session, services, row)
         return decision
     apply_plan(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
 
 
-def _give_up(session: Session, services: Services, row: AttemptRow) -> None:
-    """Record that a failed attempt is followed by no other one, with the clear that follows from that."""
+def give_up(session: Session, services: Services, row: AttemptRow) -> None:
+    """Record that a failed attempt is followed by no other one; a clear and a notification follow from that."""
     row.state = AttemptState.FAILED.value
     add_clear_of_closing(session, services, row)
+    tell(session, _failed_for_good(session.get_one(RunRow, row.run), row), services.now())
+
+
+def _failed_for_good(run: RunRow, row: AttemptRow) -> Event:
+    region = RegionId(row.region, row.subtask)
+    return person_event(
+        "task_failed",
+        Subject(run.dataflow, run.epoch, run.id),
+        (row.id,),
+        f"{region} of {run.id} has failed for good: {row.error}",
+        attempt=row.id,
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        task_id=row.task_id,
+        map_index=row.map_index,
+        error=row.error,
+    )
 
 
 def _summary(plan: Plan, error: ResultUnavailable) -> str:
@@ -217,7 +253,7 @@ def book(
     drop_leases(session, attempt)
     decision = _decide(session, services, row, failure, error, strategy)
     if decision.action is Action.FAIL:
-        _give_up(session, services, row)
+        give_up(session, services, row)
     return decision
 
 
@@ -398,9 +434,10 @@ def override(
             return decision
         was_refused = row.state == AttemptState.FAILED.value
         if action is Action.FAIL:
-            _give_up(session, services, row)
+            give_up(session, services, row)
         else:
             row.state = AttemptState.RETRYING.value
+            withdraw(session, _failed_for_good(session.get_one(RunRow, row.run), row).id)
         if was_refused and action is Action.RETRY:
             restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
     return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)

@@ -20,7 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.choosing_code import ArchiveNeeded, Archives, ChosenCode, choose_code, pin_archive
-from weir.attempts.failure import restart_answer
+from weir.attempts.failure import give_up, restart_answer
 from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
@@ -58,7 +58,6 @@ from weir.ledger.runs import (
 from weir.ledger.snapshot import newest_try
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
-from weir.recovery.consequences import add_clear_of_closing
 from weir.recovery.predecessor import give_up_deleted_predecessors
 from weir.topology.regions import RegionId, Topology
 
@@ -495,7 +494,7 @@ def _obey_strategy(
     if answer.refusal is not None:
         error = f"{last.error}; recovery is suppressed by {answer.reason}"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
-        add_clear_of_closing(session, services, row)
+        give_up(session, services, row)
         return Exhausted(error, interrupt)
     until = last.ended_at + timedelta(milliseconds=answer.delay_ms)
     seconds = (until - services.now()).total_seconds()

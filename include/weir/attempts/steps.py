@@ -1,8 +1,8 @@
 """Steps that several drivers take: pending clears, notes and releases, waits, job and report, and heartbeats.
 
-Invariants: what a task does for others (clears, notes, releases) never decides how the task itself ends: where it
-fails, the log says so, and any later process does it. A job and a report are whole files, and are written once; the
-report is all that an engine answers. A heartbeat stops only work that could not be committed.
+Invariants: what a task does for others (clears, notes, releases, notifications) never decides how the task itself ends:
+where it fails, the log says so, and any later process does it. A job and a report are whole files, and are written
+once; the report is all that an engine answers. A heartbeat stops only work that could not be committed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from weir.errors import Conflict, Fenced, Internal, LedgerBehind, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
+from weir.notifications.channels import AirflowContext
 from weir.secrecy import without_secrets
 from weir.store.store import Store
 
@@ -88,6 +89,19 @@ def try_to_release(task: TaskPorts, dataflow: str, runs: Iterable[str] | None = 
     if deleted:
         size = sum(result.bytes for result in deleted)
         task.log(f"Released {len(deleted)} result partition(s) that no run needs any more: {size} bytes")
+
+
+def try_to_notify(task: TaskPorts, dataflow: str, context: AirflowContext) -> None:
+    """Tell the receivers of a dataflow what has happened; those who do not answer are told by any later process."""
+    try:
+        told, untold = task.coordinator.notify(dataflow, context)
+    except WeirError as error:
+        task.log(f"Notifications are not delivered yet: {error}")
+        return
+    if told:
+        task.log(f"Delivered {told} notification(s)")
+    for each in untold:
+        task.log(str(each))
 
 
 def ready_outcome(task: TaskPorts, dataflow: str, begin: Callable[[], T | Awaiting]) -> T:

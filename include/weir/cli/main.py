@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "gc": "weir.cli.commands.gc:gc",
     "verify": "weir.cli.commands.verify:verify",
     "sinks": "weir.cli.commands.sinks:sinks_app",
+    "notifications": "weir.cli.commands.notifications:notifications",
     "checkpoints": "weir.cli.commands.checkpoints:checkpoints",
     "restore": "weir.cli.commands.restore:restore",
     "code": "weir.cli.commands.code:code_app",

@@ -6,6 +6,7 @@ Invariant: importing this imports no Spark and no Airflow, since DAG files do so
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
+from weir.dataflow.notifications import EventKind, Receiver, callback, notifier, webhook
 from weir.dataflow.quality import Gate, Policy, When, expectations
 from weir.dataflow.sources import delta_source, files_source, iceberg_source, jdbc_source, postgres_source
 from weir.dataflow.stage import (
@@ -30,12 +31,14 @@ __all__ = [
     "Consumers",
     "Dataflow",
     "DigestRule",
+    "EventKind",
     "Exchange",
     "ExchangeKind",
     "FailoverStrategy",
     "Gate",
     "OnReprocess",
     "Policy",
+    "Receiver",
     "RepairCode",
     "Stage",
     "StageKind",
@@ -47,6 +50,7 @@ __all__ = [
     "blocking",
     "broadcast_state",
     "cached",
+    "callback",
     "delta",
     "delta_source",
     "digest",
@@ -57,6 +61,7 @@ __all__ = [
     "jdbc_source",
     "keyed_state",
     "list_state",
+    "notifier",
     "pipelined",
     "postgres",
     "postgres_source",
@@ -66,4 +71,5 @@ __all__ = [
     "spark_conf",
     "target",
     "task_settings",
+    "webhook",
 ]

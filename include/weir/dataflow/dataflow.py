@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.codec import stage_from_json, stage_to_json
+from weir.dataflow.notifications import Receiver, sound_receivers
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
@@ -53,6 +54,9 @@ LAYOUTS_VERSION = 4
 
 _READ = (1, VERSION, STATE_VERSION, LAYOUTS_VERSION)
 
+NOTIFY = "notify"
+"""The field with the receivers of notifications, which the ledger reads by itself."""
+
 _RETENTION = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
 """The fields about retention; None leaves one to the deployment."""
 
@@ -71,7 +75,7 @@ class Dataflow:
     `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
     `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
-    computed its result before.
+    computed its result before. `notify` are the receivers of notifications: callback(...), webhook(...), notifier(...).
     What looks like a secret in parameters or in Spark settings is refused, but for a record that `from_json` reads.
     Raises Misconfigured, which lists all problems and what to write instead.
     """
@@ -89,6 +93,7 @@ class Dataflow:
     retained_checkpoints: int | None = field(default=None, kw_only=True)
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
+    notify: Sequence[Receiver] = field(default=(), kw_only=True)
     is_record: InitVar[bool] = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
@@ -109,6 +114,7 @@ class Dataflow:
             retained_checkpoints: int | None = None,
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
             repair_code: RepairCode | str = RepairCode.NEWEST,
+            notify: Sequence[Receiver] = (),
             is_record: bool = False,
         ) -> None: ...
 
@@ -117,6 +123,7 @@ class Dataflow:
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
         object.__setattr__(self, "repair_code", _choice(self.name, "repair_code", self.repair_code, RepairCode))
+        object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
@@ -179,6 +186,7 @@ class Dataflow:
             # Absent where it is the default, so that records of earlier versions stay the same.
             **({} if self.on_reprocess is OnReprocess.CASCADE else {"on_reprocess": self.on_reprocess.value}),
             **({} if self.repair_code is RepairCode.NEWEST else {"repair_code": self.repair_code.value}),
+            **({NOTIFY: [receiver.to_json() for receiver in self.notify]} if self.notify else {}),
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
@@ -201,6 +209,7 @@ class Dataflow:
             consumers=document.get("consumers", Consumers.IF_CHANGED),
             on_reprocess=document.get("on_reprocess", OnReprocess.CASCADE),
             repair_code=document.get("repair_code", RepairCode.NEWEST),
+            notify=tuple(Receiver.from_json(receiver) for receiver in document.get(NOTIFY, ())),
             **{each: document.get(each) for each in _RETENTION},
             is_record=True,
         )

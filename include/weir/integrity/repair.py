@@ -6,6 +6,7 @@ results that are current: not those that were released or recomputed meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from enum import Enum
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Loss, Misconfigured
+from weir.formats.notification import Event, Subject, person_event
 from weir.integrity.records import Inconsistency
 from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import RunRow
-from weir.ledger.runs import run_by_id
+from weir.ledger.outbox import tell
+from weir.ledger.runs import Run, run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import plan_by_looking
@@ -105,12 +108,24 @@ def _applied(services: Services, answer: Answer) -> Repair:
     if plan.held_back:
         with services.ledger.transaction(answer.run.dataflow.name) as session:
             record_failover(session, answer.run, plan, services.now(), FailoverKind.HELD_BACK, None)
+            tell(session, _held_back(answer.run, plan), services.now())
         return _left(run, f"{plan.held_back}. `weir plan {run}` shows the plan, and `weir plan {run} --apply` does it")
     owed = apply_answer(services, answer, FailoverKind.SCRUB)
     joined = plan.of(StepKind.JOINED)
     if not owed and not joined:
         return _left(run, _why_nothing(plan))
     return Repair(run, RepairOutcome.REPAIRED, owed, plan.summary())
+
+
+def _held_back(run: Run, plan: Plan) -> Event:
+    """Return that damaged results wait for a person; the same ones are told of once."""
+    cause = hashlib.sha256(plan.cause.encode()).hexdigest()[:12]
+    text = (
+        f"{plan.cause}: nothing of {run.id} was recomputed, since {plan.held_back}. `weir plan {run.id}` shows the "
+        f"plan, and `weir plan {run.id} --apply` applies it"
+    )
+    of = Subject(run.dataflow.name, run.epoch, run.id)
+    return person_event("repair_held_back", of, (run.id, cause), text, cause=plan.cause)
 
 
 def _why_nothing(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
 from sqlalchemy import select
@@ -192,11 +193,11 @@ def state_inconsistencies(
         answer = answered.get(each.asked.number)
         if answer is not None and answer.digest != each.asked.expected:
             with services.ledger.transaction(dataflow_of(each.run)) as session:
-                found.append(_dropped(session, each, answer))
+                found.append(_dropped(session, each, answer, services.now()))
     return tuple(each for each in found if each is not None)
 
 
-def _dropped(session: Session, copy: StateCopy, answer: ContentAnswer) -> Inconsistency | None:
+def _dropped(session: Session, copy: StateCopy, answer: ContentAnswer, now: datetime) -> Inconsistency | None:
     """Drop a copy with other rows; return None if nothing names its files any more: they may be deleted."""
     compaction = None if copy.compaction is None else session.get(CompactionRow, copy.compaction)
     query = select(CheckpointRow).where(CheckpointRow.id.in_(copy.checkpoints), is_retained())
@@ -211,5 +212,5 @@ def _dropped(session: Session, copy: StateCopy, answer: ContentAnswer) -> Incons
         return Inconsistency(copy.run, copy.path, detail, _ANOTHER)
     session.delete(compaction)
     for row in checkpoints:
-        abandon(row)
+        abandon(session, row, now)
     return Inconsistency(copy.run, copy.path, detail, _DROPPED)

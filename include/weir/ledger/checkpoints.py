@@ -2,21 +2,27 @@
 
 Invariant: a number is assigned once, and a failed checkpoint is never completed. The results that a checkpoint names
 are recorded with its number, and none of them is released while the checkpoint is being completed or is retained.
+The transaction that completes, abandons or subsumes a checkpoint records that its receivers are to be told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.notification import Subject, checkpoint_event
 from weir.ledger.database.tables import CheckpointRow, ResultRow
+from weir.ledger.outbox import tell
 
 _SHOWN = 10
 
@@ -217,16 +223,57 @@ def complete(session: Session, dataflow: str, number: int, now: datetime) -> Che
     row = checkpoint_row(session, dataflow, number)
     if row is None or row.status == CheckpointStatus.FAILED.value:
         raise Conflict(f"checkpoint {number} of {dataflow} was abandoned before it was complete: it is taken again")
+    is_new = row.status != CheckpointStatus.COMPLETED.value
     row.status, row.completed_at = CheckpointStatus.COMPLETED.value, row.completed_at or now
+    if is_new:
+        tell_completed(session, row, now)
     return row
 
 
-def abandon(row: CheckpointRow) -> None:
+def abandon(session: Session, row: CheckpointRow, now: datetime) -> None:
     """Mark a checkpoint failed that will never be completed, or whose manifest is lost; its files are deleted later.
 
     A completed one keeps its `completed_at`, which shows that its run needs another checkpoint.
     """
     row.status = CheckpointStatus.FAILED.value
+    tell_aborted(session, row, now)
+
+
+def subsume(session: Session, row: CheckpointRow, by: int, now: datetime) -> None:
+    """Mark a checkpoint or savepoint subsumed by the one of this number."""
+    row.subsumed_at, row.subsumed_by = now, by
+    _tell(session, EventKind.CHECKPOINT_SUBSUMED, row, f"is subsumed by checkpoint {by}", now, by=by)
+
+
+def tell_completed(session: Session, row: CheckpointRow, now: datetime, *, is_rebuilt: bool = False) -> None:
+    """Record that receivers are to be told of a completed checkpoint."""
+    sizes = {"full_bytes": row.full_bytes, "incremental_bytes": row.incremental_bytes}
+    _tell(session, EventKind.CHECKPOINT_COMPLETED, row, "is complete", now, is_rebuilt=is_rebuilt, **sizes)
+
+
+def tell_aborted(session: Session, row: CheckpointRow, now: datetime, *, is_rebuilt: bool = False) -> None:
+    """Record that receivers are to be told of an abandoned checkpoint."""
+    was_completed = row.completed_at is not None
+    text = "has lost its manifest or its files, and is given up" if was_completed else "will never be complete"
+    _tell(session, EventKind.CHECKPOINT_ABORTED, row, text, now, is_rebuilt=is_rebuilt, was_completed=was_completed)
+
+
+def _tell(
+    session: Session,
+    kind: EventKind,
+    row: CheckpointRow,
+    text: str,
+    now: datetime,
+    *,
+    is_rebuilt: bool = False,
+    **details: Any,
+) -> None:
+    """Record an event of a checkpoint; a savepoint is made by a person, who sees what becomes of it."""
+    if row.is_savepoint:
+        return
+    of = Subject(row.dataflow, row.epoch or None, row.run or None)
+    event = checkpoint_event(kind, of, row.number, text, **details)
+    tell(session, replace(event, is_rebuilt=is_rebuilt), now)
 
 
 def runs_with_checkpoints(session: Session, dataflow: str) -> set[str]:

@@ -45,7 +45,7 @@ from weir.ledger.database.revision import (
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "0014"
+HEAD = "0015"
 """The newest migration; a ledger at any other revision is migrated or refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"

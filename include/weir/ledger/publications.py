@@ -1,19 +1,24 @@
 """Stores publications. Invariant: a version number is assigned once, in a transaction.
 
 A version that was assigned and is not recorded as complete may still become visible, if its process was suspended.
+The transaction that records it as complete records that its receivers are to be told.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Conflict
+from weir.formats.notification import Subject, published_event
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
 from weir.ledger.database.tables import PublicationRow, RunRow
+from weir.ledger.outbox import tell
+from weir.ledger.runs import dataflow_of, epoch_of_run
 
 _LAST = (
     select(PublicationRow)
@@ -60,4 +65,26 @@ def complete_publications(session: Session, run: str, attempt: str, now: datetim
     for row in session.scalars(query):
         if is_expiring(row):
             raise Conflict(f"version {row.version} of {row.sink} has expired before it was complete: begin again")
-        row.published_at = row.published_at or now
+        note_published(session, row, now)
+
+
+def note_published(session: Session, row: PublicationRow, now: datetime) -> None:
+    """Record that the pointer of a version exists; nothing is told of one that a newer version has replaced already."""
+    if row.published_at is not None:
+        return
+    newer = select(PublicationRow.id).where(
+        PublicationRow.run == row.run,
+        PublicationRow.sink == row.sink,
+        PublicationRow.version > row.version,
+        PublicationRow.published_at.is_not(None),
+    )
+    row.published_at = now
+    if session.scalar(newer.limit(1)) is None:
+        tell_published(session, row, now)
+
+
+def tell_published(session: Session, row: PublicationRow, now: datetime, *, is_rebuilt: bool = False) -> None:
+    """Record that receivers are to be told of a published version."""
+    of = Subject(dataflow_of(row.run), epoch_of_run(row.run), row.run)
+    event = published_event(of, row.sink, row.version, row.attempt, row.pointer)
+    tell(session, replace(event, is_rebuilt=is_rebuilt), now)

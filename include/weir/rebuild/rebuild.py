@@ -52,6 +52,7 @@ from weir.rebuild.ledger import (
     settled_attempts,
     stop_everything,
 )
+from weir.rebuild.notifications import known_events, tell_found
 from weir.rebuild.rules import Candidate, candidates, choose, restored_over, without
 from weir.snapshots.source import Source
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
@@ -196,6 +197,7 @@ def enter_stored(
 ) -> Rebuilt:
     """Enter what the store holds; a ledger that catches up keeps all that it knows. It is not behind afterwards."""
     raise_lineage(session, name, stored.lineage)
+    before = known_events(session, name)
     records, notes = _records(session, name, stored.epochs)
     taken: dict[PartitionId, str | None] = {}
     in_order = sorted(records, key=lambda pair: pair[0].epoch)
@@ -207,6 +209,7 @@ def enter_stored(
     notes += restore_checkpoints(session, name, stored.checkpoints, services.now())
     notes += restore_savepoints(session, name, stored.savepoints)
     restore_numbers(session, name, stored.numbers, services.now())
+    tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)
     return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)

@@ -110,7 +110,7 @@ def _abandon_pending(services: Services, dataflow: str) -> tuple[int, ...]:
             row for row in pending_checkpoints(session, dataflow) if not _may_complete(session, row, services.now())
         ]
         for row in rows:
-            abandon(row)
+            abandon(session, row, services.now())
         return tuple(row.number for row in rows)
 
 
@@ -130,7 +130,7 @@ def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
         with services.ledger.transaction(dataflow) as session:
             for row in retained_checkpoints(session, dataflow):
                 if row.number in lost:
-                    abandon(row)
+                    abandon(session, row, services.now())
     return lost
 
 

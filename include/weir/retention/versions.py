@@ -19,6 +19,7 @@ from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
 from weir.ledger.deliveries import is_pending
+from weir.ledger.publications import note_published
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
@@ -155,8 +156,7 @@ def _note(session: Session, now: datetime, going: Iterable[_Expired], published:
         row = session.get_one(PublicationRow, each.publication)
         row.expiring_at = row.expiring_at or now
     for each in published:
-        row = session.get_one(PublicationRow, each.publication)
-        row.published_at = row.published_at or now
+        note_published(session, session.get_one(PublicationRow, each.publication), now)
 
 
 def _note_deleted(session: Session, now: datetime, gone: Iterable[_Expired]) -> None:

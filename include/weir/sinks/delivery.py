@@ -5,26 +5,34 @@ answer holds up later versions of its own sink only, and no other target. No tra
 target.
 
 A target of a sink gets versions in the order of their publication. Two processes may commit the same one: the target
-does it once.
+does it once. The transaction that records the outcome records that receivers are to be told.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from weir.coordination.services import Services
+from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
+from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import DeliveryRow
 from weir.ledger.deliveries import deliveries_of, note_delivered, note_problem, pending_deliveries
+from weir.ledger.outbox import tell
 from weir.ledger.runs import run_key
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
 from weir.sinks.protocol import Delivery, Held, Outcome, Version
 from weir.topology.ids import Epoch
+
+TOLD_AFTER: Final = timedelta(hours=1)
+"""How long a version may wait for its target before a person is told."""
 
 _TEXT: Final = 2000
 """The longest problem that is recorded, in characters."""
@@ -47,6 +55,10 @@ class Undelivered:
             f"version {self.version} of {self.sink} of {self.run} is published, and not yet in {self.target}, "
             f"since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.error}"
         )
+
+    def needs_person(self, now: datetime) -> bool:
+        """Report whether a person has to see to it: the target refuses the version, or has not answered for long."""
+        return self.since + TOLD_AFTER <= now or not isinstance(self.error, Retryable)
 
 
 def prepare(services: Services, run: str, targets: Iterable[Target], version: Version) -> list[Delivery]:
@@ -153,11 +165,49 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
             row = session.get_one(DeliveryRow, number)
             note_problem(row, str(error)[:_TEXT], services.now())
             since = row.problem_since or services.now()
-            return Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
+            problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
+            if problem.needs_person(services.now()):
+                tell(session, _waits(delivery, problem), services.now())
+            return problem
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
         note_delivered(session, row, outcome.value, Outcome.SUPERSEDED.value, services.now())
+        if outcome is not Outcome.SUPERSEDED:
+            tell(session, _arrived(delivery, row.run, outcome), services.now())
     return None
+
+
+def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:
+    version, target = delivery.version, str(delivery.target)
+    return Event(
+        kind=EventKind.VERSION_DELIVERED,
+        dataflow=version.dataflow,
+        subject=_subject(delivery),
+        text=f"Version {version.number} of {version.owner}, epoch {version.epoch}, is in {target}",
+        epoch=version.epoch,
+        run=run,
+        details={
+            "sink": version.sink,
+            "version": version.number,
+            "target": target,
+            "outcome": outcome.value,
+            "rows": version.rows,
+        },
+    )
+
+
+def _waits(delivery: Delivery, problem: Undelivered) -> Event:
+    version, target = delivery.version, str(delivery.target)
+    of = Subject(version.dataflow, version.epoch, problem.run)
+    more = {"sink": version.sink, "version": version.number, "target": target, "error": str(problem.error)[:_TEXT]}
+    return person_event("version_waits", of, _subject(delivery), str(problem)[:_TEXT], **more)
+
+
+def _subject(delivery: Delivery) -> tuple[str, ...]:
+    """Tell apart the targets of a sink, too, some of which have the same name."""
+    version, target = delivery.version, json.dumps(delivery.target.to_json(), sort_keys=True)
+    of_target = hashlib.sha256(target.encode()).hexdigest()[:8]
+    return f"{version.sink}@{version.epoch}", str(version.number), version.attempt, of_target
 
 
 def _commit(services: Services, delivery: Delivery) -> Outcome:

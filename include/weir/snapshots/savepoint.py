@@ -280,7 +280,7 @@ def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:
         present = checkpoint_row(session, row.dataflow, row.number)
         drop_leases(session, row.attempt)
         if present is not None:
-            abandon(present)
+            abandon(session, present, services.now())
             present.deleted_at = services.now()
 
 
@@ -350,7 +350,7 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
         if present is None:
             raise Conflict(f"savepoint {row.number} of {dataflow} is not in the ledger any more")
         if present.status == CheckpointStatus.PENDING.value:
-            abandon(present)
+            abandon(session, present, services.now())
         present.deleted_at = services.now()
         return _savepoint(present)
 

@@ -38,6 +38,7 @@ from weir.ledger.checkpoints import (
     pending_checkpoints,
     retained_checkpoints,
     retained_of_run,
+    subsume,
 )
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.runs import Run, all_slices_of
@@ -123,7 +124,7 @@ def _take_number(services: Services, draft: Draft, checkpoint: Checkpoint, guard
         if retained is not None and retained.content == content:
             add_results(session, retained, checkpoint)
             return None
-        pending = _pending(session, run, content)
+        pending = _pending(session, run, content, services.now())
         if pending is not None:
             pending.attempt = draft.attempt
             add_results(session, pending, checkpoint)
@@ -138,14 +139,14 @@ def _require_order(session: Session, run: Run) -> None:
         raise Conflict(f"run {run.predecessor_run} of the epoch before is not closed any more: {run.id} waits for it")
 
 
-def _pending(session: Session, run: Run, content: str) -> CheckpointRow | None:
+def _pending(session: Session, run: Run, content: str, now: datetime) -> CheckpointRow | None:
     """Return the row of a number that was taken for the same content; numbers of other contents are given up."""
     found = None
     for row in pending_checkpoints(session, run.dataflow.name):
         if row.run == run.id and row.content == content:
             found = row
         elif row.run == run.id:
-            abandon(row)
+            abandon(session, row, now)
     return found
 
 
@@ -176,7 +177,7 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     with services.ledger.transaction(checkpoint.dataflow) as session:
         row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
         if row is not None:
-            abandon(row)
+            abandon(session, row, services.now())
     raise Conflict(
         f"{path} exists with another content: checkpoint {checkpoint.number} is given up, and another number taken"
     )
@@ -191,5 +192,5 @@ def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: dat
     ]
     gone = subsumed(listed, retained)
     for number, by in gone.items():
-        rows[number].subsumed_at, rows[number].subsumed_by = now, by
+        subsume(session, rows[number], by, now)
     return [rows[number] for number in sorted(gone)]

@@ -69,6 +69,7 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
             declared.flow.name,
             lambda: begin_request(declared, context, "", task_context.recovery.restart),
             lambda request, versions: announce(context, declared.flow.name, epoch_of(request.interval[0]), versions),
+            lambda: context,
         )
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow.sdk import get_current_context
+
 from weir.attempts.notes import annotate_open_runs
 from weir.attempts.steps import deliver_clears
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
-from weir.upkeep import Upkept, deliver_everywhere, release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import (
+    Upkept,
+    deliver_everywhere,
+    notify_everywhere,
+    release_everywhere,
+    scrub_everywhere,
+    sweep_everywhere,
+)
 from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
@@ -30,12 +39,15 @@ def deliver_pending_clears(log: Log) -> dict[str, Any]:
 def release_results(log: Log) -> dict[str, Any]:
     """Release and delete the results that no run needs any more, of every dataflow in the ledger.
 
-    Before that, published versions are committed into the targets of their sinks, where no closing task does.
+    Before that, published versions are committed into the targets of their sinks, where no closing task does. After
+    it, receivers are told what no closing task has told them.
     """
     with TaskContext.open() as task_context:
-        delivered = deliver_everywhere(task_context.services)
-        released = release_everywhere(task_context.services)
-    return _report(Upkept(delivered.done | released.done, delivered.failed | released.failed), log)
+        kept = [deliver_everywhere(task_context.services), release_everywhere(task_context.services)]
+        kept.append(notify_everywhere(task_context.services, get_current_context))
+    done = {where: said for each in kept for where, said in each.done.items()}
+    failed = {where: error for each in kept for where, error in each.failed.items()}
+    return _report(Upkept(done, failed), log)
 
 
 def make_pages(log: Log) -> dict[str, Any]:

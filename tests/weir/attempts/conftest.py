@@ -62,6 +62,10 @@ class Steps(Coordinator):
         self.steps.append("release")
         return super().release(*given)
 
+    def notify(self, *given):
+        self.steps.append("notify")
+        return super().notify(*given)
+
     def plan_compaction(self, *given):
         self.steps.append("plan")
         return super().plan_compaction(*given)

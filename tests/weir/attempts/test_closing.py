@@ -11,14 +11,14 @@ CLOSE = "weir_close"
 
 
 def close(driven, announce):
-    return run_close(driven.ports, "flow", driven.request(CLOSE), announce)
+    return run_close(driven.ports, "flow", driven.request(CLOSE), announce, dict)
 
 
 def test_the_steps_of_a_close_are_taken_in_this_order(driven):
     driven.until(CLOSE)
     versions = []
     summary = close(driven, lambda asked, given: (driven.steps.append("announce"), versions.append(dict(given))))
-    assert driven.steps == ["deliver clears", "request", "close", "announce", "release"]
+    assert driven.steps == ["deliver clears", "request", "close", "announce", "release", "notify"]
     assert versions == [{"delays": 1}]
     assert summary["delays"]["version"] == 1
     assert "Sink delays: version 1 is published" in driven.ports.lines
@@ -57,3 +57,13 @@ def test_a_release_that_fails_does_not_undo_the_publication(driven):
     driven.ports.coordinator.release = refuses
     assert close(driven, lambda *_: None)["delays"]["version"] == 1
     assert driven.ports.lines[-1] == "Results that no run needs any more are not deleted yet: refused"
+
+
+def test_receivers_that_cannot_be_told_do_not_undo_the_publication(driven):
+    def refuses(*_given):
+        raise Retryable("refused")
+
+    driven.until(CLOSE)
+    driven.ports.coordinator.notify = refuses
+    assert close(driven, lambda *_: None)["delays"]["version"] == 1
+    assert driven.ports.lines[-1] == "Notifications are not delivered yet: refused"

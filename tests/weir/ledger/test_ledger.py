@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import IntegrityError
 
 from weir.errors import Misconfigured
+from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are part of the metadata
 from weir.ledger.database import sqlite as opening
 from weir.ledger.database.migrate import known_revisions
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PendingClearRow, ResultRow, RunRow, Table

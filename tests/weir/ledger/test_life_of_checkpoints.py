@@ -69,7 +69,7 @@ def test_what_was_abandoned_is_never_completed_and_what_is_left_is_needed(done, 
                     complete(session, "ladder", number, AT)
                     states[number] = "retained"
             elif what == "abandon" and states[number] in ("pending", "retained"):
-                abandon(checkpoint_row(session, "ladder", number))
+                abandon(session, checkpoint_row(session, "ladder", number), AT)
                 states[number] = "failed"
             elif what == "subsume" and states[number] == "retained":
                 checkpoint_row(session, "ladder", number).subsumed_at = AT

@@ -172,7 +172,7 @@ def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginR
         kills = request.try_number - 1 - (request.max_tries - RETRIES)
         return run_compaction(task, engine, wanted, request.key, kills)
     if request.key.task_id == CLOSE.name:
-        return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None)
+        return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None, dict)
     return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
 
 

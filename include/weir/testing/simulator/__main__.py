@@ -26,6 +26,7 @@ _SHARES: Final = {
     "rebuilt": "of schedules that rebuild the ledger",
     "lossy": "of schedules in which the ledger loses commits",
     "forgotten": "of schedules in which Airflow loses commits",
+    "told": "of scenes with a receiver of notifications",
 }
 
 

@@ -19,6 +19,8 @@ from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear
 from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.region_job import RegionReport
+from weir.notifications.channels import AirflowContext
+from weir.notifications.delivery import Untold, deliver
 from weir.retention.release import Deleted, release
 from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
@@ -107,6 +109,12 @@ class SimulatedCoordinator(TaskCoordinator):
         with self._watched():
             return super().enter_compacted(begun, report)
 
+    def notify(self, dataflow: str, context: AirflowContext) -> tuple[int, list[Untold]]:
+        """Tell the receivers."""
+        del context
+        with self._watched():
+            return super().notify(dataflow, self._simulated.context)
+
     @contextmanager
     def _watched(self) -> Iterator[None]:
         try:
@@ -138,11 +146,17 @@ class SimulatedAirflow(FakeAirflow):
         """The same before the last edit."""
         self.archives: dict[str, dict[str, int]] = {}
         """By fingerprint, the edits of an archive."""
+        self.context: AirflowContext = dict
+        """Returns the context that notifiers get."""
         self.forgets = False
         """True if its database may go back in time."""
         self._moments: list[_Moment] = []
         self._forgotten: Counter[tuple[TaskKey, int]] = Counter()
         """By task instance and number, how often a try was lost."""
+
+    def notify(self) -> None:
+        """Tell the receivers, as upkeep does."""
+        deliver(self.services, self.flow.name, self.context)
 
     # Processes
 

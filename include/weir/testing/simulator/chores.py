@@ -121,7 +121,7 @@ def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None
 
 _CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
     Chore.CHECKPOINTS: lambda services, airflow: maintain_checkpoints(services, airflow.flow.name),
-    Chore.DELIVER: lambda _, airflow: airflow.upkeep(),
+    Chore.DELIVER: lambda _, airflow: _deliver(airflow),
     Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
     Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),
     Chore.SCRUB: lambda services, airflow: scrub_dataflow(services, airflow, airflow.flow.name),
@@ -129,6 +129,13 @@ _CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
     Chore.HOURLY: lambda services, airflow: _require_expected(airflow, sweep_everywhere(services, airflow)),
     Chore.DAILY: lambda services, airflow: _require_expected(airflow, scrub_everywhere(services, airflow)),
 }
+
+
+def _deliver(airflow: SimulatedAirflow) -> None:
+    """Deliver clears, and notifications in a scene with receivers."""
+    airflow.upkeep()
+    if airflow.flow.notify:
+        airflow.notify()
 
 
 def _require_expected(airflow: SimulatedAirflow, kept: Upkept) -> None:

@@ -38,6 +38,7 @@ from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
 from weir.testing.simulator.engine import EXPECTED, Nature
+from weir.testing.simulator.receiver import simulated_receiver
 from weir.topology.regions import Topology
 
 NAME: Final = "simulated"
@@ -108,6 +109,7 @@ class Scene:
         return {
             "modules": self.modules and self.modules.value,
             "repair_code": None if repair is RepairCode.NEWEST else repair.value,
+            "receivers": str(len(self.flow.notify)) if self.flow.notify else None,
         }
 
 
@@ -158,6 +160,11 @@ def collecting_scene(random: Random, scene: Scene) -> Scene:
     """Return the same scene with policies by which results are released and swept."""
     keep, keep_failed = random.choice(KEEPS), random.choice([None, None, "2 hours"])
     return replace(scene, flow=replace(scene.flow, keep=keep, keep_failed=keep_failed))
+
+
+def told_scene(scene: Scene) -> Scene:
+    """Return the same scene with a receiver of notifications."""
+    return replace(scene, flow=replace(scene.flow, notify=(simulated_receiver(),)))
 
 
 def with_code(random: Random, scene: Scene) -> Scene:
@@ -310,6 +317,7 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     if "repair_code" in said:
         flow = replace(flow, repair_code=RepairCode(said["repair_code"]))
     scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
+    scene = told_scene(scene) if "receivers" in said else scene
     return _with_modules(scene, Modules(said["modules"])) if "modules" in said else scene
 
 

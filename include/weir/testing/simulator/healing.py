@@ -14,6 +14,7 @@ from typing import Final
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of, manifest_path
+from weir.ledger.outbox import waiting_receivers
 from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
@@ -31,6 +32,7 @@ from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of
 from weir.testing.simulator.invariants.snapshots import unfinished
 from weir.testing.simulator.observer import Broken, NeedsARestore, require
 from weir.testing.simulator.process import NO_FAULT
+from weir.testing.simulator.receiver import not_told
 from weir.testing.simulator.store import Condition
 from weir.testing.simulator.world import MACHINES, World
 from weir.topology.partitions import PLAIN
@@ -92,6 +94,8 @@ def heal(world: World) -> None:
     require("no_clear_is_pending_at_the_end", (row.reason for row in world.history.ledger.pending_clears()))
     require("all_is_valid_at_the_end", _not_good(world))
     require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
+    if world.scene.flow.notify and world.airflow.flow.name == world.scene.flow.name:
+        _tell_all(world)
     if world.scene.keeps_state:
         _keep_checkpoints(world)
         require("checkpoints_are_complete_at_the_end", unfinished(world.history))
@@ -99,6 +103,20 @@ def heal(world: World) -> None:
     if world.scene.collects and world.airflow.flow.name == world.scene.flow.name:  # a fork's DAG collects nothing
         _collect_all(world)
         require("what_is_published_outlives_collection", _wrong(world))
+
+
+def _tell_all(world: World) -> None:
+    """Deliver notifications until none waits: each pass ends where the receiver fails."""
+    name = world.scene.flow.name
+    for _ in range(MOST_TRIES):
+        world.run(upkeep_process(world.airflow, Chore.DELIVER), NO_FAULT)
+        world.airflow.wait(QUIET_MINUTES)
+        with world.ledger.transaction() as session:
+            if not waiting_receivers(session, name, world.services.now()):
+                break
+    may_be_lost = world.is_lossy or bool(world.rebuilders)
+    untold = not_told(world.history, world.received, name, may_be_lost=may_be_lost)
+    require("receivers_are_told_all_in_order", untold)
 
 
 def _keep_checkpoints(world: World) -> None:

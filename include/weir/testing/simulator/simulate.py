@@ -25,6 +25,7 @@ from weir.testing.simulator.dataflows import (
     gated_scene,
     random_scene,
     stateful_scene,
+    told_scene,
     with_code,
     with_retained,
 )
@@ -85,6 +86,8 @@ class Shares:
     """The ledger loses its last commits; results are collected then, as upkeep is to find out."""
     forgotten: float = 0.05
     """Airflow's database goes back in time."""
+    told: float = 0.1
+    """Somebody receives notifications."""
 
 
 USUAL: Final = Shares()
@@ -117,6 +120,8 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
         scene, events = scene if scene.collects else collecting_scene(random, scene), with_losses(random, events)
     if random.random() < shares.forgotten:
         events = with_forgotten_tries(random, events)
+    if random.random() < shares.told:
+        scene = told_scene(scene)
     return scene, events
 
 

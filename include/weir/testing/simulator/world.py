@@ -25,6 +25,7 @@ from weir.testing.simulator.history.history import History
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.observer import Broken, Observer
 from weir.testing.simulator.process import BACK, NO_FAULT, FaultKind, Process, ProcessFault
+from weir.testing.simulator.receiver import RECEIVED_BY, Log
 from weir.testing.simulator.store import Condition, MemoryFiles
 from weir.topology.regions import Topology
 
@@ -81,6 +82,8 @@ class World:
         self.history.cleared, self.history.archives = self.airflow.cleared, self.airflow.archives
         self.observer = Observer(self.history)
         self.airflow.on_stop = self.observer.attempt_stopped
+        self.received = Log(self.history)
+        self.airflow.context = lambda: {RECEIVED_BY: self.received}
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
         """The processes that need free space."""

@@ -1,0 +1,170 @@
+"""Receivers of notifications about a dataflow. Data only: nothing is imported or reached here.
+
+Invariant: a receiver has a name that no other of its dataflow has, under which the ledger remembers what it was told.
+Its options are JSON values and no secrets; accounts are Airflow connections.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from weir.errors import Misconfigured
+from weir.secrecy import secrets_in
+
+MAX_NAME: Final = 250
+
+_REFERENCE: Final = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)[:.](?P<name>[A-Za-z_]\w*)", re.ASCII)
+
+
+class EventKind(Enum):
+    """What a notification is about. The values are part of the notification's format."""
+
+    CHECKPOINT_COMPLETED = "checkpoint_completed"
+    CHECKPOINT_ABORTED = "checkpoint_aborted"
+    """It will never be completed; or it was, and its manifest was lost since."""
+    CHECKPOINT_SUBSUMED = "checkpoint_subsumed"
+    VERSION_PUBLISHED = "version_published"
+    """Its pointer can be read."""
+    VERSION_DELIVERED = "version_delivered"
+    """The target of its sink has it, or rows equal to it."""
+    PERSON_NEEDED = "person_needed"
+    """Something will not go on by itself."""
+
+
+class Channel(Enum):
+    """How a receiver is told. The values are stored in the ledger."""
+
+    CALLBACK = "callback"
+    WEBHOOK = "webhook"
+    NOTIFIER = "notifier"
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Somebody who is told: a function, an Airflow connection or a notifier, by its `address`, with its options.
+
+    `kinds` are the kinds of events that it is told of; none given are all.
+    """
+
+    channel: Channel
+    address: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kinds: tuple[EventKind, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        what = f"{self.channel.value}({self.address!r})"
+        try:
+            plain = json.loads(json.dumps(dict(self.options), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise Misconfigured(f"{what}: its options must be JSON values: {error}") from error
+        secret = next(secrets_in("its options", plain), None)
+        if secret is not None:
+            raise Misconfigured(
+                f"{what}: {secret}, and options are recorded in ledger and store: name an Airflow connection instead"
+            )
+        name: object = self.name or f"{self.channel.value} {self.address}"
+        if not isinstance(name, str) or len(name) > MAX_NAME:
+            raise Misconfigured(f"{what}: receiver must be a text of at most {MAX_NAME} characters, not {name!r}")
+        object.__setattr__(self, "options", plain)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "kinds", _kinds(what, self.kinds))
+
+    def wants(self, kind: EventKind) -> bool:
+        """Report whether it is told of events of a kind."""
+        return not self.kinds or kind in self.kinds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "channel": self.channel.value,
+            "address": self.address,
+            "options": dict(self.options),
+            "kinds": [kind.value for kind in self.kinds],
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Receiver:
+        """Read what `to_json` returned."""
+        channel, kinds = Channel(document["channel"]), tuple(document["kinds"])
+        return cls(channel, document["address"], document["options"], kinds, document["name"])
+
+
+def callback(function: str, *, kinds: str | Sequence[str] = (), receiver: str = "", **options: Any) -> Receiver:
+    """Call a function with each notification, a dict (docs/notifications.md), and the options as keyword arguments.
+
+    `function` is "module:function"; the task that delivers imports it. Whatever it raises has it called again later.
+    `kinds` are the kinds of events that it is told of, such as "person_needed": all by default. `receiver` is the name
+    under which the ledger remembers what it was told; it tells apart two receivers with the same function.
+    """
+    return Receiver(Channel.CALLBACK, _reference("callback", function), options, _texts(kinds), receiver)
+
+
+def webhook(conn_id: str, path: str = "", *, kinds: str | Sequence[str] = (), receiver: str = "") -> Receiver:
+    """POST each notification as JSON to the host of an Airflow connection of type http, at `path` below it.
+
+    The connection's password is sent as a bearer token (with a login: as basic authentication), its extra fields as
+    headers. An answer of 2xx means that the notification was received. `kinds` and `receiver` as for `callback`.
+    """
+    if not isinstance(conn_id, str) or not conn_id:
+        raise Misconfigured(f"webhook: conn_id must be the id of an Airflow connection, not {conn_id!r}")
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise Misconfigured(f'webhook({conn_id!r}): path must begin with "/", as in "/weir", not {path!r}')
+    named = receiver or f"{Channel.WEBHOOK.value} {conn_id}{path}"
+    return Receiver(Channel.WEBHOOK, conn_id, {"path": path} if path else {}, _texts(kinds), named)
+
+
+def notifier(reference: str, *, kinds: str | Sequence[str] = (), receiver: str = "", **options: Any) -> Receiver:
+    """Have an Airflow notifier send each notification: `reference` is its class, or a function that makes one.
+
+    It is made anew for each notification, with the options as keyword arguments, and called with Airflow's context of
+    the task that delivers; its templates find the notification as `weir_event`. `kinds` and `receiver` as for
+    `callback`.
+    """
+    return Receiver(Channel.NOTIFIER, _reference("notifier", reference), options, _texts(kinds), receiver)
+
+
+def sound_receivers(dataflow: str, receivers: object) -> tuple[Receiver, ...]:
+    """Return the receivers of a dataflow. Raises Misconfigured for what is none, or where two have the same name."""
+    if isinstance(receivers, Receiver | str) or not isinstance(receivers, Sequence):
+        raise Misconfigured(f'dataflow {dataflow!r}: notify must be a list, as in notify=[callback("alerts:tell")]')
+    for each in receivers:
+        if not isinstance(each, Receiver):
+            raise Misconfigured(
+                f"dataflow {dataflow!r}: {each!r} in notify is no receiver: write callback(...), webhook(...) or "
+                "notifier(...)"
+            )
+    twice = [name for name, count in Counter(each.name for each in receivers).items() if count > 1]
+    if twice:
+        raise Misconfigured(
+            f"dataflow {dataflow!r}: two receivers in notify are called {twice[0]!r}: the ledger remembers by the "
+            'name what each was told; give one another name, as in receiver="on call"'
+        )
+    return tuple(receivers)
+
+
+def _reference(what: str, given: object) -> str:
+    found = _REFERENCE.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise Misconfigured(f'{what}: write "module:name", not {given!r}')
+    return f"{found['module']}:{found['name']}"
+
+
+def _texts(kinds: str | Sequence[str]) -> Any:
+    return (kinds,) if isinstance(kinds, str) else tuple(kinds)
+
+
+def _kinds(what: str, given: Sequence[object]) -> tuple[EventKind, ...]:
+    known = {kind.value: kind for kind in EventKind}
+    found = [kind if isinstance(kind, EventKind) else known.get(str(kind)) for kind in given]
+    for kind, text in zip(found, given, strict=True):
+        if kind is None:
+            raise Misconfigured(f"{what}: there are no events of kind {text!r}: write some of {', '.join(known)}")
+    return tuple(kind for kind in EventKind if kind in found)

@@ -1,0 +1,1 @@
+"""Notifications on their way from the outbox to their receivers."""

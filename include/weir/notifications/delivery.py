@@ -1,0 +1,126 @@
+"""Delivers notifications to their receivers: at least once, in their order by receiver, with stable ids.
+
+Invariant 7: an event is in the ledger since the transaction that made it a fact, and a receiver's `told` is raised only
+after it has answered: so a kill may have it told twice, and loses nothing. The first time that each event arrives is in
+order; a process that was suspended may send one once more, late.
+
+A receiver that does not answer holds up only itself: each call has a time limit, each pass too, and after a failure it
+is left alone for a while. No transaction of the ledger waits for a receiver.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from weir.coordination.services import Services
+from weir.dataflow.notifications import Channel, Receiver
+from weir.ledger.database.outbox_tables import NotificationRow
+from weir.ledger.outbox import Waiting, forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
+from weir.notifications.channels import AirflowContext, send
+from weir.secrecy import without_secrets
+from weir.sinks.delivery import TOLD_AFTER
+from weir.store.worker_threads import in_time
+
+CALL_SECONDS: Final = 30.0
+"""How long a receiver may take for one event: less than its lease lasts."""
+
+HUNG_SECONDS: Final = 3.0
+"""A receiver that takes longer to fail is not tried once more by the same task, for another dataflow."""
+
+PASS_SECONDS: Final = 60.0
+"""How long a task tells one receiver: what is left then, upkeep or the next closing task tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """A receiver that has not got all events, with the reason and since when that is so (None: nothing was met).
+
+    `needs_person` says that it has not answered for so long that a person has to see to it.
+    """
+
+    receiver: Receiver
+    count: int
+    problem: str | None
+    since: datetime | None
+    needs_person: bool
+
+    def __str__(self) -> str:
+        """Describe it for people."""
+        why = "" if self.since is None else f", since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.problem}"
+        return f"{self.count} notification(s) wait for {self.receiver.name}{why}"
+
+
+Hung = set[tuple[Channel, str]]
+"""The addresses that took long to fail: other dataflows may have the same."""
+
+
+def deliver(
+    services: Services, dataflow: str, context: AirflowContext, hung: Hung | None = None
+) -> tuple[int, list[Untold]]:
+    """Tell all receivers of a dataflow what waits for them; return how many were told, and those who still wait.
+
+    `context` returns Airflow's context of the task in whose process this runs: notifiers get it. Receivers that are
+    `hung` are left to a later process; those that turn out to be are added. Raises Retryable if the ledger does not
+    answer.
+    """
+    with services.ledger.transaction() as session:
+        waiting = waiting_receivers(session, dataflow, services.now())
+    told, known = 0, set() if hung is None else hung
+    for each in waiting:
+        if not (each.is_held or each.is_paused or (each.receiver.channel, each.receiver.address) in known):
+            told += _tell(services, dataflow, each.receiver, context, known)
+    if not waiting:
+        return told, []
+    with services.ledger.transaction() as session:
+        left = waiting_receivers(session, dataflow, services.now())
+    return told, [_untold(each) for each in left]
+
+
+def _untold(waiting: Waiting) -> Untold:
+    since = waiting.problem_since
+    needs_person = since is not None and since + TOLD_AFTER <= waiting.at
+    return Untold(waiting.receiver, waiting.count, waiting.problem, since, needs_person)
+
+
+def _tell(services: Services, dataflow: str, receiver: Receiver, context: AirflowContext, hung: Hung) -> int:
+    """Tell a receiver one event after the other; return how many it has got."""
+    holder, until, told = services.new_uuid().hex, time.monotonic() + PASS_SECONDS, 0
+    with services.ledger.transaction(dataflow) as session:
+        event = hold(session, dataflow, receiver, holder, services.now())
+    while event is not None and (began := time.monotonic()) < until:
+        problem = _problem(services, receiver, event, context)
+        if problem is not None:
+            if time.monotonic() - began > HUNG_SECONDS:
+                hung.add((receiver.channel, receiver.address))
+            with services.ledger.transaction(dataflow) as session:
+                note_not_told(session, dataflow, receiver, holder, problem, services.now())
+            return told
+        with services.ledger.transaction(dataflow) as session:
+            event = note_told(session, dataflow, receiver, holder, event.id, services.now())
+        told += 1
+    if event is not None:
+        with services.ledger.transaction(dataflow) as session:
+            let_go(session, dataflow, receiver, holder)
+    return told
+
+
+def _problem(services: Services, receiver: Receiver, event: NotificationRow, context: AirflowContext) -> str | None:
+    """Tell a receiver of one event; return why it has not got it. None: it has."""
+    document: dict[str, Any] = dict(event.document)
+    try:
+        in_time(lambda: send(receiver, document, services.connections, context), CALL_SECONDS)
+    except Exception as error:  # noqa: BLE001 - a user's function and a notifier may raise anything
+        return without_secrets(f"{type(error).__name__}: {error}")
+    return None
+
+
+def forget(services: Services, dataflow: str) -> None:
+    """Delete old notifications that all receivers have got. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        if not has_old(session, dataflow, services.now()):
+            return
+    with services.ledger.transaction(dataflow) as session:
+        forget_told(session, dataflow, services.now())
