@@ -23,7 +23,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
-from weir.dataflow.targets import Target, delta, files, postgres, target
+from weir.dataflow.targets import Target, delta, files, iceberg, postgres, target
 
 __all__ = [
     "Consumers",
@@ -50,6 +50,7 @@ __all__ = [
     "digest",
     "expectations",
     "files",
+    "iceberg",
     "keyed_state",
     "list_state",
     "pipelined",
