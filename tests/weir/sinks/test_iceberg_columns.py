@@ -22,6 +22,7 @@ from tests.weir.sinks.iceberg_lake import COLUMNS, NEXT, Lake
 
 from weir.errors import Misconfigured
 from weir.sinks import Outcome
+from weir.sinks.targets import iceberg
 from weir.sinks.targets.iceberg_schema import NAME_MAPPING
 
 K = ("k", "long", pa.int64())
@@ -217,6 +218,13 @@ def test_columns_that_a_table_does_not_take_are_refused(lake, columns, row, mess
 def test_a_table_that_requires_values_is_refused(lake):
     existing(lake, required=("k",))
     with pytest.raises(Misconfigured, match="alter column k drop not null"):
+        lake.target().prepare(lake.version(1, [("d", 1, "a")]), None)
+
+
+def test_a_table_of_a_format_that_pyiceberg_does_not_write_is_refused(lake, monkeypatch):
+    existing(lake)
+    monkeypatch.setattr(iceberg, "_FORMAT", 1)
+    with pytest.raises(Misconfigured, match="format version 2, and PyIceberg writes up to 1"):
         lake.target().prepare(lake.version(1, [("d", 1, "a")]), None)
 
 

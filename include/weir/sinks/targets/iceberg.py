@@ -38,6 +38,9 @@ from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_n
 from weir.sinks.targets.iceberg_files import put
 from weir.sinks.targets.iceberg_schema import data_file, schema_of, stage_schema
 
+_FORMAT: Final = 2
+"""The greatest format version of tables that PyIceberg writes."""
+
 _TURNS: Final = 10
 """How often a commit that somebody else came before, or that was not answered, is tried again at once."""
 
@@ -46,6 +49,7 @@ _LONGEST_PAUSE: Final = 2.0
 """Seconds before the next turn, doubled each time up to the longest, by chance a half of it."""
 
 _RETRIES: Final = "commit.retry.num-retries"
+_MERGES: Final = "commit.manifest-merge.enabled"
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ class IcebergTarget(SinkTarget):
         wanted = schema_of(version.spark_schema)
         with opened(self.reach, self.options["conn_id"]) as catalog:
             table = self._table(catalog, wanted)
+            self._require_writable(table)
             epoch = EpochInTable.read(table, version.owner, version.epoch)
             if epoch.outcome(version) is Outcome.ABSENT:
                 epoch.require_replaceable()
@@ -144,7 +149,8 @@ class IcebergTarget(SinkTarget):
         """Commit what `change` stages for the table as it is, until it is in, or there is nothing to stage."""
         for turn in range(1, _TURNS + 1):
             table = load()
-            table.metadata.properties[_RETRIES] = "0"  # of this object only
+            table.metadata.properties[_RETRIES] = "0"  # in this object only
+            table.metadata.properties.setdefault(_MERGES, "true")  # likewise; so it is for writers in Java
             transaction = change(table)
             failure = None if transaction is None else _failure_of(transaction)
             if failure is None:
@@ -169,6 +175,13 @@ class IcebergTarget(SinkTarget):
             return catalog.create_table(self._identifier, wanted)
         except TableAlreadyExistsError:
             return self._load(catalog)
+
+    def _require_writable(self, table: Table) -> None:
+        if table.metadata.format_version > _FORMAT:
+            raise Misconfigured(
+                f"the table {self._name} has the format version {table.metadata.format_version}, and PyIceberg writes "
+                f"up to {_FORMAT}: make a table of format version {_FORMAT}"
+            )
 
     def _load(self, catalog: Catalog) -> Table:
         try:
@@ -200,7 +213,9 @@ def _swap(
     """Stage these files in place of all that the epoch has, and the marker."""
     transaction.set_properties({marker_key(epoch.owner, epoch.epoch): marker.to_json()})
     told = {OWNER: epoch.owner, "weir.epoch": epoch.epoch, "weir.version": str(marker.number), **summary}
-    with transaction.update_snapshot(snapshot_properties=told).overwrite() as snapshot:
+    update = transaction.update_snapshot(snapshot_properties=told)
+    # Only an append merges manifests and drops empty ones; an overwrite reads each, so there must not be many.
+    with update.overwrite() if epoch.files else update.merge_append() as snapshot:
         for file in epoch.files:
             snapshot.delete_data_file(file)
         for file in files:
@@ -209,10 +224,12 @@ def _swap(
 
 
 def _failure_of(transaction: Transaction) -> Exception | None:
-    """Commit; return why that failed, or may have failed: whoever asks looks at the table before it tries again.
+    """Commit; return why that failed, or may have failed: the caller looks at the table before it tries again.
 
-    A clean conflict did not change the table. Of any other error that is not known: an answer can be lost.
+    What is staged stays: a conflict, too, may be that of a request which was repeated on its way, and had succeeded.
+    PyIceberg would delete the manifests of that snapshot.
     """
+    transaction._snapshot_producers = []  # noqa: SLF001
     try:
         transaction.commit_transaction()
     except Exception as error:  # noqa: BLE001
