@@ -25,7 +25,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
-from weir.dataflow.targets import Target, delta, files, postgres, target
+from weir.dataflow.targets import Target, delta, files, iceberg, postgres, target
 
 __all__ = [
     "Consumers",
@@ -57,6 +57,7 @@ __all__ = [
     "expectations",
     "files",
     "files_source",
+    "iceberg",
     "iceberg_source",
     "jdbc_source",
     "keyed_state",

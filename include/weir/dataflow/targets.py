@@ -22,7 +22,7 @@ _S3 = re.compile(r"s3://[a-z0-9.-]+(/[\w.=+-]+)+/?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target by its kind ("files", "postgres", "delta", or "module:Class" of a user's), and its options."""
+    """A target by its kind ("files", "postgres", "delta", "iceberg", or a user's "module:Class"), and its options."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -119,6 +119,22 @@ def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: st
         raise Misconfigured(f'delta({path!r}): create must be "never" or "if_missing", not {create!r}')
     options = {"path": path.rstrip("/"), "conn_id": conn_id, "partition": partition, "create": create}
     return Target("delta", options)
+
+
+def iceberg(table: str, *, create: str = "never") -> Target:
+    """Publish into a table of Apache Iceberg: one snapshot takes an epoch's files out and puts the new ones in.
+
+    `table` is "connection.namespace.table": the id of an Airflow connection of type iceberg, then the table's name in
+    that catalog, whose namespace may have several parts. Rows of others stay. Needs `weir[iceberg]`.
+    `create="if_missing"` creates namespace and table, and adds columns and widens their types; "never" requires them.
+    """
+    _require_name("iceberg", "table", table)
+    conn_id, _, name = table.partition(".")
+    if not conn_id or name.count(".") < 1 or not all(name.split(".")):
+        raise Misconfigured(f'iceberg: table must be "connection.namespace.table", not {table!r}')
+    if create not in ("never", "if_missing"):
+        raise Misconfigured(f'iceberg({table!r}): create must be "never" or "if_missing", not {create!r}')
+    return Target("iceberg", {"conn_id": conn_id, "table": name, "create": create})
 
 
 def target(reference: str, **options: Any) -> Target:

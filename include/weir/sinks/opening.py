@@ -22,10 +22,11 @@ BUILT_IN: Final = {
     "delta": "weir.sinks.targets.delta:DeltaTarget",
     "files": "weir.sinks.targets.files:FilesTarget",
     "files_on_s3": "weir.sinks.targets.files_on_s3:S3FilesTarget",
+    "iceberg": "weir.sinks.targets.iceberg:IcebergTarget",
     "postgres": "weir.sinks.targets.postgres:PostgresTarget",
 }
 
-_EXTRAS: Final = {"deltalake": "delta"}
+_EXTRAS: Final = {"deltalake": "delta", "pyiceberg": "iceberg"}
 """The extra of Weir that installs a library, by the library's module."""
 
 _BUFFER_BYTES: Final = 2**20

@@ -1,0 +1,246 @@
+"""A table of Apache Iceberg: an epoch's files are replaced, and its marker is set, by one snapshot.
+
+Invariant 12: the marker is a table property, which changes in the same commit as the snapshot that has the epoch's
+files. A commit is a compare-and-swap on the snapshot that was looked at: PyIceberg's own retries, which would repeat an
+append on top of another process's, are off, and each turn looks anew.
+
+The table owns its files: they are linked or copied to its location, under names that no other commit uses. So the
+store's retention and the table's maintenance never depend on one another.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import BinaryIO, Final, cast
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+
+from weir.errors import Misconfigured
+from weir.sinks.folders import PutBytes
+from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, Token, Version, VersionFile
+from weir.sinks.targets.iceberg_catalog import opened, said
+from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_name, marker_key
+from weir.sinks.targets.iceberg_files import put
+from weir.sinks.targets.iceberg_schema import data_file, schema_of, stage_schema
+
+_FORMAT: Final = 2
+"""The greatest format version of tables that PyIceberg writes."""
+
+_TURNS: Final = 10
+"""How often a commit that somebody else came before, or that was not answered, is tried again at once."""
+
+_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+"""Seconds before the next turn, doubled each time up to the longest, by chance a half of it."""
+
+_RETRIES: Final = "commit.retry.num-retries"
+_MERGES: Final = "commit.manifest-merge.enabled"
+
+
+@dataclass(slots=True)
+class _Placed:
+    """The files of a version in the table's location, under names of this commit only."""
+
+    commit: str = field(default_factory=lambda: uuid.uuid4().hex)
+    paths: list[str] = field(default_factory=list)
+    put_bytes: PutBytes = field(default_factory=PutBytes)
+
+
+class IcebergTarget(SinkTarget):
+    """A table in a catalog that PyIceberg knows, by an Airflow connection."""
+
+    def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the table tells
+        """Check columns, types and partition values by footers; with create="if_missing" make the table, empty."""
+        wanted = schema_of(version.spark_schema)
+        with opened(self.reach, self.options["conn_id"]) as catalog:
+            table = self._table(catalog, wanted)
+            self._require_writable(table)
+            epoch = EpochInTable.read(table, version.owner, version.epoch)
+            if epoch.outcome(version) is Outcome.ABSENT:
+                epoch.require_replaceable()
+            tried = table.transaction()  # it shows what the schema will be, and is never committed
+            stage_schema(tried, self._name, wanted, may_change=self._may_create)
+            for file in _with_rows(version):
+                data_file(self._name, tried.table_metadata, file.path, file, partial(self.reach.open, file))
+        return {}
+
+    def commit(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002  there is nothing to plan
+        """Put the files in place, then swap them for the epoch's earlier ones."""
+        wanted, placed, found = schema_of(version.spark_schema), _Placed(), Outcome.ABSENT
+
+        def change(table: Table) -> Transaction | None:
+            nonlocal found
+            epoch = EpochInTable.read(table, version.owner, version.epoch)
+            found = epoch.outcome(version)
+            if found is not Outcome.ABSENT:
+                return None
+            epoch.require_replaceable()
+            if not placed.paths:
+                self._place(table, version, placed)
+            return self._replacing(epoch, version, wanted, placed)
+
+        with opened(self.reach, self.options["conn_id"]) as catalog:
+            self._until_committed(lambda: self._table(catalog, wanted), change)
+        return Outcome.COMMITTED if found is Outcome.ABSENT else found
+
+    def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
+        """Read the marker and the names of the live files."""
+        with opened(self.reach, self.options["conn_id"]) as catalog:
+            try:
+                table = catalog.load_table(self._identifier)
+            except NoSuchTableError:
+                return Outcome.ABSENT
+            return EpochInTable.read(table, version.owner, version.epoch).outcome(version)
+
+    def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002  the table tells
+        """Take the epoch's files out, by one snapshot. Raises TargetConflict if somebody has rewritten them."""
+        is_there = False
+
+        def change(table: Table) -> Transaction | None:
+            nonlocal is_there
+            epoch = EpochInTable.read(table, version.owner, version.epoch)
+            marker = epoch.marker
+            is_there = marker is not None and marker.number == version.number
+            if marker is None or not is_there or marker.digest == ROLLED_BACK:
+                return None
+            epoch.require_replaceable()
+            return _swap(epoch, table.transaction(), Marker(version.number, ROLLED_BACK, uuid.uuid4().hex, 0), (), {})
+
+        with opened(self.reach, self.options["conn_id"]) as catalog:
+            self._until_committed(lambda: self._load(catalog), change)
+        return is_there
+
+    def _replacing(self, epoch: EpochInTable, version: Version, wanted: Schema, placed: _Placed) -> Transaction:
+        table = epoch.table
+        transaction = table.transaction()
+        stage_schema(transaction, self._name, wanted, may_change=self._may_create)
+        files = [
+            data_file(self._name, transaction.table_metadata, path, file, partial(_open, table, path))
+            for path, file in zip(placed.paths, _with_rows(version), strict=True)
+        ]
+        marker = Marker(version.number, version.digest, placed.commit, len(files))
+        counted = {f"weir.{name}-bytes": str(size) for name, size in asdict(placed.put_bytes).items()}
+        return _swap(epoch, transaction, marker, files, {key.replace("_", "-"): size for key, size in counted.items()})
+
+    def _place(self, table: Table, version: Version, placed: _Placed) -> None:
+        """Link or copy the files. What a process that is killed leaves there is named by no snapshot."""
+        provider = table.location_provider()
+        for index, file in enumerate(_with_rows(version)):
+            path = provider.new_data_location(file_name(version, placed.commit, index))
+            put(table.io, path, file, self.reach, placed.put_bytes)
+            placed.paths.append(path)
+
+    def _until_committed(self, load: Callable[[], Table], change: Callable[[Table], Transaction | None]) -> None:
+        """Commit what `change` stages for the table as it is, until it is in, or there is nothing to stage."""
+        for turn in range(1, _TURNS + 1):
+            table = load()
+            table.metadata.properties[_RETRIES] = "0"  # in this object only
+            table.metadata.properties.setdefault(_MERGES, "true")  # likewise; so it is for writers in Java
+            transaction = change(table)
+            failure = None if transaction is None else _failure_of(transaction)
+            if failure is None:
+                return
+            if turn == _TURNS:
+                raise TargetAway(
+                    f"{_TURNS} commits to the table {self._name} failed, the last one by {said(failure)}"
+                ) from failure
+            longest = min(_PAUSE * 2**turn, _LONGEST_PAUSE)
+            time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
+
+    def _table(self, catalog: Catalog, wanted: Schema) -> Table:
+        try:
+            return catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            if not self._may_create:
+                raise self._missing(catalog) from None
+        for depth in range(1, len(self._identifier)):
+            with suppress(NamespaceAlreadyExistsError):  # another process was faster
+                catalog.create_namespace_if_not_exists(self._identifier[:depth])
+        try:
+            return catalog.create_table(self._identifier, wanted)
+        except TableAlreadyExistsError:
+            return self._load(catalog)
+
+    def _require_writable(self, table: Table) -> None:
+        if table.metadata.format_version > _FORMAT:
+            raise Misconfigured(
+                f"the table {self._name} has the format version {table.metadata.format_version}, and PyIceberg writes "
+                f"up to {_FORMAT}: make a table of format version {_FORMAT}"
+            )
+
+    def _load(self, catalog: Catalog) -> Table:
+        try:
+            return catalog.load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            raise self._missing(catalog) from None
+
+    def _missing(self, catalog: Catalog) -> Misconfigured:
+        return Misconfigured(
+            f'the catalog {catalog.name} has no table {self._name}: declare create="if_missing", or create it'
+        )
+
+    @property
+    def _name(self) -> str:
+        return str(self.options["table"])
+
+    @property
+    def _identifier(self) -> tuple[str, ...]:
+        return tuple(self._name.split("."))
+
+    @property
+    def _may_create(self) -> bool:
+        return bool(self.options["create"] == "if_missing")
+
+
+def _swap(
+    epoch: EpochInTable, transaction: Transaction, marker: Marker, files: Sequence[DataFile], summary: dict[str, str]
+) -> Transaction:
+    """Stage these files in place of all that the epoch has, and the marker."""
+    transaction.set_properties({marker_key(epoch.owner, epoch.epoch): marker.to_json()})
+    told = {OWNER: epoch.owner, "weir.epoch": epoch.epoch, "weir.version": str(marker.number), **summary}
+    update = transaction.update_snapshot(snapshot_properties=told)
+    # Only an append merges manifests and drops empty ones; an overwrite reads each, so there must not be many.
+    with update.overwrite() if epoch.files else update.merge_append() as snapshot:
+        for file in epoch.files:
+            snapshot.delete_data_file(file)
+        for file in files:
+            snapshot.append_data_file(file)
+    return transaction
+
+
+def _failure_of(transaction: Transaction) -> Exception | None:
+    """Commit; return why that failed, or may have failed: the caller looks at the table before it tries again.
+
+    What is staged stays: a conflict, too, may be that of a request which was repeated on its way, and had succeeded.
+    PyIceberg would delete the manifests of that snapshot.
+    """
+    transaction._snapshot_producers = []  # noqa: SLF001
+    try:
+        transaction.commit_transaction()
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def _with_rows(version: Version) -> Sequence[VersionFile]:
+    """Return the files that have rows: a file without has no partition value, and nothing to read."""
+    return [file for file in version.files if file.rows]
+
+
+def _open(table: Table, path: str) -> BinaryIO:
+    return cast("BinaryIO", table.io.new_input(path).open())

@@ -1,0 +1,108 @@
+"""Catalogs of Apache Iceberg by Airflow connections. Invariant: no error shows a password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    ForbiddenError,
+    NoSuchPropertyException,
+    NotInstalledError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+)
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from weir.connections import Connection
+from weir.errors import Misconfigured
+from weir.secrecy import without_secrets
+from weir.sinks.protocol import Reach, TargetAway
+
+_KIND: Final = "iceberg"
+
+
+@contextmanager
+def opened(reach: Reach, conn_id: str) -> Iterator[Catalog]:
+    """Open the catalog of a connection. Raises TargetAway if it does not answer, or Misconfigured; also while open."""
+    name, properties = properties_of(reach.connection(conn_id))
+    with _answering(conn_id):
+        try:
+            catalog = load_catalog(name, **properties)
+        except (ValueError, ArgumentError, NoSuchModuleError, NoSuchPropertyException, NotInstalledError) as error:
+            raise Misconfigured(
+                f"the connection {conn_id} describes no catalog that PyIceberg can open: {said(error)}. Its extra has "
+                "the properties of PyIceberg's catalog configuration"
+            ) from error
+        try:
+            yield catalog
+        finally:
+            catalog.close()
+
+
+def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
+    """Return the name and the properties by which PyIceberg opens the catalog of a connection. Raises Misconfigured.
+
+    Host is `uri`, login and password are `credential` (in a catalog of type sql: the account in `uri`); all of extra is
+    taken as it is, but for `name`, the catalog's name, which is the connection's id else.
+    """
+    if connection.kind != _KIND:
+        raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected {_KIND!r}")
+    given = {key: _text(value) for key, value in connection.extra.items() if value is not None}
+    name = given.pop("name", connection.id)
+    if "uri" not in given and connection.host:
+        given["uri"] = _uri(connection)
+    if connection.login or connection.password:
+        if given.get("type", "").lower() == "sql":
+            given["uri"] = _with_account(connection, given.get("uri", ""))
+        else:
+            given.setdefault("credential", f"{connection.login}:{connection.password}")
+    return name, given
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _uri(connection: Connection) -> str:
+    if "://" not in connection.host:
+        raise Misconfigured(
+            f"the host of connection {connection.id} is {connection.host!r}, expected the catalog's URI with its "
+            "scheme, such as https://catalog.example.com/api"
+        )
+    port = "" if connection.port is None else f":{connection.port}"
+    return f"{connection.host.rstrip('/')}{port}"
+
+
+def _with_account(connection: Connection, uri: str) -> str:
+    try:
+        url = make_url(uri)
+    except ArgumentError:
+        raise Misconfigured(f"the connection {connection.id} has no URL of a database in host or extra's uri") from None
+    url = url.set(username=connection.login or None, password=connection.password or None)
+    return url.render_as_string(hide_password=False)
+
+
+@contextmanager
+def _answering(conn_id: str) -> Iterator[None]:
+    """Translate what catalog, database and file system say: what no person has to change may pass."""
+    try:
+        yield
+    except (UnauthorizedError, ForbiddenError, OAuthError, PermissionError) as error:
+        raise Misconfigured(
+            f"the catalog of connection {conn_id} refuses access: {said(error)}. Give its account the right to read "
+            "and write the table and its files"
+        ) from error
+    except (RESTError, OSError, DBAPIError) as error:
+        raise TargetAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error
+    except SQLAlchemyError as error:
+        raise Misconfigured(f"the catalog of connection {conn_id} cannot be used: {said(error)}") from error
+
+
+def said(error: BaseException) -> str:
+    """Return the first line of what an error says, without secrets."""
+    return without_secrets(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")

@@ -1,0 +1,316 @@
+"""Columns of a version in Apache Iceberg: the schema of a table, and the files that it takes.
+
+Invariant: what a table would refuse, or read as something else, is refused here by the name of the column. Columns are
+added and become wider, as those of a state do; they are never dropped or narrowed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Final, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.exceptions import ResolveError, ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import MappedField
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from weir.errors import Misconfigured, Retryable
+from weir.sinks.protocol import VersionFile
+
+NAME_MAPPING: Final = "schema.name-mapping.default"
+"""The table property by which readers find the columns of files without field ids, as Spark's are."""
+
+_TYPES: Final[dict[str, IcebergType]] = {
+    "byte": IntegerType(),
+    "short": IntegerType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+    "binary": BinaryType(),
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_TEXT: Final = re.compile(r"(?:var)?char\(\d+\)")
+_WIDER: Final = ((IntegerType, LongType), (FloatType, DoubleType))
+
+
+def schema_of(spark_schema: str) -> Schema:
+    """Return the schema of a version as a table has it: every column may be null. Raises Misconfigured."""
+    return Schema(*_Converter().fields(json.loads(spark_schema)["fields"], ""))
+
+
+class _Converter:
+    """Converts Spark's types; ids are those of this schema only, a table gives its own."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+
+    def fields(self, fields: Sequence[dict[str, Any]], where: str) -> list[NestedField]:
+        return [
+            NestedField(
+                field_id=next(self._ids),
+                name=each["name"],
+                field_type=self._type(each["type"], f"{where}{each['name']}"),
+                required=False,
+            )
+            for each in fields
+        ]
+
+    def _type(self, kind: Any, where: str) -> IcebergType:
+        name = kind["type"] if isinstance(kind, dict) else kind
+        if name == "struct":
+            return StructType(*self.fields(kind["fields"], f"{where}."))
+        if name == "array":
+            element = self._type(kind["elementType"], f"{where}.element")
+            return ListType(element_id=next(self._ids), element=element, element_required=False)
+        if name == "map":
+            key, value = (self._type(kind[f"{part}Type"], f"{where}.{part}") for part in ("key", "value"))
+            return MapType(
+                key_id=next(self._ids), key_type=key, value_id=next(self._ids), value_type=value, value_required=False
+            )
+        decimal = _DECIMAL.fullmatch(name)
+        if decimal:
+            return DecimalType(int(decimal[1]), int(decimal[2]))
+        found = StringType() if _TEXT.fullmatch(name) else _TYPES.get(name)
+        if found is None:
+            raise Misconfigured(
+                f"the column {where} has the type {name}, which Iceberg does not know: cast it, to string for example, "
+                "in the stage that the sink reads"
+            )
+        return found
+
+
+def stage_schema(transaction: Transaction, table: str, wanted: Schema, *, may_change: bool) -> None:
+    """Add to a transaction what the table's schema lacks for these columns, and the mapping of their names.
+
+    Raises Misconfigured for what the table cannot take, or without `may_change` would have to be changed for.
+    """
+    existing = transaction.table_metadata.schema()
+    _require_takable(table, wanted, existing, transaction.table_metadata)
+    missing = [name for name in wanted.column_names if name not in existing.column_names]
+    narrow = [
+        name
+        for name in wanted.column_names
+        if name not in missing and _is_wider(wanted.find_field(name).field_type, existing.find_field(name).field_type)
+    ]
+    if missing or narrow:
+        if not may_change:
+            told = [f"has no column {name}" for name in missing]
+            told += [f"has the column {name} as {existing.find_field(name).field_type}" for name in narrow]
+            raise Misconfigured(
+                f"the table {table} {', '.join(told)}, expected "
+                f"{', '.join(f'{name} {wanted.find_field(name).field_type}' for name in missing + narrow)}: declare "
+                'create="if_missing", or change the table'
+            )
+        try:
+            with transaction.update_schema() as update:
+                update.union_by_name(wanted)
+        except (ValueError, ValidationError, ResolveError) as error:
+            raise Misconfigured(f"the table {table} cannot get the columns of this data set: {error}") from error
+    _stage_mapping(transaction, table, wanted)
+
+
+def _require_takable(table: str, wanted: Schema, existing: Schema, metadata: TableMetadata) -> None:
+    required = [
+        name
+        for name in existing.column_names
+        if existing.find_field(name).required and not _is_key_of_map(existing, name)
+    ]
+    if required:
+        raise Misconfigured(
+            f"the table {table} requires a value of {', '.join(required)}, and files of Spark declare that each column "
+            f"may be null: `alter table {table} alter column {required[0]} drop not null` (an identifier field of the "
+            "table has to be dropped as one first)"
+        )
+    mapped = {path: field_id for path, field_id in _mapped(metadata) if path not in existing.column_names}
+    spelled = {name.lower(): name for name in existing.column_names}
+    for name in wanted.column_names:
+        if name in mapped:
+            raise Misconfigured(
+                f"the column {name} of the table {table} was renamed to {existing.find_column_name(mapped[name])}: "
+                "give the column of the data set that name, or rename it back"
+            )
+        if name in existing.column_names:
+            _require_same_kind(table, name, wanted.find_field(name).field_type, existing.find_field(name).field_type)
+        elif name.lower() in spelled:
+            raise Misconfigured(
+                f"the table {table} spells the column {name} as {spelled[name.lower()]}: spell it so in the data set"
+            )
+
+
+def _is_key_of_map(schema: Schema, name: str) -> bool:
+    parent, _, last = name.rpartition(".")
+    return last == "key" and isinstance(schema.find_field(parent).field_type, MapType)
+
+
+def _require_same_kind(table: str, name: str, wanted: IcebergType, existing: IcebergType) -> None:
+    is_same = wanted == existing or (not wanted.is_primitive and type(wanted) is type(existing))
+    if not is_same and not _is_wider(wanted, existing) and not _is_wider(existing, wanted):
+        raise Misconfigured(
+            f"the column {name} of the table {table} is {existing}, and that of the data set {wanted}: cast it in the "
+            "stage that the sink reads, or give it another name"
+        )
+
+
+def _is_wider(wide: IcebergType, narrow: IcebergType) -> bool:
+    if isinstance(wide, DecimalType) and isinstance(narrow, DecimalType):
+        return wide.scale == narrow.scale and wide.precision > narrow.precision
+    return (type(narrow), type(wide)) in _WIDER
+
+
+def _stage_mapping(transaction: Transaction, table: str, wanted: Schema) -> None:
+    metadata = transaction.table_metadata
+    if metadata.name_mapping() is None:
+        transaction.set_properties({NAME_MAPPING: metadata.schema().name_mapping.model_dump_json()})
+        return
+    mapped = dict(_mapped(metadata))
+    for name in wanted.column_names:
+        field_id = metadata.schema().find_field(name).field_id
+        if mapped.get(name) != field_id:
+            raise Misconfigured(
+                f"the property {NAME_MAPPING} of the table {table} does not map the name {name} to its field "
+                f"{field_id}, so readers would find null: add it to the property, or unset the property where no file "
+                "needs it"
+            )
+
+
+def _mapped(metadata: TableMetadata) -> Iterator[tuple[str, int]]:
+    mapping = metadata.name_mapping()
+    return iter(()) if mapping is None else _paths(mapping.root, "")
+
+
+def _paths(fields: Sequence[MappedField], before: str) -> Iterator[tuple[str, int]]:
+    for field in fields:
+        for name in field.names:
+            if field.field_id is not None:
+                yield before + name, field.field_id
+            yield from _paths(field.fields, f"{before}{name}.")
+
+
+class Opens(Protocol):
+    """Opens a Parquet file, seekable."""
+
+    def __call__(self) -> BinaryIO:
+        """Open it."""
+        ...
+
+
+class _Input:
+    """A file as PyIceberg reads one, wherever it is."""
+
+    def __init__(self, open_file: Opens, size: int) -> None:
+        self._open, self._size = open_file, size
+
+    def new_input(self, location: str) -> _Input:  # noqa: ARG002  it is this one
+        return self
+
+    def open(self) -> BinaryIO:
+        return self._open()
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def data_file(table: str, metadata: TableMetadata, path: str, file: VersionFile, open_file: Opens) -> DataFile:
+    """Describe a file of a version for a manifest, by its footer. `path` is where the table has it.
+
+    Raises Misconfigured for a file that the table does not take, or Retryable if it cannot be read.
+    """
+    footer = _footer(file, open_file)
+    if footer.num_rows != file.rows:
+        raise Retryable(f"{file.path} has {footer.num_rows} rows, expected {file.rows}: it was not read as published")
+    _require_readable(file, footer)
+    try:
+        made = parquet_file_to_data_file(cast("FileIO", _Input(open_file, file.bytes)), metadata, path)
+    except (ValueError, KeyError) as error:
+        raise Misconfigured(f"the table {table} does not take {file.path}: {error}. {_ADVICE}") from error
+    for at, field in enumerate(metadata.spec().fields):
+        _require_one_value(table, metadata, file, footer, field, made.partition[at])
+    return made
+
+
+_ADVICE: Final = (
+    "A file has to have one value of each partition field: partition the table by a column that has one value in an "
+    "epoch, such as its day, or not at all"
+)
+
+
+def _footer(file: VersionFile, open_file: Opens) -> pq.FileMetaData:
+    try:
+        with open_file() as source:
+            return pq.read_metadata(source)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise Retryable(f"{file.path} cannot be read: {error}") from error
+
+
+def _require_readable(file: VersionFile, footer: pq.FileMetaData) -> None:
+    kinds = {footer.schema.column(at).path: footer.schema.column(at).physical_type for at in range(footer.num_columns)}
+    old = next((path for path, kind in kinds.items() if kind == "INT96"), None)
+    if old is not None:
+        raise Misconfigured(
+            f"{file.path} has the column {old} as INT96, which Iceberg does not know: set "
+            "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS where the sink's stage is computed"
+        )
+    if any(b"PARQUET:field_id" in (field.metadata or {}) for field in footer.schema.to_arrow_schema()):
+        raise Misconfigured(
+            f"{file.path} has field ids, by which readers would look for columns of this table: set "
+            "spark.sql.parquet.fieldId.write.enabled=false where the sink's stage is computed"
+        )
+
+
+def _require_one_value(
+    table: str, metadata: TableMetadata, file: VersionFile, footer: pq.FileMetaData, field: PartitionField, value: Any
+) -> None:
+    """Require that nulls and values are not mixed, and that a null is not for want of statistics."""
+    name = metadata.schema().find_column_name(field.source_id)
+    paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
+    if name not in paths:
+        raise Misconfigured(
+            f"the table {table} is partitioned by {name}, which the data set has not: add that column. {_ADVICE}"
+        )
+    at = paths.index(name)
+    groups = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
+    if any(each is None or not each.has_null_count for each in groups):
+        raise Misconfigured(
+            f"{file.path} has no statistics of {name}, by which the table {table} is partitioned: let Spark write them"
+        )
+    nulls = sum(each.null_count for each in groups)
+    if nulls not in (0, file.rows) or (value is None and nulls == 0):
+        raise Misconfigured(
+            f"the table {table} does not take {file.path}: {nulls} of {file.rows} rows have no {name}, by which it is "
+            f"partitioned, and the partition's value is found by statistics. {_ADVICE}; and leave the metrics of "
+            f"{name} on (write.metadata.metrics.column.{name})"
+        )
