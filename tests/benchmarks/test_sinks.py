@@ -25,13 +25,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
 
 from weir.connections import Connection
-from weir.dataflow import delta, files, postgres
+from weir.dataflow import delta, files, iceberg, postgres
 from weir.sinks import Outcome, Version, VersionFile
 from weir.sinks.targets.delta import DeltaTarget
 from weir.sinks.targets.files import FilesTarget
 from weir.sinks.targets.files_on_s3 import S3FilesTarget
+from weir.sinks.targets.iceberg import IcebergTarget
 from weir.sinks.targets.postgres import PostgresTarget
 from weir.testing.sink_contract import LocalReach
 from weir_dev.servers.s3 import client_of, running_s3
@@ -161,6 +163,24 @@ class Delta:
         write_deltalake(str(self.root), pa.RecordBatchReader.from_batches(reader, found), mode="overwrite")
 
 
+class Iceberg:
+    """The bare way appends the rows as PyIceberg's users do: all of them in memory."""
+
+    def __init__(self, folder, _request):
+        extra = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+        self.connection = Connection(id="lake", kind="iceberg", extra=extra)
+        self.catalog = load_catalog("lake", **extra)
+        self.catalog.create_namespace("db")
+        self.options = iceberg("lake.db.rows", create="if_missing").options
+
+    def target(self, reach):
+        return IcebergTarget(self.options, LocalReach(reach.folder, self.connection))
+
+    def bare(self, paths):
+        rows = pa.concat_tables(pq.read_table(path) for path in paths)
+        self.catalog.create_table_if_not_exists("db.bare", rows.schema).overwrite(rows)
+
+
 @pytest.fixture(scope="module")
 def s3_server():
     with running_s3() as server:
@@ -168,7 +188,7 @@ def s3_server():
         yield server
 
 
-@pytest.mark.parametrize("kind", [Files, FilesOnS3, Postgres, Delta])
+@pytest.mark.parametrize("kind", [Files, FilesOnS3, Postgres, Delta, Iceberg])
 def test_sinks(kind, tmp_path, request, benchmark):
     rows = request.config.getoption("--sink-rows")
     place = kind(tmp_path, request)

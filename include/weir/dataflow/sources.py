@@ -112,21 +112,20 @@ def iceberg_source(
     table: str,
     *,
     partition: Mapping[str, str] | None = None,
-    conn_id: str = "",
     parallelism: int = 1,
     **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read the current snapshot of an Iceberg table, which is fixed once a run.
 
-    `table` is "catalog.namespace.table"; the catalog is that of PyIceberg's configuration, or of the Airflow connection
-    `conn_id`, whose extra has its properties. Spark reads the snapshot's Parquet files and needs no jar of Iceberg.
+    `table` is "catalog.namespace.table"; the catalog is the id of an Airflow connection of type iceberg, as in
+    `iceberg`. Spark reads the snapshot's Parquet files and needs no jar of Iceberg.
     `partition` is as in `delta_source`, for columns by whose values the table is partitioned.
     """
     where = f"iceberg_source({name!r})"
     _require_text(where, "table", table)
     if table.count(".") < 2 or not all(table.split(".")):
         raise Misconfigured(f'{where}: table must be "catalog.namespace.table", not {table!r}')
-    options = {"table": table, "partition": _partition(where, partition), "conn_id": conn_id}
+    options = {"table": table, "partition": _partition(where, partition)}
     return _source(name, "iceberg", parallelism, options, settings)
 
 

@@ -159,7 +159,7 @@ def _roll_back(services: Services, dataflow: str, number: int, delivery: Deliver
 
 def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery) -> Undelivered | None:
     try:
-        outcome = _commit(services, delivery)
+        outcome, copied = _commit(services, delivery)
     except WeirError as error:
         with services.ledger.transaction(dataflow) as session:
             row = session.get_one(DeliveryRow, number)
@@ -171,7 +171,7 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
             return problem
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
-        note_delivered(session, row, outcome.value, Outcome.SUPERSEDED.value, services.now())
+        note_delivered(session, row, outcome.value, copied, Outcome.SUPERSEDED.value, services.now())
         if outcome is not Outcome.SUPERSEDED:
             tell(session, _arrived(delivery, row.run, outcome), services.now())
     return None
@@ -210,7 +210,8 @@ def _subject(delivery: Delivery) -> tuple[str, ...]:
     return f"{version.sink}@{version.epoch}", str(version.number), version.attempt, of_target
 
 
-def _commit(services: Services, delivery: Delivery) -> Outcome:
+def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int]:
+    """Commit a version; return what came of it, and how many bytes were written once more for it."""
     opened = open_target(delivery.target, services)
     try:
         outcome = opened.commit(delivery.version, delivery.token)
@@ -218,7 +219,7 @@ def _commit(services: Services, delivery: Delivery) -> Outcome:
         raise _said(delivery.target, error) from error
     if outcome is Outcome.ABSENT:
         raise Internal(f"{delivery.target} answered ABSENT to the commit of {delivery.version}")
-    return outcome
+    return outcome, opened.put_bytes.copied + opened.put_bytes.copied_by_server
 
 
 def _said(target: Target, error: Exception) -> WeirError:

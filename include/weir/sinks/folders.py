@@ -14,13 +14,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
-from weir.sinks.protocol import Reach, TargetAway, VersionFile
+from weir.sinks.protocol import PutBytes, Reach, TargetAway, VersionFile
 
 if TYPE_CHECKING:
     from weir.store.s3 import S3Files
@@ -36,19 +35,8 @@ S3_SECONDS: Final = 60.0
 """How long a request to S3 is retried."""
 
 
-@dataclass(slots=True)
-class PutBytes:
-    """The bytes that were put into a folder: linked, copied by the server of both, or copied through this process."""
-
-    linked: int = 0
-    copied_by_server: int = 0
-    copied: int = 0
-
-
 class TargetFolder(Protocol):
     """A folder of a target, with files by their "/"-separated names. Raises TargetAway or Misconfigured."""
-
-    put_bytes: PutBytes
 
     def require(self) -> None:
         """Require that the folder can be reached."""
@@ -67,16 +55,20 @@ class TargetFolder(Protocol):
         ...
 
 
-def open_folder(url: str, account: S3Account, reach: Reach) -> TargetFolder:
-    """Open a local folder by its absolute path, or one of S3 by its URL; nothing is reached yet."""
-    return S3Folder(url, account, reach) if url.startswith("s3://") else LocalFolder(Path(url), reach)
+def open_folder(url: str, account: S3Account, reach: Reach, counted: PutBytes) -> TargetFolder:
+    """Open a local folder by its absolute path, or one of S3 by its URL; nothing is reached yet.
+
+    The bytes of files that are put there are added to `counted`.
+    """
+    is_s3 = url.startswith("s3://")
+    return S3Folder(url, account, reach, counted) if is_s3 else LocalFolder(Path(url), reach, counted)
 
 
 class LocalFolder:
     """A folder on a local disk, or on a network file system that is mounted."""
 
-    def __init__(self, root: Path, reach: Reach) -> None:
-        self._root, self._reach, self.put_bytes = root, reach, PutBytes()
+    def __init__(self, root: Path, reach: Reach, counted: PutBytes) -> None:
+        self._root, self._reach, self._counted = root, reach, counted
 
     def require(self) -> None:
         """Require the folder above, which may be on a disk that is not mounted."""
@@ -120,7 +112,7 @@ class LocalFolder:
             os.link(source, made)
         except OSError:  # another file system, one without hard links, or no right to link; or another process did it
             return self.has(made.relative_to(self._root).as_posix(), file.bytes)
-        self.put_bytes.linked += file.bytes
+        self._counted.linked += file.bytes
         return True
 
     def _copy(self, made: Path, file: VersionFile) -> None:
@@ -136,14 +128,14 @@ class LocalFolder:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self.put_bytes.copied += file.bytes
+        self._counted.copied += file.bytes
 
 
 class S3Folder:
     """A key prefix of S3."""
 
-    def __init__(self, url: str, account: S3Account, reach: Reach) -> None:
-        self._url, self._account, self._reach, self.put_bytes = url, account, reach, PutBytes()
+    def __init__(self, url: str, account: S3Account, reach: Reach, counted: PutBytes) -> None:
+        self._url, self._account, self._reach, self._counted = url, account, reach, counted
         self._opened: S3Files | None = None
 
     def require(self) -> None:
@@ -182,7 +174,7 @@ class S3Folder:
             return False
         if not self.has(name, file.bytes):
             return False
-        self.put_bytes.copied_by_server += file.bytes
+        self._counted.copied_by_server += file.bytes
         return True
 
     def _copy(self, name: str, file: VersionFile) -> None:
@@ -194,7 +186,7 @@ class S3Folder:
         except OSError:
             if not self.has(name, file.bytes):  # else the answer was lost
                 raise
-        self.put_bytes.copied += file.bytes
+        self._counted.copied += file.bytes
 
     @property
     def _files(self) -> S3Files:

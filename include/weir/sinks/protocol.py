@@ -93,6 +93,15 @@ class Held:
     token: Mapping[str, Any]
 
 
+@dataclass(slots=True)
+class PutBytes:
+    """The bytes that a target has put in place: linked, copied by the server of both, or copied by this process."""
+
+    linked: int = 0
+    copied_by_server: int = 0
+    copied: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A version on its way into a target: all that any process needs to commit it."""
@@ -152,7 +161,7 @@ class SinkTarget(ABC):
     """
 
     def __init__(self, options: Mapping[str, Any], reach: Reach) -> None:
-        self.options, self.reach = options, reach
+        self.options, self.reach, self.put_bytes = options, reach, PutBytes()
 
     @abstractmethod
     def prepare(self, version: Version, held: Held | None) -> Token:

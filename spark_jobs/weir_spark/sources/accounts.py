@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from weir.connections import Connection, Connections, S3Account
+from weir.connections import Connections, S3Account
 
 _OPTIONS: Final = "storage_options"
 
@@ -30,13 +30,3 @@ def delta_options(url: str, conn_id: str | None, connections: Connections) -> di
     if _OPTIONS in connection.extra:
         return {key: str(value) for key, value in connection.extra[_OPTIONS].items()}
     return S3Account.of_connection(connection).for_object_store()
-
-
-def catalog_properties(connection: Connection) -> dict[str, str]:
-    """Return properties of PyIceberg's catalog: the extra, the host as `uri`, login and password as `credential`."""
-    found = {key: str(value) for key, value in connection.extra.items() if not isinstance(value, (dict, list))}
-    if connection.host:
-        found.setdefault("uri", connection.host)
-    if connection.login:
-        found.setdefault("credential", f"{connection.login}:{connection.password}")
-    return found

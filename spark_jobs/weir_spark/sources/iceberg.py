@@ -7,10 +7,10 @@ and the snapshot stays readable as long as its files are there, also when the ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.errors import Misconfigured
-from weir_spark.sources.accounts import catalog_properties
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.splits import LiveFile, of_partition, table_splits
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType, NestedField
     from pyspark.sql import DataFrame
 
+    from weir.connections import Connection
     from weir.dataflow.stage import ResolveContext
     from weir_spark.region.context import StageContext
 
@@ -44,8 +45,11 @@ _WITHOUT_TEXT: Final = ("binary", "fixed", "uuid")
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the live files of the current snapshot, divided among the subtasks. Raises Misconfigured."""
     name = str(ctx.options["table"])
-    conn_id = ctx.options.get("conn_id")
-    table = _opened(name, catalog_properties(ctx.connection(conn_id)) if conn_id else {})
+    with _opened(name, ctx.connection(name.partition(".")[0])) as table:
+        return _splits(table, name, ctx)
+
+
+def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]]:
     snapshot = table.current_snapshot()
     number = None if snapshot is None else snapshot.snapshot_id
     _require_names_that_stayed(table, name)
@@ -71,23 +75,22 @@ def _what(snapshot: int | None, table: str) -> str:
     return f"{'no snapshot' if snapshot is None else f'snapshot {snapshot}'} of the Iceberg table {table}"
 
 
-def _opened(name: str, properties: dict[str, str]) -> Table:
+@contextmanager
+def _opened(name: str, connection: Connection) -> Iterator[Table]:
     try:
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415  only runs with such a source need it
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415  only runs with such a source need it
+
+        from weir.sinks.targets.iceberg_catalog import opened  # noqa: PLC0415
     except ImportError as error:
         raise Misconfigured(
-            f"the Iceberg table {name} needs the package pyiceberg where Airflow's tasks run: {error}"
+            f"the Iceberg table {name} cannot be read: {error}. pip install 'weir[iceberg]' where Airflow's tasks run"
         ) from error
-    from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
-
-    catalog, _, table = name.partition(".")
-    try:
-        return load_catalog(catalog, **properties).load_table(table)
-    except (NoSuchTableError, ValueError) as error:
-        raise Misconfigured(
-            f"the Iceberg table {name} cannot be opened: {error}. The catalog {catalog!r} is that of PyIceberg's "
-            f"configuration (such as PYICEBERG_CATALOG__{catalog.upper()}__URI), or of the connection conn_id="
-        ) from error
+    with opened(connection) as catalog:
+        try:
+            table = catalog.load_table(name.partition(".")[2])
+        except (NoSuchTableError, ValueError) as error:
+            raise Misconfigured(f"the Iceberg table {name} cannot be opened: {error}") from error
+        yield table
 
 
 def _require_names_that_stayed(table: Table, name: str) -> None:

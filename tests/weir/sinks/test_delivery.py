@@ -12,13 +12,13 @@ from tests.weir.sinks.file_target import FileTarget
 from tests.weir.small_dataflow import World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
-from weir.dataflow import Dataflow, sink, target
+from weir.dataflow import Dataflow, files, sink, target
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import CheckpointRow, DeliveryRow, PublicationRow, RunRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
-from weir.sinks import VersionFile
+from weir.sinks import VersionFile, folders
 from weir.sinks.delivery import deliver, rollback
 from weir.sinks.opening import ServicesReach
 from weir.store.published import published
@@ -144,6 +144,17 @@ def test_a_version_is_taken_out_only_where_the_target_holds_it(world, lake):
     with pytest.raises(Misconfigured, match="holds another version"):
         rollback(world.services, "ladder", "delays", EPOCH)
     assert held(lake) == newer
+
+
+@pytest.mark.parametrize("may_link", [True, False])
+def test_the_bytes_that_a_target_has_written_once_more_are_recorded(tmp_path, lake, monkeypatch, may_link):
+    if not may_link:
+        monkeypatch.setattr(folders, "LINK_SECONDS", -60.0)
+    stages = [*ladder().stages[:-1], sink("report", "delays", to=files(str(lake / "delays")))]
+    world = World(tmp_path / "world", Dataflow("ladder", stages))
+    world.run_first(1)
+    ((delivery, copied),) = rows(world, DeliveryRow.delivery, DeliveryRow.copied_bytes)
+    assert copied == (0 if may_link else sum(file["bytes"] for file in delivery["version"]["files"]))
 
 
 def test_what_the_target_refuses_fails_before_anything_is_published(world, lake):

@@ -82,7 +82,7 @@ def test_a_table_on_s3_is_published_into_as_one_on_a_disk(on_s3):
     token = target.prepare(first, None)
     assert (target.recover(first, token), on_s3.rows()) == (Outcome.ABSENT, [])
     assert [target.commit(first, token) for _ in range(2)] == [Outcome.COMMITTED] * 2
-    assert target._folder.put_bytes.copied == sum(file.bytes for file in first.files)
+    assert target.put_bytes.copied == sum(file.bytes for file in first.files)
     assert on_s3.publish(on_s3.version(2, [1], [2, 3])) is Outcome.EQUAL
     assert on_s3.publish(last := on_s3.version(3, [7])) is Outcome.COMMITTED
     assert on_s3.rows() == [7]
@@ -94,7 +94,7 @@ def test_files_of_a_store_on_the_same_s3_are_copied_there(on_s3, s3_server):
     reach = S3Reach(on_s3.store, on_s3.account, client_of(s3_server.url))
     target, version = on_s3.target(reach), on_s3.version(1, [1])
     assert target.commit(version, {}) is Outcome.COMMITTED
-    put_bytes = target._folder.put_bytes
+    put_bytes = target.put_bytes
     assert (put_bytes.copied_by_server, put_bytes.copied) == (version.files[0].bytes, 0)
     assert (on_s3.rows(), reach.opened) == ([1], [])
 

@@ -11,7 +11,7 @@ import pytest
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
-from weir.sinks import TargetAway, VersionFile, folders
+from weir.sinks import PutBytes, TargetAway, VersionFile, folders
 from weir.sinks.folders import open_folder
 from weir.testing.sink_contract import LocalReach
 
@@ -38,11 +38,11 @@ FILE = VersionFile("file", len(DATA), 1, hashlib.sha256(DATA).hexdigest())
 
 
 def opened(lake, store, *, is_local=True):
-    return open_folder(str(lake), S3Account(), LocalReach(store, is_local=is_local))
+    return open_folder(str(lake), S3Account(), LocalReach(store, is_local=is_local), PutBytes())
 
 
 def counted(folder):
-    return folder.put_bytes.linked, folder.put_bytes.copied_by_server, folder.put_bytes.copied
+    return folder._counted.linked, folder._counted.copied_by_server, folder._counted.copied
 
 
 def test_a_file_is_linked_on_one_file_system_and_copied_else(store, lake):

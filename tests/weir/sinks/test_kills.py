@@ -17,13 +17,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from tests.weir.reading.parquet_world import ParquetEngine, ReaderWorld
 from tests.weir.sinks.delta_sink import by_duckdb
 from tests.weir.small_dataflow import ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, delta, files, postgres, sink
+from weir.dataflow import Dataflow, delta, files, iceberg, postgres, sink
 from weir.rebuild.rebuild import rebuild
 from weir.sinks import folders
 from weir.sinks.targets import files as files_module
@@ -112,6 +113,26 @@ class Delta:
         return table.to_pylist()
 
 
+class Iceberg:
+    """An Apache Iceberg table, as PyIceberg reads it, with all of its modules that a commit comes through."""
+
+    def __init__(self, folder, _request, monkeypatch):
+        from weir.sinks.targets import iceberg as module
+        from weir.sinks.targets import iceberg_epoch, iceberg_files
+
+        self.modules = (module, iceberg_epoch, iceberg_files, folders)
+        extra = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
+        self.catalog = load_catalog("lake", **extra)
+        self.catalog.create_namespace("db")
+        self.target = iceberg("lake.db.delays", create="if_missing")
+
+    def rows(self):
+        if not self.catalog.table_exists("db.delays"):
+            return []
+        return self.catalog.load_table("db.delays").scan().to_arrow().to_pylist()
+
+
 @pytest.fixture(scope="module")
 def s3_server():
     with running_s3() as server:
@@ -159,7 +180,7 @@ def doomed(world, fate):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("ledger", ["sqlite", "postgresql"])
-@pytest.mark.parametrize("kind", [Files, FilesOnS3, Postgres, Delta])
+@pytest.mark.parametrize("kind", [Files, FilesOnS3, Postgres, Delta, Iceberg])
 def test_a_hundred_killed_closing_tasks_leave_whole_versions_and_the_rows_of_a_run_without_faults(
     kind, ledger, tmp_path, request, monkeypatch
 ):

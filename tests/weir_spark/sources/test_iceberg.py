@@ -15,10 +15,9 @@ from tests.weir_spark.sources.conftest import resolved
 from weir.connections import Connection
 from weir.dataflow import iceberg_source
 from weir.errors import Misconfigured
-from weir_spark.sources.accounts import catalog_properties
 
 NAME = "lake.db.orders"
-ORDERS = iceberg_source("orders", NAME, conn_id="lake", parallelism=2)
+ORDERS = iceberg_source("orders", NAME, parallelism=2)
 
 
 class Lake:
@@ -28,7 +27,7 @@ class Lake:
         folder.mkdir()
         self.folder = folder
         extra = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-        self.connection = Connection(id="lake", kind="generic", extra=extra)
+        self.connection = Connection(id="lake", kind="iceberg", extra=extra)
         self._catalog = load_catalog("lake", **extra)
         self._catalog.create_namespace("db")
         table = self._catalog.create_table("db.orders", schema=pa.schema(columns))
@@ -119,14 +118,9 @@ def test_a_type_that_spark_lacks_is_refused_by_name(tmp_path):
 
 def test_a_table_or_catalog_that_is_not_there_is_named(lake):
     with pytest.raises(Misconfigured, match=r"lake\.db\.others cannot be opened: Table does not exist"):
-        lake.splits(iceberg_source("o", "lake.db.others", conn_id="lake"))
-    with pytest.raises(Misconfigured, match="PYICEBERG_CATALOG__NOWHERE__URI"):
+        lake.splits(iceberg_source("o", "lake.db.others"))
+    with pytest.raises(Misconfigured, match="no connection 'nowhere'"):
         lake.splits(iceberg_source("o", "nowhere.db.orders"))
-
-
-def test_the_account_of_a_catalog_is_that_of_the_connection():
-    given = Connection(id="lake", kind="iceberg", host="https://rest", login="me", password="hunter22")
-    assert catalog_properties(given) == {"uri": "https://rest", "credential": "me:hunter22"}
 
 
 @pytest.mark.spark

@@ -14,12 +14,13 @@ from rich.console import Console
 from weir.cli.default_command import with_default
 from weir.cli.tables import key, number, print_line, print_rows, text, value
 from weir.environment import opened_services
+from weir.units import format_size
 
 VERSION = 1
 _VERSIONS = "versions"
 
 _COLUMNS = (
-    *(key("epoch"), key("dataflow"), key("sink"), number("version"), key("target"), number("rows")),
+    *(key("epoch"), key("dataflow"), key("sink"), number("version"), key("target"), number("rows"), number("copied")),
     *(value("state"), value("delivered"), value("since"), text("problem")),
 )
 
@@ -46,7 +47,13 @@ def versions(
     if not found:
         Console().print("No sink with a target has published anything: declare one by sink(..., to=...).")
         return
-    print_rows(_COLUMNS, (tuple("" if cell is None else str(cell) for cell in each.values()) for each in found))
+    print_rows(_COLUMNS, (tuple(_cell(name, value) for name, value in each.items()) for each in found))
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return format_size(value) if name == "copied_bytes" else str(value)
 
 
 @sinks_app.command()
@@ -83,6 +90,7 @@ def _described(row: Any) -> dict[str, Any]:
         "version": row.version,
         "target": str(delivery.target),
         "rows": delivery.version.rows,
+        "copied_bytes": row.copied_bytes,
         "state": row.outcome or "pending",
         "delivered_at": None if row.delivered_at is None else f"{row.delivered_at:%Y-%m-%d %H:%M:%S}Z",
         "problem_since": None if row.problem_since is None else f"{row.problem_since:%Y-%m-%d %H:%M:%S}Z",

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     ColumnElement,
     Float,
@@ -394,7 +395,7 @@ class PublicationRow(Table):
 class DeliveryRow(Table):
     """A version of a sink that is committed into a target; `delivery` is how, as the pointer has it too.
 
-    `place` is that of the target among those of the version.
+    `place` is that of the target among those of the version. `copied_bytes` were written once more for the target.
     `outcome` is an Outcome of weir.sinks (None: not committed yet). `problem` is what the last process met,
     `problem_since` since when each has met one.
     """
@@ -412,6 +413,7 @@ class DeliveryRow(Table):
     delivery: Mapped[dict[str, Any]]
     outcome: Mapped[str | None] = mapped_column(String(20))
     delivered_at: Mapped[datetime | None]
+    copied_bytes: Mapped[int | None] = mapped_column(BigInteger)
     problem: Mapped[str | None] = mapped_column(Text)
     problem_since: Mapped[datetime | None]
 

@@ -321,7 +321,7 @@ class DeltaTarget(SinkTarget):
 
     @cached_property
     def _folder(self) -> TargetFolder:
-        return open_folder(self._place, self._account, self.reach)
+        return open_folder(self._place, self._account, self.reach, self.put_bytes)
 
     def __str__(self) -> str:
         return f"the Delta table {self._place}"

@@ -110,7 +110,7 @@ class FilesTarget(SinkTarget):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         files = []
-        place = LocalFolder(folder, self.reach)
+        place = LocalFolder(folder, self.reach, self.put_bytes)
         for number, file in enumerate(version.files):
             name = f"part-{number:05}-{version.number}-{version.attempt}.parquet"
             place.put(name, file)

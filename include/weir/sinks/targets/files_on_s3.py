@@ -135,6 +135,7 @@ class S3FilesTarget(SinkTarget):
                 self._files.swap(key, parts, {_MARKER: json.dumps(marker)}, etag)
             except FileExistsError:
                 return False
+        self.put_bytes.copied += sum(file.bytes for file in files)
         return True
 
     def _folder(self, version: Version) -> str:

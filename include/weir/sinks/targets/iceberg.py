@@ -31,8 +31,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
 from weir.errors import Misconfigured
-from weir.sinks.folders import PutBytes
-from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, Token, Version, VersionFile
+from weir.sinks.protocol import (
+    ROLLED_BACK,
+    Held,
+    Outcome,
+    PutBytes,
+    SinkTarget,
+    TargetAway,
+    Token,
+    Version,
+    VersionFile,
+)
 from weir.sinks.targets.iceberg_catalog import opened, said
 from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_name, marker_key
 from weir.sinks.targets.iceberg_files import put
@@ -67,7 +76,7 @@ class IcebergTarget(SinkTarget):
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the table tells
         """Check columns, types and partition values by footers; with create="if_missing" make the table, empty."""
         wanted = schema_of(version.spark_schema)
-        with opened(self.reach, self.options["conn_id"]) as catalog:
+        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
             table = self._table(catalog, wanted)
             self._require_writable(table)
             epoch = EpochInTable.read(table, version.owner, version.epoch)
@@ -94,13 +103,14 @@ class IcebergTarget(SinkTarget):
                 self._place(table, version, placed)
             return self._replacing(epoch, version, wanted, placed)
 
-        with opened(self.reach, self.options["conn_id"]) as catalog:
+        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
             self._until_committed(lambda: self._table(catalog, wanted), change)
+        self.put_bytes = placed.put_bytes
         return Outcome.COMMITTED if found is Outcome.ABSENT else found
 
     def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
         """Read the marker and the names of the live files."""
-        with opened(self.reach, self.options["conn_id"]) as catalog:
+        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
             try:
                 table = catalog.load_table(self._identifier)
             except NoSuchTableError:
@@ -121,7 +131,7 @@ class IcebergTarget(SinkTarget):
             epoch.require_replaceable()
             return _swap(epoch, table.transaction(), Marker(version.number, ROLLED_BACK, uuid.uuid4().hex, 0), (), {})
 
-        with opened(self.reach, self.options["conn_id"]) as catalog:
+        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
             self._until_committed(lambda: self._load(catalog), change)
         return is_there
 

@@ -21,15 +21,16 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from weir.connections import Connection
 from weir.errors import Misconfigured
 from weir.secrecy import without_secrets
-from weir.sinks.protocol import Reach, TargetAway
+from weir.sinks.protocol import TargetAway
 
 _KIND: Final = "iceberg"
 
 
 @contextmanager
-def opened(reach: Reach, conn_id: str) -> Iterator[Catalog]:
+def opened(connection: Connection) -> Iterator[Catalog]:
     """Open the catalog of a connection. Raises TargetAway if it does not answer, or Misconfigured; also while open."""
-    name, properties = properties_of(reach.connection(conn_id))
+    conn_id = connection.id
+    name, properties = properties_of(connection)
     with _answering(conn_id):
         try:
             catalog = load_catalog(name, **properties)

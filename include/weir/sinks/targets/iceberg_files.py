@@ -11,8 +11,8 @@ from typing import Final
 from pyiceberg.io import FileIO
 
 from weir.connections import S3Account
-from weir.sinks.folders import LocalFolder, PutBytes, S3Folder, TargetFolder, parts_of
-from weir.sinks.protocol import Reach, VersionFile
+from weir.sinks.folders import LocalFolder, S3Folder, TargetFolder, parts_of
+from weir.sinks.protocol import PutBytes, Reach, VersionFile
 
 _ACCOUNT: Final = {
     "s3.access-key-id": "key",
@@ -34,9 +34,8 @@ def put(io: FileIO, path: str, file: VersionFile, reach: Reach, counted: PutByte
     process. Raises TargetAway, Misconfigured, or Retryable if the store's file is damaged.
     """
     above, _, name = path.rpartition("/")
-    folder = _folder(io, above, reach)
+    folder = _folder(io, above, reach, counted)
     if folder is not None:
-        folder.put_bytes = counted
         folder.put(name, file)
         return
     with io.new_output(path).create() as written:
@@ -45,15 +44,15 @@ def put(io: FileIO, path: str, file: VersionFile, reach: Reach, counted: PutByte
     counted.copied += file.bytes
 
 
-def _folder(io: FileIO, location: str, reach: Reach) -> TargetFolder | None:
+def _folder(io: FileIO, location: str, reach: Reach, counted: PutBytes) -> TargetFolder | None:
     """Return the folder of a location, as PyIceberg takes it; None for one that only PyIceberg reaches."""
     scheme, is_url, _ = location.partition("://")
     if location.startswith("/") or scheme == "file":
         local = Path(location.removeprefix("file://"))
         local.mkdir(parents=True, exist_ok=True)
-        return LocalFolder(local, reach)
+        return LocalFolder(local, reach, counted)
     given = {key: str(value) for key, value in io.properties.items() if key.startswith(("s3.", "client."))}
     found = {_ACCOUNT[key]: value for key, value in given.items() if key in _ACCOUNT}
     if scheme != "s3" or not is_url or "key" not in found or given.keys() - _ACCOUNT.keys() - _TIMES:
         return None
-    return S3Folder(location, S3Account(**found), reach)
+    return S3Folder(location, S3Account(**found), reach, counted)

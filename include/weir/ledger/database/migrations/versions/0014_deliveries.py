@@ -19,6 +19,7 @@ def upgrade() -> None:
         sa.Column("delivery", sa.JSON(), nullable=False),
         sa.Column("outcome", sa.String(length=20), nullable=True),
         sa.Column("delivered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("copied_bytes", sa.BigInteger(), nullable=True),
         sa.Column("problem", sa.Text(), nullable=True),
         sa.Column("problem_since", sa.DateTime(timezone=True), nullable=True),
         sa.UniqueConstraint("run", "sink", "version", "place"),
