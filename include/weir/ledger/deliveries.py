@@ -84,11 +84,11 @@ def deliver_again(session: Session, run: str, sink: str, version: int) -> None:
 
 
 def note_delivered(
-    session: Session, row: DeliveryRow, outcome: str, copied_bytes: int, superseded: str, now: datetime
+    session: Session, row: DeliveryRow, outcome: str, copied_bytes: int | None, superseded: str, now: datetime
 ) -> None:
     """Record the outcome of a delivery; what is older of the same epoch is not delivered any more."""
     row.outcome, row.delivered_at, row.problem, row.problem_since = outcome, now, None, None
-    row.copied_bytes = (row.copied_bytes or 0) + copied_bytes
+    row.copied_bytes = row.copied_bytes if copied_bytes is None else (row.copied_bytes or 0) + copied_bytes
     older = (DeliveryRow.run == row.run) & (DeliveryRow.sink == row.sink) & (DeliveryRow.version < row.version)
     pending = update(DeliveryRow).where(older, DeliveryRow.outcome.is_(None))
     session.execute(pending.values(outcome=superseded, delivered_at=now, problem=None, problem_since=None))

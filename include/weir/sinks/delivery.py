@@ -210,7 +210,7 @@ def _subject(delivery: Delivery) -> tuple[str, ...]:
     return f"{version.sink}@{version.epoch}", str(version.number), version.attempt, of_target
 
 
-def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int]:
+def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None]:
     """Commit a version; return what came of it, and how many bytes were written once more for it."""
     opened = open_target(delivery.target, services)
     try:
@@ -219,7 +219,7 @@ def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int]:
         raise _said(delivery.target, error) from error
     if outcome is Outcome.ABSENT:
         raise Internal(f"{delivery.target} answered ABSENT to the commit of {delivery.version}")
-    return outcome, opened.put_bytes.copied + opened.put_bytes.copied_by_server
+    return outcome, opened.put_bytes.again
 
 
 def _said(target: Target, error: Exception) -> WeirError:

@@ -101,6 +101,12 @@ class PutBytes:
     copied_by_server: int = 0
     copied: int = 0
 
+    @property
+    def again(self) -> int | None:
+        """The bytes that were written once more; None for a target that keeps no files."""
+        again = self.copied_by_server + self.copied
+        return again if again or self.linked else None
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
