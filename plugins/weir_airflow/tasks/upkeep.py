@@ -39,11 +39,11 @@ def deliver_pending_clears(log: Log) -> dict[str, Any]:
 def release_results(log: Log) -> dict[str, Any]:
     """Release and delete the results that no run needs any more, of every dataflow in the ledger.
 
-    Before that, published versions are committed into the targets of their sinks, where no closing task does. After
-    it, receivers are told what no closing task has told them.
+    After that, published versions are committed into the targets of their sinks, where no closing task does, and
+    receivers are told what no closing task has told them: what may have to wait for others comes last.
     """
     with TaskContext.open() as task_context:
-        kept = [deliver_everywhere(task_context.services), release_everywhere(task_context.services)]
+        kept = [release_everywhere(task_context.services), deliver_everywhere(task_context.services)]
         kept.append(notify_everywhere(task_context.services, get_current_context))
     done = {where: said for each in kept for where, said in each.done.items()}
     failed = {where: error for each in kept for where, error in each.failed.items()}

@@ -37,7 +37,15 @@ MARKER: Final = "weir_published"
 _TURNS: Final = 3
 """How often a transaction that the server ended (a deadlock, a time-out) is tried again at once."""
 
-_CONNECT_SECONDS: Final = 15
+_CLIENT: Final = {
+    "application_name": "weir",
+    "connect_timeout": 15,
+    # A server that is gone without a word is noticed after two minutes, and not after hours.
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 120_000,
+}
 _SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
 _COPY_BYTES: Final = 2**18
 
@@ -381,7 +389,7 @@ def _parameters(connection: Connection) -> dict[str, Any]:
         **{key: str(value) for key, value in connection.extra.items() if not isinstance(value, dict | list)},
     }
     found = {key: value for key, value in given.items() if value not in (None, "")}
-    return {"connect_timeout": _CONNECT_SECONDS, "application_name": "weir", **found, "options": _SESSION}
+    return {**_CLIENT, **found, "options": _SESSION}
 
 
 def _line(error: BaseException) -> str:
