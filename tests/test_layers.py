@@ -16,7 +16,7 @@ PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins",
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
-    *("store", "settings", "connections", "ledger", "coordination", "environment"),
+    *("store", "settings", "connections", "catalogs", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
     *(
         "rebuild",
@@ -205,7 +205,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
     known = {"errors", "units", "code", "dataflow", "topology", "execution", "formats"}
-    known |= {"state", "store", "settings", "connections", "quality"}
+    known |= {"state", "store", "settings", "connections", "catalogs", "quality"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}
 
     def allowed(_file, name):

@@ -16,6 +16,16 @@ from weir.errors import Misconfigured
 
 VARIABLE = "AIRFLOW_CONN_"
 
+_LIBPQ = {
+    "application_name": "weir",
+    "connect_timeout": 15,
+    # A server that is gone without a word is noticed after two minutes, and not after hours.
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 120_000,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
@@ -29,6 +39,24 @@ class Connection:
     login: str = ""
     password: str = field(default="", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def for_libpq(self, session: str) -> dict[str, Any]:
+        """Return the parameters by which libpq opens a connection of type postgres, with options of the session.
+
+        Raises Misconfigured for one of another type.
+        """
+        if self.kind != "postgres":
+            raise Misconfigured(f"the connection {self.id} has the type {self.kind!r}, expected 'postgres'")
+        given = {
+            "host": self.host,
+            "port": self.port,
+            "dbname": self.database,
+            "user": self.login,
+            "password": self.password,
+            **{key: str(value) for key, value in self.extra.items() if not isinstance(value, dict | list)},
+        }
+        found = {key: value for key, value in given.items() if value not in (None, "")}
+        return {**_LIBPQ, **found, "options": session}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
 from weir.sinks.protocol import PutBytes, Reach, TargetAway, VersionFile
+from weir.store.local import fsync
 
 if TYPE_CHECKING:
     from weir.store.s3 import S3Files
@@ -92,14 +93,14 @@ class LocalFolder:
             made.parent.mkdir(exist_ok=True)
             if not self._is_linked(made, file):
                 self._copy(made, file)
-            _flush(made.parent)
+            fsync(made.parent)
 
     def flush(self, name: str) -> None:
         """Fsync a file and its folder."""
         made = self._root / name
         with reached(str(made)):
-            _flush(made)
-            _flush(made.parent)
+            fsync(made)
+            fsync(made.parent)
 
     def _is_linked(self, made: Path, file: VersionFile) -> bool:
         source = self._reach.local_path(file)
@@ -230,11 +231,3 @@ def reached(place: str) -> Iterator[None]:
                 f"{place} cannot be used: {error}. Give the account the right to write there"
             ) from error
         raise TargetAway(f"{place} cannot be reached: {error}") from error
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

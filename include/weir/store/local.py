@@ -121,7 +121,7 @@ class LocalFiles:
         folder = self.root / path
         for name, size in self.entries(path):
             if size is not None:
-                _fsync(folder / name)
+                fsync(folder / name)
         for each in (folder, *folder.parents):
             _fsync_folder(each)
             if each == self.root:
@@ -219,7 +219,8 @@ def _unless_gone(_function: object, _path: str, failure: tuple[type[BaseExceptio
         raise failure[1]
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -229,7 +230,7 @@ def _fsync(path: Path) -> None:
 
 def _fsync_folder(folder: Path) -> None:
     try:
-        _fsync(folder)
+        fsync(folder)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EACCES):  # folders that can't be synced, or not be opened
             raise

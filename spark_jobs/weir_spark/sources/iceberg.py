@@ -80,7 +80,7 @@ def _opened(name: str, connection: Connection) -> Iterator[Table]:
     try:
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415  only runs with such a source need it
 
-        from weir.sinks.targets.iceberg_catalog import opened  # noqa: PLC0415
+        from weir.catalogs import opened  # noqa: PLC0415
     except ImportError as error:
         raise Misconfigured(
             f"the Iceberg table {name} cannot be read: {error}. pip install 'weir[iceberg]' where Airflow's tasks run"

@@ -55,7 +55,6 @@ _BLOCK_BYTES: Final = 16 * 2**20
 _FILE_BYTES: Final = 64 * 2**20
 """The size in memory of the rows of a file."""
 
-_CONNECT_SECONDS: Final = 15
 _SESSION: Final = "-c datestyle=ISO -c intervalstyle=iso_8601 -c timezone=UTC -c extra_float_digits=1"
 
 
@@ -115,7 +114,7 @@ def _transaction(connection: Connection) -> Iterator[Any]:
             f"driver in a cluster): {error}"
         ) from error
     try:
-        session = psycopg2.connect(**_parameters(connection))
+        session = psycopg2.connect(**connection.for_libpq(_SESSION))
         try:
             session.set_session(isolation_level="REPEATABLE READ", readonly=True)
             session.set_client_encoding("UTF8")
@@ -127,21 +126,6 @@ def _transaction(connection: Connection) -> Iterator[Any]:
         raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {_line(error)}") from error
     except psycopg2.Error as error:
         raise Misconfigured(f"PostgreSQL refuses the query by connection {connection.id}: {_line(error)}") from error
-
-
-def _parameters(connection: Connection) -> dict[str, Any]:
-    if connection.kind != "postgres":
-        raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected 'postgres'")
-    given = {
-        "host": connection.host,
-        "port": connection.port,
-        "dbname": connection.database,
-        "user": connection.login,
-        "password": connection.password,
-        **{key: str(value) for key, value in connection.extra.items() if not isinstance(value, dict | list)},
-    }
-    found = {key: value for key, value in given.items() if value not in (None, "")}
-    return {"connect_timeout": _CONNECT_SECONDS, "application_name": "weir", **found, "options": _SESSION}
 
 
 def _columns(cursor: Any, query: str, conn_id: str) -> list[Column]:

@@ -23,6 +23,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.types import StringType
 from tests.weir.sinks.iceberg_lake import DAY, NEXT, Lake
 
+from weir.catalogs import properties_of
 from weir.connections import Connection
 from weir.dataflow import iceberg
 from weir.errors import Misconfigured, Retryable
@@ -30,7 +31,6 @@ from weir.sinks import Delivery, Outcome, TargetAway, TargetConflict, folders
 from weir.sinks.targets import iceberg as module
 from weir.sinks.targets import iceberg_files as files
 from weir.sinks.targets.iceberg import IcebergTarget
-from weir.sinks.targets.iceberg_catalog import properties_of
 from weir.testing.sink_contract import SinkContract
 from weir_dev.servers.s3 import client_of, running_s3
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 from weir.errors import Misconfigured
 from weir.sinks.folders import LocalFolder, reached
 from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetConflict, Token, Version
+from weir.store.local import fsync
 
 MARKER: Final = "_weir.json"
 """The file of a version that says which it is; readers skip names with an underscore."""
@@ -127,7 +128,7 @@ class FilesTarget(SinkTarget):
             json.dump(said, marker, indent=1)
             marker.flush()
             os.fsync(marker.fileno())
-        _flush(folder)
+        fsync(folder)
 
     def _switch(self, folder: Path, version: Version) -> None:
         link = self._link(version)
@@ -136,7 +137,7 @@ class FilesTarget(SinkTarget):
         new.unlink(missing_ok=True)
         new.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
         new.replace(link)
-        _flush(link.parent)
+        fsync(link.parent)
         if before is not None and before.exists():
             os.utime(before)  # since when it is replaced
 
@@ -181,14 +182,6 @@ def partition_value(epoch: str) -> str:
     """Return the value of an epoch in a folder's name: its day, or its time with colons as Hive escapes them."""
     at = datetime.strptime(epoch, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     return f"{at:%Y-%m-%d}" if (at.hour, at.minute, at.second) == (0, 0, 0) else f"{at:%Y-%m-%d %H%%3A%M%%3A%S}"
-
-
-def _flush(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sha256(path: Path) -> str:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import BinaryIO, Final, cast
@@ -30,6 +30,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
+from weir.catalogs import CatalogAway, opened, said
 from weir.errors import Misconfigured
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -42,7 +43,6 @@ from weir.sinks.protocol import (
     Version,
     VersionFile,
 )
-from weir.sinks.targets.iceberg_catalog import opened, said
 from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_name, marker_key
 from weir.sinks.targets.iceberg_files import put
 from weir.sinks.targets.iceberg_schema import data_file, schema_of, stage_schema
@@ -76,7 +76,7 @@ class IcebergTarget(SinkTarget):
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the table tells
         """Check columns, types and partition values by footers; with create="if_missing" make the table, empty."""
         wanted = schema_of(version.spark_schema)
-        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
+        with self._catalog() as catalog:
             table = self._table(catalog, wanted)
             self._require_writable(table)
             epoch = EpochInTable.read(table, version.owner, version.epoch)
@@ -103,14 +103,14 @@ class IcebergTarget(SinkTarget):
                 self._place(table, version, placed)
             return self._replacing(epoch, version, wanted, placed)
 
-        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
+        with self._catalog() as catalog:
             self._until_committed(lambda: self._table(catalog, wanted), change)
         self.put_bytes = placed.put_bytes
         return Outcome.COMMITTED if found is Outcome.ABSENT else found
 
     def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
         """Read the marker and the names of the live files."""
-        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
+        with self._catalog() as catalog:
             try:
                 table = catalog.load_table(self._identifier)
             except NoSuchTableError:
@@ -131,9 +131,18 @@ class IcebergTarget(SinkTarget):
             epoch.require_replaceable()
             return _swap(epoch, table.transaction(), Marker(version.number, ROLLED_BACK, uuid.uuid4().hex, 0), (), {})
 
-        with opened(self.reach.connection(self.options["conn_id"])) as catalog:
+        with self._catalog() as catalog:
             self._until_committed(lambda: self._load(catalog), change)
         return is_there
+
+    @contextmanager
+    def _catalog(self) -> Iterator[Catalog]:
+        """Open the catalog; one that does not answer is a target that is away."""
+        try:
+            with opened(self.reach.connection(self.options["conn_id"])) as catalog:
+                yield catalog
+        except CatalogAway as error:
+            raise TargetAway(str(error)) from error
 
     def _replacing(self, epoch: EpochInTable, version: Version, wanted: Schema, placed: _Placed) -> Transaction:
         table = epoch.table

@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.connections import Connection
 from weir.errors import Misconfigured, Retryable
 from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
 from weir.sinks.rows import batches
@@ -37,15 +36,6 @@ MARKER: Final = "weir_published"
 _TURNS: Final = 3
 """How often a transaction that the server ended (a deadlock, a time-out) is tried again at once."""
 
-_CLIENT: Final = {
-    "application_name": "weir",
-    "connect_timeout": 15,
-    # A server that is gone without a word is noticed after two minutes, and not after hours.
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 120_000,
-}
 _SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
 _COPY_BYTES: Final = 2**18
 
@@ -203,7 +193,7 @@ class PostgresTarget(SinkTarget):
     def _connect(self) -> Any:
         found = self.reach.connection(self.options["conn_id"])
         try:
-            return psycopg2.connect(**_parameters(found))
+            return psycopg2.connect(**found.for_libpq(_SESSION))
         except psycopg2.OperationalError as error:
             raise TargetAway(f"the database of connection {found.id} cannot be reached: {_line(error)}") from error
         except psycopg2.ProgrammingError as error:
@@ -375,21 +365,6 @@ def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterato
 
 def _listed(names: Sequence[str]) -> sql.Composable:
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def _parameters(connection: Connection) -> dict[str, Any]:
-    if connection.kind != "postgres":
-        raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected 'postgres'")
-    given = {
-        "host": connection.host,
-        "port": connection.port,
-        "dbname": connection.database,
-        "user": connection.login,
-        "password": connection.password,
-        **{key: str(value) for key, value in connection.extra.items() if not isinstance(value, dict | list)},
-    }
-    found = {key: value for key, value in given.items() if value not in (None, "")}
-    return {**_CLIENT, **found, "options": _SESSION}
 
 
 def _line(error: BaseException) -> str:

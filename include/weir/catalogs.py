@@ -1,4 +1,4 @@
-"""Catalogs of Apache Iceberg by Airflow connections. Invariant: no error shows a password."""
+"""Catalogs of Apache Iceberg by Airflow connections, for sinks and sources. Invariant: no error shows a password."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from weir.connections import Connection
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable
 from weir.secrecy import without_secrets
-from weir.sinks.protocol import TargetAway
 
 _KIND: Final = "iceberg"
 
 
+class CatalogAway(Retryable):
+    """The catalog, or the file system of its tables, does not answer."""
+
+
 @contextmanager
 def opened(connection: Connection) -> Iterator[Catalog]:
-    """Open the catalog of a connection. Raises TargetAway if it does not answer, or Misconfigured; also while open."""
+    """Open the catalog of a connection. Raises CatalogAway if it does not answer, or Misconfigured; also while open."""
     conn_id = connection.id
     name, properties = properties_of(connection)
     with _answering(conn_id):
@@ -99,7 +102,7 @@ def _answering(conn_id: str) -> Iterator[None]:
             "and write the table and its files"
         ) from error
     except (RESTError, OSError, DBAPIError) as error:
-        raise TargetAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error
+        raise CatalogAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error
     except SQLAlchemyError as error:
         raise Misconfigured(f"the catalog of connection {conn_id} cannot be used: {said(error)}") from error
 
