@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
+from weir.dataflow import Dataflow
 from weir.errors import Misconfigured
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
-from weir_airflow.dags.schedule import timetable_of
+from weir_airflow.dags.schedule import require_dates, require_start, timetable_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
-    from weir.dataflow import Dataflow
     from weir.restarts.strategy import RestartStrategy
 
 AIRFLOW_RETRIES: Final = 999
@@ -84,7 +84,14 @@ def dataflow_dag(
     previous epoch (`previous`) change no DAG: the coordinator applies them. Everything else goes to `airflow.sdk.DAG`.
     Raises Misconfigured.
     """
+    if not isinstance(flow, Dataflow):
+        raise Misconfigured(f"dataflow_dag wants a Dataflow, not {flow!r}: write Dataflow(name, stages)")
     arguments = dict(default_args or {})
+    given = {"start_date": start_date, "end_date": dag_kwargs.get("end_date")}
+    dates = {name: arguments.get(name) if date is None else date for name, date in given.items()}
+    require_dates(dates)
+    timetable = timetable_of(schedule, start_date)
+    require_start(timetable, dates["start_date"])
     recovery = TaskRecovery.declared(
         arguments,
         restart=restart,
@@ -96,7 +103,7 @@ def dataflow_dag(
     topology = Topology(flow)
     dag = DAG(
         dag_id or flow.name,
-        schedule=timetable_of(schedule, start_date),
+        schedule=timetable,
         start_date=start_date,
         default_args=arguments,
         tags=["weir", *tags],

@@ -7,7 +7,7 @@ equal.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -126,6 +126,8 @@ class Dataflow:
         object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
+        if isinstance(self.stages, str) or not isinstance(self.stages, Iterable):
+            raise Misconfigured(f"dataflow {self.name!r}: stages must be a list of stages, not {self.stages!r}")
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
         if not is_record:
             require_no_secrets(self.name, self.stages, self.parameters)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
-from weir.dataflow.state import State, column_names
+from weir.dataflow.state import State, advised, column_names
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
@@ -78,6 +78,7 @@ def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
     return Exchange(stage=name_of(stage), kind=ExchangeKind.CACHED, durable=durable)
 
 
+@advised("key", "keys", "on", "partition_by", write='by="column", the columns that rows are divided by')
 def blocking(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, pointwise: bool = False
 ) -> Exchange:
@@ -95,6 +96,7 @@ def blocking(
     )
 
 
+@advised("key", "keys", "on", "partition_by", write='by="column", the columns that rows are divided by')
 def previous(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, schema: str = ""
 ) -> Exchange:
@@ -278,7 +280,8 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
                 )
             named[argument] = exchange
     else:
-        raise Misconfigured(f"stage {stage!r}: inputs must be a list or a dict of exchanges, not {inputs!r}")
+        found = f"one exchange of {inputs.stage!r}: put it into [ ]" if isinstance(inputs, Exchange) else repr(inputs)
+        raise Misconfigured(f"stage {stage!r}: inputs must be a list or a dict of exchanges, not {found}")
     for argument, exchange in named.items():
         if not isinstance(exchange, Exchange):
             raise Misconfigured(

@@ -7,11 +7,32 @@ runs, staleness, and that recomputing stops where the content has not changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from weir.dataflow.quality import Gate, gates_of
+from weir.errors import Misconfigured
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def advised(*names: str, write: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Answer arguments that do not exist, and that a newcomer may well write, with what to write instead."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs.keys() & set(names):
+                raise Misconfigured(f"{function.__name__} has no argument {name!r}: write {write}")
+            return function(*args, **kwargs)
+
+        return called
+
+    return decorated
 
 
 class StateKind(Enum):
@@ -58,6 +79,7 @@ class State:
     quality: tuple[Gate, ...] = ()
 
 
+@advised("by", "keys", write='key="column", the columns that identify a row')
 def keyed_state(
     name: str,
     *,

@@ -468,9 +468,15 @@ def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:
 
 
 def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    sinks = {stage.name for stage in stages if stage.kind is StageKind.SINK}
     for name, count in Counter(stage.name for stage in stages).items():
-        if count > 1:
-            yield f"stage {name!r} is declared {count} times: names of stages and sinks must differ, rename all but one"
+        if count > 1 and name in sinks:
+            yield (
+                f"the sink {name!r} has the name of a stage or of another sink: name the data set otherwise, for "
+                f'example sink(..., "{name}_published")'
+            )
+        elif count > 1:
+            yield f"stage {name!r} is declared {count} times: names of stages must differ, rename all but one"
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:

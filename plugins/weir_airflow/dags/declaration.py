@@ -80,7 +80,9 @@ def _restart(
     given = default_args.get("retry_delay") if delay is None else delay
     pause = DEFAULT_RETRY_DELAY if given is None else given
     pause = pause if isinstance(pause, timedelta) else timedelta(seconds=pause)
-    strategy = RestartStrategy.from_retries(int(count), pause)
+    if type(count) is not int:
+        raise Misconfigured(f"retries is {count!r}, expected a whole number: write retries=3")
+    strategy = RestartStrategy.from_retries(count, pause)
     return RestartChoice(strategy, choice.limits.filled_from(strategy.limits))
 
 

@@ -13,6 +13,7 @@ from weir.dataflow import (
     blocking,
     cached,
     digest,
+    keyed_state,
     pipelined,
     previous,
     sink,
@@ -69,7 +70,33 @@ def test_a_stage_that_reads_itself_is_a_cycle():
 
 def test_one_name_twice_is_refused():
     assert "stage 'a' is declared 2 times" in refusal(A, A, sink("a", "out"))
-    assert "stage 'a' is declared 2 times" in refusal(A, sink("a", "a"))
+    said = refusal(A, sink("a", "a"))
+    assert "the sink 'a' has the name of a stage" in said
+    assert 'sink(..., "a_published")' in said
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: blocking("a", key="k"), r'blocking has no argument \'key\': write by="column"'),
+        (lambda: previous("a", on="k", schema="k BIGINT"), r'previous has no argument \'on\': write by="column"'),
+        (
+            lambda: keyed_state("h", by="k", schema="k BIGINT"),
+            r'keyed_state has no argument \'by\': write key="column"',
+        ),
+        (lambda: Stage("b", "m:b", blocking("a")), r"one exchange of 'a': put it into \[ \]"),
+        (lambda: Dataflow("f", A), "stages must be a list of stages"),
+        (lambda: Dataflow("f", "stages"), "stages must be a list of stages"),
+    ],
+)
+def test_what_a_newcomer_writes_is_answered_with_what_to_write(declare, message):
+    with pytest.raises(Misconfigured, match=message):
+        declare()
+
+
+def test_other_arguments_that_do_not_exist_are_pythons_own_errors():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        blocking("a", colour="red")
 
 
 def test_a_parallelism_above_the_maximum_is_refused():
