@@ -12,6 +12,7 @@ from weir.sinks.protocol import (
     TargetConflict,
     Version,
     VersionFile,
+    outcome_of,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "TargetConflict",
     "Version",
     "VersionFile",
+    "outcome_of",
 ]

@@ -172,7 +172,7 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
         note_delivered(session, row, outcome.value, copied, Outcome.SUPERSEDED.value, services.now())
-        if outcome is not Outcome.SUPERSEDED:
+        if outcome in (Outcome.COMMITTED, Outcome.EQUAL):
             tell(session, _arrived(delivery, row.run, outcome), services.now())
     return None
 

@@ -81,7 +81,16 @@ class Outcome(Enum):
     SUPERSEDED = "superseded"
     """A newer version."""
     ROLLED_BACK = "rolled back"
-    """This version, whose rows a person has taken out again; no target answers it."""
+    """This version, whose rows a person has taken out again: they stay out until a newer one comes."""
+
+
+def outcome_of(version: Version, number: int, digest: str | None) -> Outcome:
+    """Tell by number and digest in the marker of an epoch (0: there is none) what a target holds of a version."""
+    if number > version.number:
+        return Outcome.SUPERSEDED
+    if number == version.number:
+        return Outcome.ROLLED_BACK if digest == ROLLED_BACK else Outcome.COMMITTED
+    return Outcome.EQUAL if digest == version.digest else Outcome.ABSENT
 
 
 @dataclass(frozen=True, slots=True)

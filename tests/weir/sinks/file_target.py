@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from weir.errors import Misconfigured
-from weir.sinks import ROLLED_BACK, Outcome, SinkTarget, TargetAway
+from weir.sinks import ROLLED_BACK, Outcome, SinkTarget, TargetAway, outcome_of
 
 
 class FileTarget(SinkTarget):
@@ -55,9 +55,7 @@ class FileTarget(SinkTarget):
         if not self._path(version).exists():
             return Outcome.ABSENT
         seen = json.loads(self._path(version).read_text())
-        if seen["number"] >= version.number:
-            return Outcome.COMMITTED if seen["number"] == version.number else Outcome.SUPERSEDED
-        return Outcome.EQUAL if seen["digest"] == version.digest else Outcome.ABSENT
+        return outcome_of(version, seen["number"], seen["digest"])
 
     def rollback(self, version, token):
         self._reach("rollback")

@@ -133,6 +133,7 @@ def test_a_rebuilt_ledger_does_not_bring_back_what_was_taken_out(world, lake):
     rebuild(world.services, "ladder")
     deliver_everywhere(world.services).require_whole()
     assert held(lake)["content"] == []
+    assert outcomes(world) == [(1, "rolled back")]
 
 
 def test_a_version_is_taken_out_only_where_the_target_holds_it(world, lake):

@@ -256,7 +256,7 @@ def test_an_epoch_is_taken_out_until_a_newer_version_comes(sink, mode):
     sink.publish(target, first)
     assert [target.rollback(first, {}) for _ in range(2)] == [True, True]
     assert sink.rows() == [(9, "other day", NEXT)]
-    assert target.commit(first, {}) is Outcome.COMMITTED
+    assert target.commit(first, {}) is Outcome.ROLLED_BACK
     assert sink.rows() == [(9, "other day", NEXT)]
     assert sink.publish(target, sink.version(2, (1, "a"))) is Outcome.COMMITTED
     assert sink.rows() == [(1, "a", DAY), (9, "other day", NEXT)]

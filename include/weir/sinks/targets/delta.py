@@ -122,7 +122,7 @@ class DeltaTarget(SinkTarget):
         if number > version.number:
             return Outcome.SUPERSEDED
         if number == version.number and digest == _ROLLED_BACK:
-            return Outcome.COMMITTED
+            return Outcome.ROLLED_BACK
         if digest != _digest(version) or not self._is_whole(table, version, number):
             return Outcome.ABSENT
         return Outcome.COMMITTED if number == version.number else Outcome.EQUAL

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from weir.errors import Misconfigured
 from weir.sinks.folders import LocalFolder, reached
-from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetConflict, Token, Version
+from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetConflict, Token, Version, outcome_of
 from weir.store.local import fsync
 
 MARKER: Final = "_weir.json"
@@ -76,10 +76,10 @@ class FilesTarget(SinkTarget):
 
     def _seen(self, version: Version) -> Outcome:
         marker = self._marker(version)
-        if marker is None or marker["number"] < version.number:
-            is_equal = marker is not None and marker["digest"] == version.digest and self._is_whole(version, marker)
-            return Outcome.EQUAL if is_equal else Outcome.ABSENT
-        return Outcome.COMMITTED if marker["number"] == version.number else Outcome.SUPERSEDED
+        if marker is None:
+            return Outcome.ABSENT
+        found = outcome_of(version, marker["number"], marker["digest"])
+        return Outcome.ABSENT if found is Outcome.EQUAL and not self._is_whole(version, marker) else found
 
     def _is_whole(self, version: Version, marker: dict[str, Any]) -> bool:
         """Compare the files behind the link with their digests: a hard link shares the damage of the store's file."""

@@ -29,6 +29,7 @@ from weir.sinks.protocol import (
     TargetConflict,
     Token,
     Version,
+    outcome_of,
 )
 from weir.sinks.rows import batches
 from weir.sinks.targets.files import partition_value
@@ -154,9 +155,7 @@ class S3FilesTarget(SinkTarget):
 
 
 def _seen(found: _Object | None, version: Version) -> Outcome:
-    if found is None or found.number < version.number:
-        return Outcome.EQUAL if found is not None and found.digest == version.digest else Outcome.ABSENT
-    return Outcome.COMMITTED if found.number == version.number else Outcome.SUPERSEDED
+    return Outcome.ABSENT if found is None else outcome_of(version, found.number, found.digest)
 
 
 def _parts(reach: Reach, version: Version, space: IO[bytes]) -> Iterator[bytes]:

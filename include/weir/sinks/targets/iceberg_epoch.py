@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, Manifes
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from weir.sinks.protocol import Outcome, TargetConflict, Version
+from weir.sinks.protocol import Outcome, TargetConflict, Version, outcome_of
 
 _NAME: Final = re.compile(
     r"weir-(?P<owner>[^/]+)-(?P<epoch>\d{8}T\d{6}Z)-(?P<number>\d+)-(?P<commit>[0-9a-f]{32})-(?P<index>\d{5,})\.parquet"
@@ -102,12 +102,9 @@ class EpochInTable:
         marker = self.marker
         if marker is None:
             return Outcome.ABSENT
-        if marker.number > version.number:
-            return Outcome.SUPERSEDED
-        is_same = marker.number == version.number
-        if (not is_same and marker.digest != version.digest) or self.rows() is Rows.GONE:
-            return Outcome.ABSENT
-        return Outcome.COMMITTED if is_same else Outcome.EQUAL
+        found = outcome_of(version, marker.number, marker.digest)
+        is_kept = found not in (Outcome.COMMITTED, Outcome.EQUAL) or self.rows() is not Rows.GONE
+        return found if is_kept else Outcome.ABSENT
 
     def require_replaceable(self) -> None:
         """Require that no file of somebody else has rows of the epoch's. Raises TargetConflict."""

@@ -17,7 +17,17 @@ import psycopg2
 from psycopg2 import sql
 
 from weir.errors import Misconfigured, Retryable
-from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version
+from weir.sinks.protocol import (
+    ROLLED_BACK,
+    Held,
+    Outcome,
+    SinkTarget,
+    TargetAway,
+    TargetConflict,
+    Token,
+    Version,
+    outcome_of,
+)
 from weir.sinks.rows import batches
 from weir.sinks.targets.postgres_columns import (
     EPOCH_COLUMN,
@@ -225,10 +235,7 @@ class PostgresTarget(SinkTarget):
             )
 
     def _seen(self, cursor: Any, version: Version) -> Outcome:
-        number, digest = self._marked(cursor, version)
-        if number >= version.number:
-            return Outcome.COMMITTED if number == version.number else Outcome.SUPERSEDED
-        return Outcome.EQUAL if digest == version.digest else Outcome.ABSENT
+        return outcome_of(version, *self._marked(cursor, version))
 
     def _marked(self, cursor: Any, version: Version) -> tuple[int, str | None]:
         cursor.execute("select to_regclass(%s)", (self._marker.as_string(cursor),))
