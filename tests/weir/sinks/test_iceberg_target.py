@@ -487,7 +487,7 @@ def test_rollback_takes_an_epoch_out_in_one_snapshot_until_a_newer_version_comes
     assert lake.target().rollback(lake.version(2), {}) is False
     assert [lake.target().rollback(version, {}) for _ in range(2)] == [True, True]
     assert (lake.rows("k"), lake.snapshots()) == ([(3,)], 3)
-    assert lake.publish(version) is Outcome.COMMITTED
+    assert lake.publish(version) is Outcome.ROLLED_BACK
     assert lake.rows("k") == [(3,)]
     assert lake.publish(lake.version(2, [("d", 1, "a")], [("d", 2, "a")])) is Outcome.COMMITTED
     assert lake.rows("k") == [(1,), (2,), (3,)]
