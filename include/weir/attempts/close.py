@@ -175,9 +175,10 @@ def _decide(
         require_unchanged(session, state, reads, CLOSE)
         _require_present(state, reads)
         for sink in sinks:
-            version = _next_version(session, run.id, sink.sink, highest)
             deliveries = prepared.get(sink.sink, ())
-            if len(deliveries) != len(sink.targets) or any(each.version.number != version for each in deliveries):
+            numbers = [each.version.number for each in deliveries]
+            version = max([_next_version(session, run.id, sink.sink, highest), *numbers])
+            if len(deliveries) != len(sink.targets) or any(each != version for each in numbers):
                 raise Conflict(
                     f"version {version} of {sink.sink} was not the next one when it was prepared: begin again"
                 )

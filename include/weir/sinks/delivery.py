@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,6 +33,9 @@ from weir.topology.ids import Epoch
 
 TOLD_AFTER: Final = timedelta(hours=1)
 """How long a version may wait for its target before a person is told."""
+
+_TAKEN: Final = (Outcome.COMMITTED, Outcome.SUPERSEDED, Outcome.ROLLED_BACK)
+"""What a target answers before a version is published only if it has its number, or a higher one, of another."""
 
 _TEXT: Final = 2000
 """The longest problem that is recorded, in characters."""
@@ -61,26 +64,36 @@ class Undelivered:
         return self.since + TOLD_AFTER <= now or not isinstance(self.error, Retryable)
 
 
-def prepare(services: Services, run: str, targets: Iterable[Target], version: Version) -> list[Delivery]:
+def prepare(services: Services, run: str, targets: Sequence[Target], version: Version) -> list[Delivery]:
     """Plan a version's way into its targets; nothing is visible there.
 
+    Its number is raised where a target has that one already, or a newer one: the table has outlived ledger and
+    pointers, or another store, and would take the version for superseded.
     Raises TargetAway, Misconfigured for what a person has to change, or Retryable for any other error of a target.
     """
     with services.ledger.transaction() as session:
         rows = deliveries_of(session, run, version.sink)
         committed = [Delivery.from_json(row.delivery) for row in rows if row.outcome == Outcome.COMMITTED.value]
-    return [_prepared(services, target, version, committed) for target in targets]
+    step = 1
+    while True:
+        answers = [_prepared(services, target, version, committed) for target in targets]
+        if not any(found in _TAKEN for _, found in answers):
+            return [delivery for delivery, _ in answers]
+        version, step = replace(version, number=version.number + step), step * 2
 
 
-def _prepared(services: Services, target: Target, version: Version, committed: Iterable[Delivery]) -> Delivery:
+def _prepared(
+    services: Services, target: Target, version: Version, committed: Iterable[Delivery]
+) -> tuple[Delivery, Outcome]:
     before = next((each for each in committed if each.target == target), None)
     held = None if before is None else Held(before.version.number, before.version.digest, before.token)
     opened = open_target(target, services)
     try:
         token = opened.prepare(version, held)
+        found = opened.recover(version, token)
     except Exception as error:
         raise _said(target, error) from error
-    return Delivery(target, version, token)
+    return Delivery(target, version, token), found
 
 
 def deliver(services: Services, dataflow: str, sinks: Iterable[str] | None = None) -> list[Undelivered]:

@@ -64,6 +64,10 @@ class Version:
         """The name by which a target tells the sinks of a deployment apart."""
         return f"{self.dataflow}.{self.sink}"
 
+    def is_marked_by(self, number: int, digest: str | None) -> bool:
+        """Report whether a marker is that of this version, or of an earlier one with equal rows."""
+        return number == self.number or (number < self.number and digest == self.digest)
+
     def __str__(self) -> str:
         """Name it for people."""
         return f"version {self.number} of {self.sink}@{self.epoch}"
@@ -199,7 +203,8 @@ class SinkTarget(ABC):
     def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002  those that can need both
         """Take the rows of the version's epoch out, in one atomic change, for a target that can.
 
-        The marker keeps the version's number, with the digest `ROLLED_BACK`, so that only a newer version follows it.
-        Idempotent. False if the target holds another version of the epoch. Raises Misconfigured where it cannot.
+        The marker gets the version's number, with the digest `ROLLED_BACK`, so that only a newer version follows it;
+        from then on `commit` and `recover` answer ROLLED_BACK. Idempotent. False if the target holds neither the
+        version nor an earlier one with equal rows (EQUAL). Raises Misconfigured where it cannot.
         """
         raise Misconfigured(f"this target cannot take {version} out: its rows have to be removed by hand")

@@ -198,6 +198,22 @@ class SinkContract(ABC):
         self._require_rows(DAY, (1, "a"))
         self._require_rows(NEXT, (9, "other"))
 
+    def test_a_version_with_equal_rows_is_taken_out_too(self, tmp_path: Path) -> None:
+        """For targets with `rollback`: the rows came with an earlier version, and the later one was left out."""
+        versions, target = self._start(tmp_path)
+        if type(target).rollback is SinkTarget.rollback:
+            return
+        self._publish(target, versions.version(1, [(1, "a")]))
+        equal = versions.version(2, [(1, "a")])
+        token = target.prepare(equal, None)
+        target.commit(equal, token)
+        answers = [target.rollback(equal, token) for _ in range(2)]
+        _require(answers == [True, True], f"an EQUAL version must be taken out, found {answers}")
+        self._require_rows(DAY)
+        _require(target.recover(equal, token) is Outcome.ROLLED_BACK, "the marker must be that of the later version")
+        self._publish(target, versions.version(3, [(1, "a")]))
+        self._require_rows(DAY, (1, "a"))
+
     # Several processes, and some that are killed
 
     def test_several_processes_with_one_version_commit_it_once(self, tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ class FileTarget(SinkTarget):
 
     def rollback(self, version, token):
         self._reach("rollback")
-        seen = json.loads(self._path(version).read_text()) if self._path(version).exists() else {"number": 0}
-        if seen["number"] != version.number:
+        seen = json.loads(self._path(version).read_text()) if self._path(version).exists() else None
+        if seen is None or not version.is_marked_by(seen["number"], seen["digest"]):
             return False
-        self.write(version, {**seen, "digest": ROLLED_BACK, "content": []})
+        self.write(version, {**seen, "number": version.number, "digest": ROLLED_BACK, "content": []})
         return True
 
     def _reach(self, what):

@@ -136,6 +136,51 @@ def test_a_rebuilt_ledger_does_not_bring_back_what_was_taken_out(world, lake):
     assert outcomes(world) == [(1, "rolled back")]
 
 
+def test_what_was_taken_out_before_the_ledger_was_rebuilt_comes_back_with_the_next_close(world, lake):
+    run = world.run_first(1)
+    before = held(lake)
+    rollback(world.services, "ladder", "delays", EPOCH)
+    world.lose_ledger()
+    rebuild(world.services, "ladder")
+    deliver_everywhere(world.services).require_whole()
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert held(lake) == before | {"number": 2}
+
+
+def test_a_version_that_was_there_already_is_taken_out_too(world, lake, tmp_path):
+    run = world.run_first(1)
+    other = tmp_path / "other"
+    other.mkdir()
+    world.airflow.deploy(with_target(lake, other))
+    adopt(world.services, f"ladder@{EPOCH}")
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert outcomes(world) == [(1, "committed"), (2, "equal"), (2, "committed")]
+    rollback(world.services, "ladder", "delays", EPOCH)
+    assert held(lake)["content"] == held(other)["content"] == []
+
+
+def test_a_table_that_has_outlived_ledger_and_store_gets_the_versions_of_new_ones(world, lake, tmp_path):
+    run = world.run_first(1)
+    for content in ("second", "third", "fourth"):
+        world.content["routes"] = content
+        world.airflow.clear_by_hand(run, "routes")
+        world.airflow.run_until_quiet()
+    assert held(lake)["number"] == 4
+    other = tmp_path / "other"
+    other.mkdir()
+    anew = World(tmp_path / "anew", with_target(lake, other))
+    anew.content["routes"] = "fifth"
+    run = anew.run_first(1)
+    assert without_digest(held(lake)) == without_digest(held(other)) == published_content(anew)
+    assert {outcome for _, outcome in outcomes(anew)} == {"committed"}
+    anew.content["routes"] = "sixth"
+    anew.airflow.clear_by_hand(run, "routes")
+    anew.airflow.run_until_quiet()
+    assert without_digest(held(lake)) == published_content(anew)
+
+
 def test_a_version_is_taken_out_only_where_the_target_holds_it(world, lake):
     with pytest.raises(Misconfigured, match="has a target"):
         rollback(world.services, "ladder", "delays", EPOCH)

@@ -105,9 +105,11 @@ class DeltaTarget(SinkTarget):
         with self._reached():
             for pause in _pauses():
                 table = self._found()
-                if table is None or self._marked(table, version)[0] != version.number:
+                number, digest = (0, None) if table is None else self._marked(table, version)
+                is_equal = number < version.number and digest == _digest(version)
+                if table is None or not (number == version.number or is_equal):
                     return False
-                if self._marked(table, version)[1] == _ROLLED_BACK:
+                if digest == _ROLLED_BACK:
                     return True
                 self._require_own(table, version.owner)
                 self._features(table)

@@ -65,7 +65,8 @@ class FilesTarget(SinkTarget):
         """Put a folder in place that has nothing but a marker."""
         with self._locked():
             marker = self._marker(version)
-            if marker is None or marker["number"] != version.number or marker["owner"] != version.owner:
+            is_own = marker is not None and marker["owner"] == version.owner
+            if marker is None or not is_own or not version.is_marked_by(marker["number"], marker["digest"]):
                 return False
             if marker["digest"] != ROLLED_BACK:
                 folder = self._versions / f"{token['folder']}-out"

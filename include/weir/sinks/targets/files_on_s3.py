@@ -89,7 +89,7 @@ class S3FilesTarget(SinkTarget):
         """Put an object without rows in place."""
         for _ in range(_TURNS):
             found = self._found(version)
-            if found is None or found.number != version.number:
+            if found is None or not version.is_marked_by(found.number, found.digest):
                 return False
             if found.digest == ROLLED_BACK or self._is_put(version, found, ROLLED_BACK):
                 return True

@@ -125,7 +125,7 @@ class IcebergTarget(SinkTarget):
             nonlocal is_there
             epoch = EpochInTable.read(table, version.owner, version.epoch)
             marker = epoch.marker
-            is_there = marker is not None and marker.number == version.number
+            is_there = marker is not None and version.is_marked_by(marker.number, marker.digest)
             if marker is None or not is_there or marker.digest == ROLLED_BACK:
                 return None
             epoch.require_replaceable()

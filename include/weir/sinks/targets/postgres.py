@@ -96,14 +96,15 @@ class PostgresTarget(SinkTarget):
                 "an epoch again to correct it"
             )
         with self._transaction(version) as cursor:
-            if self._marked(cursor, version)[0] != version.number:
+            if not version.is_marked_by(*self._marked(cursor, version)):
                 return False
             self._delete(cursor, version)
             cursor.execute(
                 sql.SQL(
-                    "update {} set digest = %s, rows = 0, at = now() where target = %s and owner = %s and epoch = %s"
+                    "update {} set number = %s, digest = %s, rows = 0, at = now()"
+                    " where target = %s and owner = %s and epoch = %s"
                 ).format(self._marker),
-                (ROLLED_BACK, *self._key(version)),
+                (version.number, ROLLED_BACK, *self._key(version)),
             )
         return True
 
