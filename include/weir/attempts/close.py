@@ -251,17 +251,18 @@ def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkRes
     Returns Awaiting where a target does not answer. Raises Misconfigured where a person has to act.
     """
     run = registered.run
-    named = [sink.sink for sink in sinks if sink.targets]
-    if not named:
+    targets = {sink.sink: sink.targets for sink in sinks if sink.targets}
+    if not targets:
         return None
     with services.ledger.transaction(run.dataflow.name) as session:
-        for sink in named:
+        for sink in targets:
             last = last_publication(session, run.id, sink)
             if last is not None:
                 deliver_again(session, run.id, sink, last.version)
     problems: list[Undelivered] = []
-    for sink in named:
-        problems += deliver(services, run.dataflow.name, [sink])
+    for sink, declared in targets.items():
+        # One that the sink no longer has holds up the runs that published into it only.
+        problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
     for problem in problems:
         if not isinstance(problem.error, Retryable):
             raise type(problem.error)(str(problem)) from problem.error

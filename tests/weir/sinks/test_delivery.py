@@ -277,6 +277,18 @@ def test_a_target_that_goes_away_holds_the_close_and_later_versions_of_its_sink_
     assert waiting.try_number == 1
 
 
+def test_a_target_that_a_sink_has_no_longer_holds_up_no_later_epoch(world, lake, tmp_path, away_at_commit, monkeypatch):
+    waiting = until_close_waits(world, world.airflow.dag_run(1))
+    monkeypatch.undo()
+    other = tmp_path / "other"
+    other.mkdir()
+    world.airflow.deploy(with_target(other))
+    closing = until_close_waits(world, world.airflow.dag_run(2))
+    assert (closing.state, waiting.state) == ("success", "up_for_reschedule")
+    assert commits(other) == ["20130102T000000Z 1"]
+    assert [str(lake) in str(each.target.options) for each in deliver(world.services, "ladder")] == [True]
+
+
 def test_upkeep_commits_what_no_closing_task_does_and_tells_a_person_after_an_hour(
     world, lake, away_at_commit, monkeypatch
 ):
