@@ -1,12 +1,17 @@
-"""Catalogs of Apache Iceberg by Airflow connections, for sinks and sources. Invariant: no error shows a password."""
+"""Catalogs of Apache Iceberg by Airflow connections, for sinks and sources.
+
+Invariants: no error shows a password; no request has no time limit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchPropertyException,
@@ -22,7 +27,27 @@ from weir.connections import Connection
 from weir.errors import Misconfigured, Retryable
 from weir.secrecy import without_secrets
 
+if TYPE_CHECKING:
+    from requests import Session
+
 _KIND: Final = "iceberg"
+
+SECONDS: Final = (15.0, 60.0)
+"""How long a REST catalog may take to accept a connection, and to send its next bytes: PyIceberg has no limit."""
+
+
+class _LimitedRestCatalog(RestCatalog):
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        session.request = partial(session.request, timeout=SECONDS)  # type: ignore[method-assign]
+        return session
+
+
+def _rest(name: str, properties: dict[str, str]) -> Catalog:
+    return cast("Catalog", _LimitedRestCatalog(name, **properties))
+
+
+AVAILABLE_CATALOGS[CatalogType.REST] = _rest
 
 
 class CatalogAway(Retryable):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.types import StringType
 from tests.weir.sinks.iceberg_lake import DAY, NEXT, Lake
 
+from weir import catalogs
 from weir.catalogs import properties_of
 from weir.connections import Connection
 from weir.dataflow import iceberg
@@ -31,7 +33,7 @@ from weir.sinks import Delivery, Outcome, TargetAway, TargetConflict, folders
 from weir.sinks.targets import iceberg as module
 from weir.sinks.targets import iceberg_files as files
 from weir.sinks.targets.iceberg import IcebergTarget
-from weir.testing.sink_contract import SinkContract
+from weir.testing.sink_contract import LocalReach, SinkContract
 from weir_dev.servers.s3 import client_of, running_s3
 
 ROOT = Path(__file__).parents[3]
@@ -491,6 +493,15 @@ def test_rollback_takes_an_epoch_out_in_one_snapshot_until_a_newer_version_comes
     assert lake.rows("k") == [(3,)]
     assert lake.publish(lake.version(2, [("d", 1, "a")], [("d", 2, "a")])) is Outcome.COMMITTED
     assert lake.rows("k") == [(1,), (2,), (3,)]
+
+
+def test_a_rest_catalog_that_accepts_and_never_answers_is_away(lake, monkeypatch):
+    monkeypatch.setattr(catalogs, "SECONDS", (1.0, 0.1))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        reach = LocalReach(lake.folder, Connection(id="lake", kind="iceberg", extra={"type": "rest", "uri": uri}))
+        with pytest.raises(TargetAway, match="cannot be reached"):
+            IcebergTarget({"conn_id": "lake", "table": "a.b", "create": "never"}, reach).recover(lake.version(1), {})
 
 
 def test_many_epochs_have_few_manifests(lake, monkeypatch):
