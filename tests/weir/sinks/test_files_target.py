@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -151,3 +152,14 @@ def test_an_epoch_is_its_day_or_its_time_as_hive_writes_it(epoch, value):
 def test_a_declaration_that_cannot_be_is_refused(given):
     with pytest.raises(Misconfigured, match="files"):
         files(given[0], partition=(*given, "day")[1])
+
+
+def test_a_process_that_is_suspended_with_the_lock_is_not_waited_for_without_end(sink, monkeypatch):
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.1)
+    version = sink.version(1, [(1, "a")])
+    token = sink.target().prepare(version, None)
+    with (sink.root.parent / ".delays.versions" / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TargetAway, match="held by another process"):
+            sink.target().commit(version, token)
+    assert sink.target().commit(version, token) is Outcome.COMMITTED

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,11 +24,26 @@ from typing import Any, Final
 
 from weir.errors import Misconfigured
 from weir.sinks.folders import LocalFolder, reached
-from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetConflict, Token, Version, outcome_of
+from weir.sinks.protocol import (
+    ROLLED_BACK,
+    Held,
+    Outcome,
+    SinkTarget,
+    TargetAway,
+    TargetConflict,
+    Token,
+    Version,
+    outcome_of,
+)
 from weir.store.local import fsync
 
 MARKER: Final = "_weir.json"
 """The file of a version that says which it is; readers skip names with an underscore."""
+
+LOCK_SECONDS: Final = 60.0
+"""How long another process is waited for, which may be suspended with the lock."""
+
+_PAUSE: Final = 0.05
 
 LEAVE_SECONDS: Final = 3600.0
 """How long readers of a replaced version may continue, by the clock of the file system."""
@@ -160,8 +176,23 @@ class FilesTarget(SinkTarget):
             lock = (self._versions / "lock").open("a")
         with lock:
             with reached(str(self._root)):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._lock(lock.fileno())
             yield
+
+    def _lock(self, lock: int) -> None:
+        until = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TargetAway(
+                        f"{self._versions / 'lock'} is held by another process: a commit that copies much, or a process "
+                        "that is suspended"
+                    ) from None
+                time.sleep(_PAUSE)
+            else:
+                return
 
     @property
     def _root(self) -> Path:
