@@ -56,7 +56,7 @@ class Connection:
             **{key: str(value) for key, value in self.extra.items() if not isinstance(value, dict | list)},
         }
         found = {key: value for key, value in given.items() if value not in (None, "")}
-        return {**_LIBPQ, **found, "options": session}
+        return {**_LIBPQ, **found, "options": f"{found.get('options', '')} {session}".strip()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

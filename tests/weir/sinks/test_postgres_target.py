@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -376,3 +377,49 @@ def test_a_constraint_that_refuses_the_rows_changes_nothing_and_needs_a_person(s
 def test_a_declaration_that_cannot_be_is_refused(given, message):
     with pytest.raises(Misconfigured, match=message):
         declared("target_db", "reports.delays", **given)
+
+
+def test_readers_are_not_held_up_while_the_rows_of_a_version_are_checked(sink, monkeypatch):
+    sink.publish(sink.target(), sink.version(1, (1, "a")))
+    seen, batches = [], postgres.batches
+
+    def reading(*arguments):
+        seen.append(sink.query(f"set lock_timeout = '1s'; select count(*) from {sink.table}"))
+        return batches(*arguments)
+
+    monkeypatch.setattr(postgres, "batches", reading)
+    wider = (*LONG_AND_TEXT, ("more", "string", pa.string()))
+    sink.target().prepare(sink.version(2, (1, "b", "c"), columns=wider), None)
+    assert seen == [[(1,)]]
+
+
+@pytest.mark.parametrize("mode", ["replace_epoch", "append", "upsert"])
+@pytest.mark.parametrize("how", ["drop table", "delete from"])
+def test_a_version_that_somebody_has_removed_comes_back(sink, mode, how):
+    target, version = sink.target(mode=mode, key="k" if mode == "upsert" else ()), sink.version(1, (1, "a"))
+    sink.publish(target, version)
+    sink.query(f"{how} {sink.table}")
+    if (mode, how) == ("upsert", "delete from"):  # a later epoch may have replaced the rows
+        assert target.commit(version, {}) is Outcome.COMMITTED
+        return
+    assert target.recover(version, {}) is Outcome.ABSENT
+    assert target.commit(version, {}) is Outcome.COMMITTED
+    assert sink.rows() == [(1, "a", DAY)]
+
+
+def test_of_two_sinks_that_are_published_into_one_table_at_once_one_is_refused(sink):
+    target = sink.target()
+    one, other = sink.version(1, (1, "a")), sink.version(1, (2, "b"), sink="others")
+    tokens = [target.prepare(each, None) for each in (one, other)]
+    target.commit(one, tokens[0])
+    with pytest.raises(Misconfigured, match=r"is published by flow\.delays"):
+        target.commit(other, tokens[1])
+    assert sink.rows() == [(1, "a", DAY)]
+
+
+def test_options_of_the_connection_are_kept(sink):
+    sink.query("create schema if not exists elsewhere")
+    connection = replace(sink.connection, extra={"options": "-c search_path=elsewhere"})
+    with closing(sink.target(connection)._connect()) as db, db.cursor() as cursor:
+        cursor.execute("show search_path")
+        assert cursor.fetchone() == ("elsewhere",)

@@ -187,7 +187,7 @@ class FilesTarget(SinkTarget):
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise TargetAway(
-                        f"{self._versions / 'lock'} is held by another process: a commit that copies much, or a process "
+                        f"{self._versions / 'lock'} is held by another process: a commit that copies much, or one "
                         "that is suspended"
                     ) from None
                 time.sleep(_PAUSE)

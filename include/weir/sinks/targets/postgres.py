@@ -61,15 +61,15 @@ class PostgresTarget(SinkTarget):
             self._require_sole_owner(cursor, version)
             if self.options["mode"] == "append" and self._seen(cursor, version) is Outcome.ABSENT:
                 self._require_new(cursor, version)
-            if self.options["create"] == "if_missing":
-                self._create(cursor, columns)
+            self._create(cursor, columns)
             existing = self._existing(cursor, columns)
-            require_taken(self._table, columns, existing)
-            scanned = to_scan(columns, existing)
-            if scanned:
-                values = batches(self.reach, version, [each.name for each in scanned])
-                require_storable(self._table, scanned, existing, values)
-            if self.options["mode"] == "upsert":
+        require_taken(self._table, columns, existing)
+        scanned = to_scan(columns, existing)
+        if scanned:  # all rows are read, and no transaction that could have changed the table holds up its readers
+            values = batches(self.reach, version, [each.name for each in scanned])
+            require_storable(self._table, scanned, existing, values)
+        if self.options["mode"] == "upsert":
+            with self._transaction(version) as cursor:
                 self._require_keys(cursor, version, columns)
         return {}
 
@@ -114,6 +114,9 @@ class PostgresTarget(SinkTarget):
             found = self._seen(cursor, version)
             if found is not Outcome.ABSENT:
                 return found
+            self._require_sole_owner(cursor, version)
+            if not self._exists(cursor, self._identifier):  # somebody has dropped it
+                self._create(cursor, columns)
             self._load(cursor, version, columns)
             cursor.execute(
                 sql.SQL(
@@ -173,13 +176,11 @@ class PostgresTarget(SinkTarget):
 
     @contextmanager
     def _transaction(self, version: Version) -> Iterator[Any]:
-        """Open a transaction that holds the sink's lock, and commit it at the end."""
+        """Open a transaction that holds the table's lock, and commit it at the end."""
         connection = self._connect()
         try:
             with self._translated(version), connection, connection.cursor() as cursor:
-                cursor.execute(
-                    "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{self._table}/{version.owner}",)
-                )
+                cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{self._table}",))
                 yield cursor
         finally:
             connection.close()
@@ -212,8 +213,7 @@ class PostgresTarget(SinkTarget):
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
-        cursor.execute("select to_regclass(%s)", (self._marker.as_string(cursor),))
-        if cursor.fetchone()[0] is not None:
+        if self._exists(cursor, self._marker):
             return
         cursor.execute(
             sql.SQL(
@@ -236,11 +236,34 @@ class PostgresTarget(SinkTarget):
             )
 
     def _seen(self, cursor: Any, version: Version) -> Outcome:
-        return outcome_of(version, *self._marked(cursor, version))
+        found = outcome_of(version, *self._marked(cursor, version))
+        is_kept = found not in (Outcome.COMMITTED, Outcome.EQUAL) or not version.rows or self._has_rows(cursor, version)
+        return found if is_kept else Outcome.ABSENT
+
+    def _has_rows(self, cursor: Any, version: Version) -> bool:
+        """Report whether the table has any row of the epoch: somebody may have dropped it, or removed them.
+
+        With mode="upsert" later epochs may have replaced all of them.
+        """
+        if not self._exists(cursor, self._identifier):
+            return False
+        if self.options["mode"] == "upsert":
+            return True
+        cursor.execute(
+            sql.SQL("select exists (select from {} where {} = %s)").format(
+                self._identifier, sql.Identifier(EPOCH_COLUMN)
+            ),
+            (version.epoch,),
+        )
+        return bool(cursor.fetchone()[0])
+
+    @staticmethod
+    def _exists(cursor: Any, table: sql.Composable) -> bool:
+        cursor.execute("select to_regclass(%s)", (table.as_string(cursor),))
+        return cursor.fetchone()[0] is not None
 
     def _marked(self, cursor: Any, version: Version) -> tuple[int, str | None]:
-        cursor.execute("select to_regclass(%s)", (self._marker.as_string(cursor),))
-        if cursor.fetchone()[0] is None:
+        if not self._exists(cursor, self._marker):
             return 0, None
         cursor.execute(
             sql.SQL("select number, digest from {} where target = %s and owner = %s and epoch = %s").format(
@@ -252,7 +275,7 @@ class PostgresTarget(SinkTarget):
 
     def _require_new(self, cursor: Any, version: Version) -> None:
         number, digest = self._marked(cursor, version)
-        if number and digest != ROLLED_BACK:
+        if number and digest != ROLLED_BACK and self._has_rows(cursor, version):
             raise TargetConflict(
                 f'{self._table} has version {number} of {version.epoch} with other rows, and mode="append" takes no '
                 f"row back: delete that epoch's rows (where {EPOCH_COLUMN} = '{version.epoch}') and its row in "
@@ -260,9 +283,11 @@ class PostgresTarget(SinkTarget):
             )
 
     def _create(self, cursor: Any, columns: Sequence[Column]) -> None:
-        cursor.execute("select to_regclass(%s)", (self._identifier.as_string(cursor),))
+        """Create the table, or the columns that it lacks, if that is declared."""
+        if self.options["create"] != "if_missing":
+            return
         keys = self.options["key"]
-        if cursor.fetchone()[0] is None:
+        if not self._exists(cursor, self._identifier):
             defined = [
                 *(sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type)) for each in columns),
                 sql.SQL("{} text").format(sql.Identifier(EPOCH_COLUMN)),
@@ -271,21 +296,26 @@ class PostgresTarget(SinkTarget):
             cursor.execute(sql.SQL("create table {} ({})").format(self._identifier, sql.SQL(", ").join(defined)))
             cursor.execute(sql.SQL("create index on {} ({})").format(self._identifier, sql.Identifier(EPOCH_COLUMN)))
             return
+        found = self._found_columns(cursor)
         for name, kind in (*((each.name, each.type) for each in columns), (EPOCH_COLUMN, "text")):
-            cursor.execute(
-                sql.SQL("alter table {} add column if not exists {} {}").format(
-                    self._identifier, sql.Identifier(name), sql.SQL(kind)
+            if name not in found:  # "if not exists" alone would lock all readers out to find that out
+                cursor.execute(
+                    sql.SQL("alter table {} add column if not exists {} {}").format(
+                        self._identifier, sql.Identifier(name), sql.SQL(kind)
+                    )
                 )
-            )
 
-    def _existing(self, cursor: Any, columns: Sequence[Column]) -> Mapping[str, TableColumn]:
+    def _found_columns(self, cursor: Any) -> dict[str, TableColumn]:
         cursor.execute(
             "select column_name, data_type, numeric_precision, numeric_scale, character_maximum_length,"
             " is_nullable = 'YES', column_default is not null or is_identity = 'YES' or is_generated = 'ALWAYS'"
             " from information_schema.columns where table_name = %s and table_schema = coalesce(%s, current_schema())",
             (self._name, self._schema),
         )
-        found = {row[0]: TableColumn(*row) for row in cursor.fetchall()}
+        return {row[0]: TableColumn(*row) for row in cursor.fetchall()}
+
+    def _existing(self, cursor: Any, columns: Sequence[Column]) -> Mapping[str, TableColumn]:
+        found = self._found_columns(cursor)
         wanted = [*(each.name for each in columns), EPOCH_COLUMN]
         missing = [name for name in wanted if name not in found]
         if missing:
