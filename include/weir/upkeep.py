@@ -36,7 +36,7 @@ from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.retention.versions import expire_versions
-from weir.sinks.delivery import deliver
+from weir.sinks.delivery import deliver, unprepared
 from weir.units import format_size
 
 FULL_SWEEP = timedelta(days=1)
@@ -137,11 +137,14 @@ def _deleted_line(deleted: tuple[Deleted, ...]) -> str:
 def deliver_everywhere(services: Services) -> Upkept:
     """Commit the published versions of all dataflows into their targets that no closing task has committed.
 
-    A version that has waited for an hour, or that a person has to see to, is a failure.
+    A version that has waited for an hour, or that a person has to see to, is a failure; so is a run that is not
+    published for an hour since a target does not answer.
     """
     kept = Upkept()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
+            for run, error in unprepared(services, dataflow):
+                kept.failed[run] = Retryable(f"nothing is published until its target answers: {error}")
             for each in deliver(services, dataflow):
                 kept.done[f"{dataflow}.{each.sink}"] = str(each)
                 if each.needs_person(services.now()):

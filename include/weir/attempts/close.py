@@ -45,7 +45,7 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
-from weir.sinks.delivery import Undelivered, deliver, prepare
+from weir.sinks.delivery import Undelivered, deliver, note_unprepared, prepare
 from weir.sinks.protocol import Delivery, Outcome, TargetAway, Version, VersionFile
 from weir.state.checkpoint import checkpoint_run
 from weir.state.checkpoint_order import await_predecessor
@@ -241,8 +241,9 @@ def _wait_for_target(services: Services, registered: Registered, away: TargetAwa
     """Wait, longer each time, until a target answers; nothing of the run is complete."""
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
-        # The ledger cannot tell when that is.
-        return replace(wait_for(row, f"nothing is published until its target answers: {away}", registered), attempt="")
+        waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
+        note_unprepared(session, row, away, services.now())
+        return replace(waiting, attempt="")  # the ledger cannot tell when the target answers
 
 
 def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkResult]) -> Awaiting | None:
@@ -417,6 +418,7 @@ def _complete(
         _require_visible(session, run.id, sinks)
         require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
         record_reads(session, attempt.id, reads)
+        row.error = None
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
         note_close(session, run.id)

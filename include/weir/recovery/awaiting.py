@@ -85,7 +85,7 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
 def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
     """Record that an attempt waits, longer each time."""
     seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
-    row.state, row.waits = AttemptState.WAITING.value, min(row.waits + 1, 10)
+    row.state, row.waits, row.error = AttemptState.WAITING.value, min(row.waits + 1, 10), None
     return Awaiting(seconds, reason, registered.interrupt, registered.attempt.id)
 
 

@@ -17,18 +17,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
-from weir.ledger.database.tables import DeliveryRow
+from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
 from weir.ledger.deliveries import deliveries_of, note_delivered, note_problem, pending_deliveries
 from weir.ledger.outbox import tell
-from weir.ledger.runs import run_key
+from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
-from weir.sinks.protocol import Delivery, Held, Outcome, Version
+from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, Version
 from weir.topology.ids import Epoch
 
 TOLD_AFTER: Final = timedelta(hours=1)
@@ -94,6 +98,25 @@ def _prepared(
     except Exception as error:
         raise _said(target, error) from error
     return Delivery(target, version, token), found
+
+
+def note_unprepared(session: Session, row: AttemptRow, away: TargetAway, now: datetime) -> None:
+    """Record why a closing task waits, and after an hour that a person is to be told."""
+    row.error = without_secrets(str(away))[:_TEXT]
+    if row.began_at + TOLD_AFTER <= now:
+        of = Subject(dataflow_of(row.run), epoch_of_run(row.run), row.run)
+        text = f"Nothing of {row.run} is published until a target answers: {row.error}"
+        tell(session, person_event("publication_waits", of, (row.id,), text, error=row.error), now)
+
+
+def unprepared(services: Services, dataflow: str) -> list[tuple[str, str]]:
+    """Return the runs that could not be published for an hour, since a target does not answer, and why."""
+    query = select(AttemptRow.run, AttemptRow.error).join(RunRow, RunRow.id == AttemptRow.run)
+    waits = (AttemptRow.state == AttemptState.WAITING.value) & AttemptRow.error.is_not(None)
+    closing = (AttemptRow.region == CLOSE.name) & (AttemptRow.began_at <= services.now() - TOLD_AFTER)
+    with services.ledger.transaction() as session:
+        rows = session.execute(query.where(RunRow.dataflow == dataflow, waits, closing).order_by(AttemptRow.run))
+        return [(run, error or "") for run, error in rows]
 
 
 def deliver(services: Services, dataflow: str, sinks: Iterable[str] | None = None) -> list[Undelivered]:

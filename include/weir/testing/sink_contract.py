@@ -191,8 +191,8 @@ class SinkContract(ABC):
         answers = [target.rollback(version, token) for _ in range(2)]
         _require(answers == [True, True], f"rollback must be idempotent, found {answers}")
         self._require_rows(DAY)
-        answers_after = [target.commit(version, token), target.recover(version, token)]
-        _require(answers_after == [Outcome.ROLLED_BACK] * 2, f"it must be answered by ROLLED_BACK, not {answers_after}")
+        found = [target.commit(version, token), target.recover(version, token)]
+        _require(found == [Outcome.ROLLED_BACK] * 2, f"what was taken out is answered by ROLLED_BACK, not {found}")
         self._require_rows(DAY)
         self._publish(target, versions.version(2, [(1, "a")]))
         self._require_rows(DAY, (1, "a"))

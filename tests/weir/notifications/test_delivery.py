@@ -324,6 +324,27 @@ def to_files(lake, *receivers):
     return Dataflow("ladder", [*stages, sink("report", "delays", to=to)], notify=list(receivers))
 
 
+def test_a_person_is_told_when_a_target_keeps_a_run_from_being_published_for_an_hour(tmp_path):
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    (lake / "away").touch()
+    world = World(tmp_path / "world", to_files(lake, TELL))
+    run = world.airflow.dag_run()
+    closing = world.airflow.task(run, "weir_close")
+    while closing.state != "up_for_reschedule":
+        world.airflow.step(world.airflow._ready())
+    assert not deliver_everywhere(world.services).failed
+    world.airflow.time += timedelta(hours=1)
+    world.airflow.step(closing)
+    assert list(deliver_everywhere(world.services).failed) == ["ladder@20130101T000000Z"]
+    notify_everywhere(world.services, no_context)
+    assert (kinds(), receiving.got[-1][1]["details"]["what"]) == (["person_needed"], "publication_waits")
+    (lake / "away").unlink()
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert not deliver_everywhere(world.services).failed
+
+
 def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for_an_hour(tmp_path, monkeypatch):
     lake = tmp_path / "lake"
     lake.mkdir()
