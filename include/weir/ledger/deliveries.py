@@ -16,6 +16,14 @@ from sqlalchemy.orm import Session
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
 
+_IS_PUBLISHED = (
+    (PublicationRow.run == DeliveryRow.run)
+    & (PublicationRow.sink == DeliveryRow.sink)
+    & (PublicationRow.version == DeliveryRow.version)
+    & PublicationRow.published_at.is_not(None)
+)
+"""Of a version whose number was assigned only, nothing may ever become visible."""
+
 
 def enter_deliveries(
     session: Session, run: str, sink: str, version: int, deliveries: Sequence[Mapping[str, Any]]
@@ -33,18 +41,19 @@ def deliveries_of(session: Session, run: str, sink: str, version: int | None = N
     return session.scalars(query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)).all()
 
 
+def published_deliveries_of(session: Session, run: str, sink: str) -> Sequence[DeliveryRow]:
+    """Return the deliveries of the versions of an epoch that are published, newest first, in the order of targets."""
+    query = select(DeliveryRow).join(PublicationRow, _IS_PUBLISHED)
+    query = query.where(DeliveryRow.run == run, DeliveryRow.sink == sink)
+    return session.scalars(query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)).all()
+
+
 def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]:
     """Return the versions that are published and not committed into their targets, in their order."""
-    is_published = (
-        (PublicationRow.run == DeliveryRow.run)
-        & (PublicationRow.sink == DeliveryRow.sink)
-        & (PublicationRow.version == DeliveryRow.version)
-        & PublicationRow.published_at.is_not(None)
-    )
     query = (
         select(DeliveryRow)
         .join(RunRow, RunRow.id == DeliveryRow.run)
-        .join(PublicationRow, is_published)
+        .join(PublicationRow, _IS_PUBLISHED)
         .where(RunRow.dataflow == dataflow, DeliveryRow.outcome.is_(None))
         .order_by(DeliveryRow.id)
     )

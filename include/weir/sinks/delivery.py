@@ -27,7 +27,13 @@ from weir.errors import Internal, Misconfigured, Retryable, WeirError
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
-from weir.ledger.deliveries import deliveries_of, note_delivered, note_problem, pending_deliveries
+from weir.ledger.deliveries import (
+    deliveries_of,
+    note_delivered,
+    note_problem,
+    pending_deliveries,
+    published_deliveries_of,
+)
 from weir.ledger.outbox import tell
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.secrecy import without_secrets
@@ -153,7 +159,7 @@ def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> list
     Raises Misconfigured if there is no such version, if one is pending, or if a target cannot do it; the others have.
     """
     with services.ledger.transaction() as session:
-        every = deliveries_of(session, run_key(dataflow, epoch), sink)
+        every = published_deliveries_of(session, run_key(dataflow, epoch), sink)
         newest = [row for row in every if row.version == every[0].version]
         found = [(row.id, row.outcome, Delivery.from_json(row.delivery)) for row in newest]
     if not found:
@@ -199,6 +205,8 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
     except WeirError as error:
         with services.ledger.transaction(dataflow) as session:
             row = session.get_one(DeliveryRow, number)
+            if row.outcome is not None:  # another process has committed it meanwhile
+                return None
             note_problem(row, str(error)[:_TEXT], services.now())
             since = row.problem_since or services.now()
             problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)

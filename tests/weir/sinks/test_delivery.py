@@ -12,6 +12,7 @@ from tests.weir.sinks.file_target import FileTarget
 from tests.weir.small_dataflow import World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
+from weir.attempts import close
 from weir.dataflow import Dataflow, files, sink, target
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import CheckpointRow, DeliveryRow, PublicationRow, RunRow
@@ -179,6 +180,35 @@ def test_a_table_that_has_outlived_ledger_and_store_gets_the_versions_of_new_one
     anew.airflow.clear_by_hand(run, "routes")
     anew.airflow.run_until_quiet()
     assert without_digest(held(lake)) == published_content(anew)
+
+
+def test_a_version_is_taken_out_while_the_next_one_has_but_a_number(world, lake, monkeypatch):
+    run = world.run_first(1)
+    world.content["routes"] = "other"
+    world.airflow.clear_by_hand(run, "routes")
+    while (task := world.airflow._ready()).key.task_id != CLOSE:
+        world.airflow.step(task)
+    monkeypatch.setattr(close, "_create", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        world.airflow.step(task)
+    assert outcomes(world) == [(1, "committed"), (2, None)]
+    rollback(world.services, "ladder", "delays", EPOCH)
+    assert (held(lake)["number"], held(lake)["content"]) == (1, [])
+
+
+def test_a_version_that_another_process_has_committed_meanwhile_is_no_problem(world, lake, away_at_commit, monkeypatch):
+    until_close_waits(world, world.airflow.dag_run(1))
+    (lake / "away").unlink()
+
+    def step(name):
+        if name == "commit":
+            monkeypatch.undo()
+            assert deliver(world.services, "ladder") == []
+            (lake / "away").touch()
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    assert deliver(world.services, "ladder") == []
+    assert rows(world, DeliveryRow.outcome, DeliveryRow.problem) == [("committed", None)]
 
 
 def test_a_version_is_taken_out_only_where_the_target_holds_it(world, lake):
