@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from weir.connections import Connection
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, first_line
 from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
@@ -134,4 +134,4 @@ def _answering(conn_id: str) -> Iterator[None]:
 
 def said(error: BaseException) -> str:
     """Return the first line of what an error says, without secrets."""
-    return without_secrets(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+    return without_secrets(f"{type(error).__name__}: {first_line(error)}")

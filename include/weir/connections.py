@@ -70,6 +70,11 @@ class S3Account:
     region: str = ""
 
     @classmethod
+    def of(cls, conn_id: str, connections: Connections) -> S3Account:
+        """Return the account of a connection, or where none is named, that of the environment."""
+        return cls.of_connection(connections(conn_id)) if conn_id else cls.of_environment()
+
+    @classmethod
     def of_connection(cls, connection: Connection) -> S3Account:
         """Return the account of an Airflow connection of type aws. Raises Misconfigured."""
         extra = connection.extra

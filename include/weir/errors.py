@@ -50,6 +50,11 @@ class InputUnreadable(Retryable):
     """The engine could not read an input, whose partition and attempt the message names: probe the store for it."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a message: what follows in a database's shows rows."""
+    return str(error).strip().partition("\n")[0]
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Report whether a file system refused a write because it, or the user's quota on it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

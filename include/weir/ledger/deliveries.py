@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
@@ -35,17 +35,18 @@ def enter_deliveries(
 
 def deliveries_of(session: Session, run: str, sink: str, version: int | None = None) -> Sequence[DeliveryRow]:
     """Return the deliveries of a version, in the order of its targets; of all versions of the epoch, newest first."""
-    query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink)
-    if version is not None:
-        query = query.where(DeliveryRow.version == version)
-    return session.scalars(query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)).all()
+    query = _of_epoch(run, sink)
+    return session.scalars(query if version is None else query.where(DeliveryRow.version == version)).all()
 
 
 def published_deliveries_of(session: Session, run: str, sink: str) -> Sequence[DeliveryRow]:
     """Return the deliveries of the versions of an epoch that are published, newest first, in the order of targets."""
-    query = select(DeliveryRow).join(PublicationRow, _IS_PUBLISHED)
-    query = query.where(DeliveryRow.run == run, DeliveryRow.sink == sink)
-    return session.scalars(query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)).all()
+    return session.scalars(_of_epoch(run, sink).join(PublicationRow, _IS_PUBLISHED)).all()
+
+
+def _of_epoch(run: str, sink: str) -> Select[DeliveryRow]:
+    query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink)
+    return query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)
 
 
 def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]:

@@ -18,7 +18,7 @@ import json
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, ClassVar, Final
@@ -328,28 +328,33 @@ class SinkContract(ABC):
         """Commit in a process that is killed at the n-th line of the target that it comes to."""
         target = self.target(LocalReach(folder))
         modules = {type(target).__module__, *self.killed_in}
-        files = {sys.modules[name].__file__ for name in modules}
-        left = line
+        files = {str(sys.modules[name].__file__) for name in modules}
+        return killed_at(line, files, lambda: target.commit(version, token))
 
-        def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-            nonlocal left
-            if frame.f_code.co_filename not in files:
-                return None
-            if event == "line":
-                left -= 1
-                if left == 0:
-                    raise KeyboardInterrupt
-            return trace
 
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            target.commit(version, token)
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
+def killed_at(line: int, files: Container[str], act: Callable[[], object]) -> bool:
+    """Call `act`, and kill it at the n-th line of these files that it comes to; return whether it came to that."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def _plain(token: Token) -> Token:

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, first_line
 from weir_spark.sources.parquet import WHOLE
 
 if TYPE_CHECKING:
@@ -123,9 +123,11 @@ def _transaction(connection: Connection) -> Iterator[Any]:
         finally:
             session.close()
     except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-        raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {_line(error)}") from error
+        raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {first_line(error)}") from error
     except psycopg2.Error as error:
-        raise Misconfigured(f"PostgreSQL refuses the query by connection {connection.id}: {_line(error)}") from error
+        raise Misconfigured(
+            f"PostgreSQL refuses the query by connection {connection.id}: {first_line(error)}"
+        ) from error
 
 
 def _columns(cursor: Any, query: str, conn_id: str) -> list[Column]:
@@ -278,8 +280,3 @@ def _arrow_type(spark_type: str) -> pa.DataType:
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of a message: what follows shows rows."""
-    return str(error).strip().partition("\n")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
 
 import pytest
@@ -13,7 +12,7 @@ from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
 from weir.sinks import PutBytes, TargetAway, VersionFile, folders
 from weir.sinks.folders import open_folder
-from weir.testing.sink_contract import LocalReach
+from weir.testing.sink_contract import LocalReach, killed_at
 
 DATA = b"abc" * 1000
 NAME = "_epoch=1/file.parquet"
@@ -93,34 +92,13 @@ def test_a_process_that_is_killed_at_any_line_leaves_a_file_whole_or_absent(stor
     while is_killed:
         line += 1
         name = f"{line}/file"
-        is_killed = killed_at(line, lambda name=name: opened(lake, store, is_local=is_local).put(name, FILE))
+        is_killed = killed_at(
+            line, {folders.__file__}, lambda name=name: opened(lake, store, is_local=is_local).put(name, FILE)
+        )
         assert not (lake / name).exists() or (lake / name).read_bytes() == DATA
         opened(lake, store, is_local=is_local).put(name, FILE)
         assert (lake / name).read_bytes() == DATA
     assert line > 20
-
-
-def killed_at(line, act):
-    """Call `act`, and kill it at the n-th line of the module that it comes to; whether it came to that."""
-    left = [line]
-
-    def trace(frame, event, _argument):
-        if frame.f_code.co_filename != folders.__file__:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 def test_the_folder_above_must_be_there_and_the_folder_not(store, lake):

@@ -153,7 +153,7 @@ def in_order(rows):
     return sorted(({**row, "at": row["at"] and row["at"].timestamp()} for row in rows), key=lambda row: row["k"])
 
 
-def killing(place, nth, fate):
+def killing(place, fate):
     """A trace that counts the lines of a target's modules, too, and kills at the same count."""
     names = {module.__file__ for module in place.modules}
 
@@ -203,7 +203,7 @@ def test_a_hundred_killed_closing_tasks_leave_whole_versions_and_the_rows_of_a_r
         fate = Fate(draw.choice([draw.randint(1, 40), draw.randint(1, 400)]))
         dying = doomed(world, fate)
         usual = sys.gettrace()
-        sys.settrace(killing(place, 0, fate))
+        sys.settrace(killing(place, fate))
         try:
             dying.step(task)
         except Killed:

@@ -313,8 +313,7 @@ class DeltaTarget(SinkTarget):
 
     @cached_property
     def _account(self) -> S3Account:
-        conn_id = self.options["conn_id"]
-        return S3Account.of_connection(self.reach.connection(conn_id)) if conn_id else S3Account.of_environment()
+        return S3Account.of(self.options["conn_id"], self.reach.connection)
 
     @cached_property
     def _storage(self) -> dict[str, str] | None:

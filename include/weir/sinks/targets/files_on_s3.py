@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -145,12 +146,11 @@ class S3FilesTarget(SinkTarget):
     def _key(self, version: Version) -> str:
         return f"{self._folder(version)}/{NAME}"
 
-    @property
+    @cached_property
     def _files(self) -> S3Files:
         from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
 
-        conn_id = self.options["conn_id"]
-        account = S3Account.of_connection(self.reach.connection(conn_id)) if conn_id else S3Account.of_environment()
+        account = S3Account.of(self.options["conn_id"], self.reach.connection)
         return S3Files.open(self.options["path"], account.for_s3fs(), S3_SECONDS)
 
 

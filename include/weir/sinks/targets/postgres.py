@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, first_line
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -190,16 +190,16 @@ class PostgresTarget(SinkTarget):
         try:
             yield
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-            raise TargetAway(f"PostgreSQL did not answer about {self._table}: {_line(error)}") from error
+            raise TargetAway(f"PostgreSQL did not answer about {self._table}: {first_line(error)}") from error
         except psycopg2.errors.InsufficientPrivilege as error:
             raise Misconfigured(
                 f"the account of connection {self.options['conn_id']} may not publish into {self._table}: "
-                f"{_line(error)}. Grant it that"
+                f"{first_line(error)}. Grant it that"
             ) from error
         except psycopg2.Error as error:
             raise TargetConflict(
-                f"PostgreSQL refuses {version} in {self._table}: {_line(error)}. Nothing was changed. Change the table "
-                "or its constraints, then clear weir_close"
+                f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. Change the "
+                "table or its constraints, then clear weir_close"
             ) from error
 
     def _connect(self) -> Any:
@@ -207,9 +207,9 @@ class PostgresTarget(SinkTarget):
         try:
             return psycopg2.connect(**found.for_libpq(_SESSION))
         except psycopg2.OperationalError as error:
-            raise TargetAway(f"the database of connection {found.id} cannot be reached: {_line(error)}") from error
+            raise TargetAway(f"the database of connection {found.id} cannot be reached: {first_line(error)}") from error
         except psycopg2.ProgrammingError as error:
-            raise Misconfigured(f"the connection {found.id} cannot be used: {_line(error)}") from error
+            raise Misconfigured(f"the connection {found.id} cannot be used: {first_line(error)}") from error
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
@@ -403,8 +403,3 @@ def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterato
 
 def _listed(names: Sequence[str]) -> sql.Composable:
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of a message: what follows shows rows."""
-    return str(error).strip().partition("\n")[0]
