@@ -39,6 +39,9 @@ from weir.store.time_limit import OPTION
 _WRITER: Final = "weir-writer"
 """The metadata key with the nonce of the call that created an object."""
 
+_LOOKS: Final = 3
+"""How often an object is asked for that is there by the time a missing one is confirmed."""
+
 
 class S3Files:
     """A bucket, or a key prefix in one; each operation is one request, but for listings of more than 1000 keys."""
@@ -215,14 +218,16 @@ class S3Files:
         return found
 
     def _head(self, path: str) -> dict[str, Any]:
-        try:
-            return self._call("head_object", path)
-        except S3Refused as error:
-            if error.status != 404:
-                raise
-            # An answer to HEAD has no body, so that a bucket, or an S3, that is gone looks like a missing key.
+        for _ in range(_LOOKS):
+            try:
+                return self._call("head_object", path)
+            except S3Refused as error:
+                if error.status != 404:
+                    raise
+            # An answer to HEAD has no body, so that a bucket, or an S3, that is gone looks like a missing key. GET tells
+            # them apart; if it finds the object, somebody has written it since.
             self.read(path, 0, 1)
-            raise OSError(errno.EIO, "S3 says both that the object is there and that it is not", path) from error
+        raise OSError(errno.EIO, f"S3 said {_LOOKS} times that there is no object, and gave it away each time", path)
 
     def _pages(self, prefix: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         page: dict[str, Any] = {"IsTruncated": True}

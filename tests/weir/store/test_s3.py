@@ -86,6 +86,20 @@ def test_a_name_that_was_taken_and_is_free_again_is_neither_created_nor_taken(s3
         s3.create("folder/file", b"mine")
 
 
+def test_an_object_that_is_written_while_it_is_asked_for_is_there(s3, proxy):
+    s3.create("folder/file", b"mine")
+    proxy.answer((404, b""), "HEAD")  # then a GET, to confirm it, finds what another writer has put there
+    assert s3.size("folder/file") == 4
+    assert (proxy.count("HEAD"), proxy.count("GET")) == (2, 1)
+
+
+def test_an_s3_that_contradicts_itself_again_and_again_has_lost_nothing(s3, proxy):
+    s3.create("folder/file", b"mine")
+    proxy.answer((404, b""), "HEAD", times=None)
+    with pytest.raises(Retryable, match="said 3 times that there is no object, and gave it away each time"):
+        s3.size("folder/file")
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_of_twenty_writers_whose_answers_get_lost_exactly_one_wins(open_s3, s3, proxy, seed):
     proxy.lose_answer("PUT", skip=seed, times=8)
