@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from weir.connections import Connection
+from weir.connections import LIBPQ, Connection
 from weir.errors import Misconfigured, Retryable, first_line
 from weir.secrecy import without_secrets
 
@@ -85,11 +85,10 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
     name = given.pop("name", connection.id)
     if "uri" not in given and connection.host:
         given["uri"] = _uri(connection)
-    if connection.login or connection.password:
-        if given.get("type", "").lower() == "sql":
-            given["uri"] = _with_account(connection, given.get("uri", ""))
-        else:
-            given.setdefault("credential", f"{connection.login}:{connection.password}")
+    if given.get("type", "").lower() == "sql":
+        given["uri"] = _of_database(connection, given.get("uri", ""))
+    elif connection.login or connection.password:
+        given.setdefault("credential", f"{connection.login}:{connection.password}")
     return name, given
 
 
@@ -107,12 +106,16 @@ def _uri(connection: Connection) -> str:
     return f"{connection.host.rstrip('/')}{port}"
 
 
-def _with_account(connection: Connection, uri: str) -> str:
+def _of_database(connection: Connection, uri: str) -> str:
+    """Return a database's URL with the account and, for libpq, with the limits that its own query does not set."""
     try:
         url = make_url(uri)
     except ArgumentError:
         raise Misconfigured(f"the connection {connection.id} has no URL of a database in host or extra's uri") from None
-    url = url.set(username=connection.login or None, password=connection.password or None)
+    if connection.login or connection.password:
+        url = url.set(username=connection.login or None, password=connection.password or None)
+    if url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
+        url = url.set(query={**{key: str(value) for key, value in LIBPQ.items()}, **url.query})
     return url.render_as_string(hide_password=False)
 
 

@@ -9,14 +9,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from weir.errors import Misconfigured
 
 VARIABLE = "AIRFLOW_CONN_"
 
-_LIBPQ = {
+LIBPQ: Final[dict[str, str | int]] = {
     "application_name": "weir",
     "connect_timeout": 15,
     # A server that is gone without a word is noticed after two minutes, and not after hours.
@@ -25,6 +25,7 @@ _LIBPQ = {
     "keepalives_count": 3,
     "tcp_user_timeout": 120_000,
 }
+"""How long a database of PostgreSQL may be silent, in parameters of libpq."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Connection:
             **{key: str(value) for key, value in self.extra.items() if not isinstance(value, dict | list)},
         }
         found = {key: value for key, value in given.items() if value not in (None, "")}
-        return {**_LIBPQ, **found, "options": f"{found.get('options', '')} {session}".strip()}
+        return {**LIBPQ, **found, "options": f"{found.get('options', '')} {session}".strip()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,8 +224,8 @@ class S3Files:
             except S3Refused as error:
                 if error.status != 404:
                     raise
-            # An answer to HEAD has no body, so that a bucket, or an S3, that is gone looks like a missing key. GET tells
-            # them apart; if it finds the object, somebody has written it since.
+            # An answer to HEAD has no body, so that a bucket, or an S3, that is gone looks like a missing key. GET
+            # tells them apart. If it finds the object, somebody has written it since.
             self.read(path, 0, 1)
         raise OSError(errno.EIO, f"S3 said {_LOOKS} times that there is no object, and gave it away each time", path)
 

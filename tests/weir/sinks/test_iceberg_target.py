@@ -26,7 +26,7 @@ from tests.weir.sinks.iceberg_lake import DAY, NEXT, Lake
 
 from weir import catalogs
 from weir.catalogs import properties_of
-from weir.connections import Connection
+from weir.connections import LIBPQ, Connection
 from weir.dataflow import iceberg
 from weir.errors import Misconfigured, Retryable
 from weir.sinks import Delivery, Outcome, TargetAway, TargetConflict, folders
@@ -504,6 +504,15 @@ def test_a_rest_catalog_that_accepts_and_never_answers_is_away(lake, monkeypatch
             IcebergTarget({"conn_id": "lake", "table": "a.b", "create": "never"}, reach).recover(lake.version(1), {})
 
 
+def test_a_catalogs_database_that_accepts_and_never_answers_is_away(lake, monkeypatch):
+    monkeypatch.setattr(catalogs, "LIBPQ", LIBPQ | {"connect_timeout": 2})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        extra = {"type": "sql", "uri": f"postgresql+psycopg2://me@127.0.0.1:{silent.getsockname()[1]}/lake"}
+        reach = LocalReach(lake.folder, Connection(id="lake", kind="iceberg", extra=extra))
+        with pytest.raises(TargetAway, match="cannot be reached"):
+            IcebergTarget({"conn_id": "lake", "table": "a.b", "create": "never"}, reach).recover(lake.version(1), {})
+
+
 def test_many_epochs_have_few_manifests(lake, monkeypatch):
     """A commit reads each manifest: they are merged, as Java's writers do it, and those without live files go."""
     lake.target().prepare(lake.version(1, [("d", 1, "a")]), None)
@@ -627,7 +636,8 @@ def test_a_catalog_that_does_not_answer_is_away(lake):
         ({"kind": "postgres"}, "expected 'iceberg'"),
         ({"host": "catalog.example.com", "extra": {}}, "with its scheme"),
         ({"extra": {"type": "clay"}}, "describes no catalog"),
-        ({"extra": {"type": "sql"}}, "describes no catalog"),
+        ({"extra": {"type": "sql"}}, "no URL of a database"),
+        ({"extra": {"type": "sql", "uri": "postgresql+nothing://h/d"}}, "describes no catalog"),
         ({"extra": {"type": "sql", "uri": "no url"}, "login": "me"}, "no URL of a database"),
     ],
 )
@@ -655,11 +665,13 @@ def test_a_connection_becomes_properties_of_pyiceberg():
         kind="iceberg",
         login="me",
         password="p/w",
-        extra={"type": "sql", "uri": "postgresql://h/db", "name": "n"},
+        extra={"type": "sql", "uri": "postgresql://h/db?connect_timeout=3", "name": "n"},
     )
-    assert properties_of(sql) == ("n", {"type": "sql", "uri": "postgresql://me:p%2Fw@h/db"})
-    account = psycopg2.extensions.parse_dsn(properties_of(sql)[1]["uri"])
-    assert (account["user"], account["password"]) == ("me", "p/w")
+    name, properties = properties_of(sql)
+    assert (name, properties["type"]) == ("n", "sql")
+    account = psycopg2.extensions.parse_dsn(properties["uri"])
+    assert (account["user"], account["password"], account["host"], account["dbname"]) == ("me", "p/w", "h", "db")
+    assert (account["connect_timeout"], account["tcp_user_timeout"]) == ("3", "120000")
 
 
 @pytest.mark.parametrize(
