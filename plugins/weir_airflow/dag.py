@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 
-from weir.dataflow import Dataflow
+from weir.dataflow.arguments import answers, require
 from weir.errors import Misconfigured
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir_airflow.assets import sink_alias
-from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery
+from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
-from weir_airflow.dags.schedule import require_dates, require_start, timetable_of
+from weir_airflow.dags.schedule import has_intervals, inherited_date, require_dates, timetable_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
+    from weir.dataflow import Dataflow
     from weir.restarts.strategy import RestartStrategy
 
 AIRFLOW_RETRIES: Final = 999
@@ -54,6 +55,7 @@ _NAMED_BY_SUBTASK: Final = "{{ task.weir_region }}[{{ ti.map_index }}]"
 """The name of a mapped task instance, known before it runs, so that the grid never shows bare numbers."""
 
 
+@answers(dict.fromkeys(("schedule_interval", "timetable", "cron"), "schedule") | {"name": "dag_id"})
 def dataflow_dag(
     flow: Dataflow,
     *,
@@ -84,15 +86,17 @@ def dataflow_dag(
     previous epoch (`previous`) change no DAG: the coordinator applies them. Everything else goes to `airflow.sdk.DAG`.
     Raises Misconfigured.
     """
-    if not isinstance(flow, Dataflow):
-        raise Misconfigured(f"dataflow_dag wants a Dataflow, not {flow!r}: write Dataflow(name, stages)")
+    where = require_declared(
+        "dataflow_dag", flow, default_args, dag_id=dag_id, spark_conn_id=spark_conn_id, doc_md=doc_md
+    )
+    require(where, "tags", tags, (list, tuple, set, frozenset), 'tags=["name"]')
     arguments = dict(default_args or {})
-    given = {"start_date": start_date, "end_date": dag_kwargs.get("end_date")}
-    dates = {name: arguments.get(name) if date is None else date for name, date in given.items()}
-    require_dates(dates)
-    timetable = timetable_of(schedule, start_date)
-    require_start(timetable, dates["start_date"])
+    start = inherited_date("start_date", start_date, arguments)
+    end = inherited_date("end_date", dag_kwargs.get("end_date"), arguments)
+    timetable = timetable_of(schedule, start, where)
+    require_dates(where, start, end, is_scheduled=schedule is not None)
     recovery = TaskRecovery.declared(
+        where,
         arguments,
         restart=restart,
         retries=retries,
@@ -104,7 +108,7 @@ def dataflow_dag(
     dag = DAG(
         dag_id or flow.name,
         schedule=timetable,
-        start_date=start_date,
+        start_date=start,
         default_args=arguments,
         tags=["weir", *tags],
         doc_md=doc_md or dataflow_doc(topology, flow),
@@ -135,9 +139,11 @@ def dataflow_group(
     declared as in `dataflow_dag`.
     Raises Misconfigured.
     """
+    where = require_declared("dataflow_group", flow, None, group_id=group_id, spark_conn_id=spark_conn_id)
     group = DataflowGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}
     recovery = TaskRecovery.declared(
+        where,
         inherited,
         restart=restart,
         retries=retries,
@@ -146,6 +152,7 @@ def dataflow_group(
         failure_enrichers=failure_enrichers,
     )
     _refuse_mapped(group)
+    _require_intervals(where, group)
     with group:
         _add_tasks(Declaration(flow, Topology(flow), recovery, group.child_id(""), spark_conn_id))
     return group
@@ -271,6 +278,14 @@ def _recovery_arguments() -> dict[str, Any]:
         "retry_policy": WeirRetryPolicy(),
         "weight_rule": ABSOLUTE,
     }
+
+
+def _require_intervals(where: str, group: TaskGroup) -> None:
+    if not has_intervals(group.dag.timetable):
+        raise Misconfigured(
+            f"{where}: the schedule of the DAG {group.dag.dag_id!r} gives its runs no data interval, and that is the "
+            'epoch of a dataflow: write schedule=CronDataIntervalTimetable("@daily", timezone="UTC") to the DAG'
+        )
 
 
 def _refuse_mapped(group: TaskGroup) -> None:

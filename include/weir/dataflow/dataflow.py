@@ -13,12 +13,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from weir.code.generation_rules import RepairCode
+from weir.dataflow.arguments import require, shown
 from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.notifications import Receiver, sound_receivers
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
-from weir.dataflow.validation import require_no_secrets, sound_stages
+from weir.dataflow.validation import require_divided_state, require_no_secrets, sound_stages
 from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
@@ -119,6 +120,12 @@ class Dataflow:
         ) -> None: ...
 
     def __post_init__(self, is_record: bool) -> None:
+        require("Dataflow(...)", "name", self.name, str, 'Dataflow("name_of_dataflow", [stages])')
+        if isinstance(self.stages, str | Mapping) or not isinstance(self.stages, Iterable):
+            raise Misconfigured(
+                f"dataflow {self.name!r}: stages is {shown(self.stages)}: write a list of all stages, with the sources "
+                "and sinks"
+            )
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
@@ -126,11 +133,14 @@ class Dataflow:
         object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
-        if isinstance(self.stages, str) or not isinstance(self.stages, Iterable):
-            raise Misconfigured(f"dataflow {self.name!r}: stages must be a list of stages, not {self.stages!r}")
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
         if not is_record:
             require_no_secrets(self.name, self.stages, self.parameters)
+            require_divided_state(self.name, self.stages)
+
+    def __str__(self) -> str:
+        """Return what it is and its name: `dataflow 'delays'`."""
+        return f"dataflow {self.name!r}"
 
     def _check_retention(self) -> None:
         try:

@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weir.dataflow.arguments import column_names, shown
+
 MOST_PLACES = 15
 """A double has no more significant decimal places."""
 
@@ -56,13 +58,13 @@ def digest(*, round: Mapping[str, int] | None = None, ignore: str | Sequence[str
     The consumers of a result whose digest has not changed do not restart. Round floating-point sums, whose last digits
     depend on the order of the rows; ignore columns such as the time at which a row was loaded.
     """
-    return DigestRule({} if round is None else round, (ignore,) if isinstance(ignore, str) else tuple(ignore))
+    return DigestRule({} if round is None else round, column_names("digest(...)", "ignore", ignore))
 
 
 def rule_problems(rule: object) -> Iterator[str]:
     """Yield the problems of a stage's digest rule, and what to write instead."""
     if not isinstance(rule, DigestRule):
-        yield f'digest must be a rule, not {rule!r}: write digest=digest(round={{"column": 6}}, ignore=["column"])'
+        yield f'digest must be a rule, not {shown(rule)}: write digest=digest(round={{"column": 6}}, ignore=["column"])'
         return
     if not isinstance(rule.round, Mapping):
         yield f'digest(round=...) must name columns with their decimal places, like {{"fare": 6}}, not {rule.round!r}'

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from weir.dataflow.arguments import reference_for, require, shown
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -153,11 +154,12 @@ def sound_receivers(dataflow: str, receivers: object) -> tuple[Receiver, ...]:
 def _reference(what: str, given: object) -> str:
     found = _REFERENCE.fullmatch(given) if isinstance(given, str) else None
     if found is None:
-        raise Misconfigured(f'{what}: write "module:name", not {given!r}')
+        raise Misconfigured(f'{what}: write "{reference_for(given) or "module:name"}", not {shown(given)}')
     return f"{found['module']}:{found['name']}"
 
 
 def _texts(kinds: str | Sequence[str]) -> Any:
+    require("a receiver", "kinds", kinds, (str, list, tuple), f"some of {', '.join(each.value for each in EventKind)}")
     return (kinds,) if isinstance(kinds, str) else tuple(kinds)
 
 

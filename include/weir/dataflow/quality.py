@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from weir.dataflow.arguments import shown
 from weir.errors import Misconfigured
 
 _E = TypeVar("_E", bound=Enum)
@@ -41,12 +42,19 @@ class Gate:
     when: When = When.ALWAYS
     policy: Policy = Policy.FAIL
 
+    def __str__(self) -> str:
+        """Return it as it is declared, without its settings."""
+        return f'expectations("{self.suite}")'
+
 
 def expectations(suite: str, *, when: str = "always", policy: str = "fail") -> Gate:
     """Declare that a suite of Great Expectations, `include/expectations/<suite>.json` in GX's format, checks the rows.
 
     `when` is "always" or "restored", `policy` one of "fail", "retry", "backtrack" and "warn". Raises Misconfigured.
     """
+    if isinstance(suite, str) and suite.endswith(".json"):
+        name = suite.removesuffix(".json").rpartition("/")[2]
+        raise Misconfigured(f'expectations({suite!r}): a suite is named without its folder and .json: write "{name}"')
     return Gate(suite, _member(When, "when", when), _member(Policy, "policy", policy))
 
 
@@ -60,4 +68,4 @@ def _member(kind: type[_E], name: str, value: str) -> _E:
         return kind(value)
     except ValueError:
         known = ", ".join(repr(each.value) for each in kind)
-        raise Misconfigured(f"expectations(...): {name}={value!r} is none of {known}") from None
+        raise Misconfigured(f"expectations(...): {name}={shown(value)} is none of {known}") from None

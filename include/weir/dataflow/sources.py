@@ -8,11 +8,13 @@ or the bounds of a query. What it fixes is the split, which names all that readi
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
+from weir.dataflow.arguments import copy_of, require
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import Stage, TaskSettings, source
@@ -20,6 +22,12 @@ from weir.dataflow.state_schema import fields_of_ddl
 from weir.errors import Misconfigured
 
 FORMATS = ("parquet", "csv", "json")
+
+_JINJA = re.compile(
+    r"\{\{\s*(ds|ts|ds_nodash|ts_nodash|data_interval_\w+|logical_date|execution_date|dag_run|params|var|conn|macros)\b"
+    r"[^}]*\}\}"
+)
+"""A template of Airflow, which people write by habit; other doubled braces mean themselves."""
 
 _EXAMPLE_START, _EXAMPLE_END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
@@ -71,6 +79,8 @@ def files_source(
             f'{where}: schema= is needed for format="csv" and "json" and for if_empty="empty": write Spark DDL such as '
             '"id BIGINT, at TIMESTAMP"'
         )
+    require(where, "schema", schema, str, 'Spark DDL such as schema="id BIGINT, at TIMESTAMP"')
+    _require_reader(where, reader)
     if schema:
         fields_of_ddl(schema)
     options = {
@@ -170,12 +180,19 @@ def jdbc_source(
     _require_text(where, "conn_id", conn_id)
     _require_text(where, "query", query)
     filled(where, query, _EXAMPLE_START, _EXAMPLE_END)
+    _require_reader(where, reader)
     options = {"conn_id": conn_id, "query": query, "driver": driver, "reader": dict(reader or {})}
     return _source(name, "jdbc", 1, options, settings)
 
 
 def filled(where: str, text: str, start: datetime, end: datetime) -> str:
     """Return the text with the bounds of an interval for `{start:...}` and `{end:...}`. Raises Misconfigured."""
+    rendered = _JINJA.search(text)
+    if rendered:
+        raise Misconfigured(
+            f"{where}: {text!r} has a template of Airflow, {rendered[0]}, which is not rendered here: write "
+            "{start:%Y-%m-%d} and {end:%Y-%m-%d}, the bounds of the epoch's interval"
+        )
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
         if names - {"start", "end"}:
@@ -192,13 +209,29 @@ def filled(where: str, text: str, start: datetime, end: datetime) -> str:
 
 
 def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:
+    require(where, "partition", copy_of(partition), Mapping, 'partition={"day": "{start:%Y-%m-%d}"}')
     for column, value in (partition or {}).items():
         _require_text(where, f"partition[{column!r}]", value)
         filled(where, value, _EXAMPLE_START, _EXAMPLE_END)
     return dict(partition or {})
 
 
+def _require_reader(where: str, reader: object) -> None:
+    require(where, "reader", copy_of(reader), Mapping, 'reader={"header": "true"}')
+
+
 def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:
+    unknown = [each for each in settings if each not in SourceSettings.__annotations__]
+    if unknown:
+        raise Misconfigured(
+            f"{kind}_source({name!r}) has no argument {unknown[0]}=: besides its own there are "
+            f"{', '.join(SourceSettings.__annotations__)}"
+            + (
+                f'; an option of Spark\'s reader is written as reader={{"{unknown[0]}": ...}}'
+                if "reader" in options
+                else ""
+            )
+        )
     return source(
         name,
         f"weir_spark.sources.{kind}:read",

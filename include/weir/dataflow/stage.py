@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from weir.dataflow.arguments import WORDS_FOR_BY, answers, column_names, copy_of, require, shown
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
-from weir.dataflow.state import State, advised, column_names
+from weir.dataflow.state import State
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
@@ -48,6 +49,10 @@ class Exchange:
     durable: bool = True
     schema: str = ""
 
+    def __str__(self) -> str:
+        """Return it as it is declared, without its settings: `blocking("flights")`."""
+        return f'{self.kind.value}("{self.stage}")'
+
     @property
     def joins_plan(self) -> bool:
         """Report whether both ends are one Spark plan and so one region: pipelined and cached exchanges."""
@@ -64,11 +69,20 @@ class Exchange:
         return self.kind is ExchangeKind.PREVIOUS
 
 
+_BY: Final = dict.fromkeys(WORDS_FOR_BY, "by")
+_NOT_DIVIDED: Final = dict.fromkeys(
+    (*WORDS_FOR_BY, "by", "broadcast", "pointwise"),
+    "it joins its ends index to index, in one task: write blocking(x, by=[columns]) to divide the rows otherwise",
+)
+
+
+@answers(_NOT_DIVIDED)
 def pipelined(stage: str | Stage) -> Exchange:
     """Read `stage` inside the same Spark plan, index to index: nothing is written, both restart together."""
     return Exchange(stage=name_of(stage), kind=ExchangeKind.PIPELINED)
 
 
+@answers(_NOT_DIVIDED)
 def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
     """Read `stage` inside the same Spark plan and cache its output, from which a retry resumes (FLIP-1).
 
@@ -78,7 +92,7 @@ def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
     return Exchange(stage=name_of(stage), kind=ExchangeKind.CACHED, durable=durable)
 
 
-@advised("key", "keys", "on", "partition_by", write='by="column", the columns that rows are divided by')
+@answers(_BY, second="by")
 def blocking(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, pointwise: bool = False
 ) -> Exchange:
@@ -87,16 +101,17 @@ def blocking(
     With `by`, subtask i reads the rows of its own key groups; with `broadcast=True` every subtask reads all rows; with
     `pointwise=True` subtask i reads what subtask i of `stage` wrote. A stage of parallelism 1 needs none of them.
     """
+    read = name_of(stage)
     return Exchange(
-        stage=name_of(stage),
+        stage=read,
         kind=ExchangeKind.BLOCKING,
-        keys=column_names(by),
+        keys=column_names(f"blocking({read!r})", "by", by),
         broadcast=broadcast,
         pointwise=pointwise,
     )
 
 
-@advised("key", "keys", "on", "partition_by", write='by="column", the columns that rows are divided by')
+@answers(_BY, second="by")
 def previous(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, schema: str = ""
 ) -> Exchange:
@@ -105,16 +120,16 @@ def previous(
     The first epoch reads no rows, with the columns of `schema`, a Spark DDL string like "id BIGINT, seen TIMESTAMP";
     in later epochs the columns must be these. `by` and `broadcast` are those of `blocking`.
     """
-    return Exchange(
-        stage=name_of(stage), kind=ExchangeKind.PREVIOUS, keys=column_names(by), broadcast=broadcast, schema=schema
-    )
+    read = name_of(stage)
+    keys = column_names(f"previous({read!r})", "by", by)
+    return Exchange(stage=read, kind=ExchangeKind.PREVIOUS, keys=keys, broadcast=broadcast, schema=schema)
 
 
 def name_of(stage: object) -> str:
     """Return the name of a stage, given as the stage or as its name. Raises Misconfigured for any other value."""
-    name = stage if isinstance(stage, str) else getattr(stage, "name", None)
+    name = stage.name if isinstance(stage, Stage) else stage
     if not isinstance(name, str):
-        raise Misconfigured(f"{stage!r} is not a stage: give the stage itself or its name")
+        raise Misconfigured(f"{shown(stage)} is not a stage: give the stage itself or its name")
     return name
 
 
@@ -179,9 +194,17 @@ class Stage:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        where = f"stage {self.name!r}"
+        require(where, "state", self.state, (State, list, tuple), _STATES)
+        require(where, "quality", self.quality, (Gate, list, tuple), _GATES)
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
         object.__setattr__(self, "state", (self.state,) if isinstance(self.state, State) else tuple(self.state))
         object.__setattr__(self, "quality", gates_of(self.quality))
+
+    def __str__(self) -> str:
+        """Return what it is and its name: `source 'flights'`."""
+        word = "stage" if self.kind is StageKind.TRANSFORM else self.kind.value
+        return f"{word} {self.name!r}"
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -197,6 +220,10 @@ class Stage:
     def exchanges(self) -> Mapping[str, Exchange]:
         """The inputs: function argument to exchange."""
         return cast("Mapping[str, Exchange]", self.inputs)
+
+
+_STATES: Final = "keyed_state(...), list_state(...) or broadcast_state(...), or a list of them, or leave state= out"
+_GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or leave quality= out'
 
 
 def source(
@@ -225,13 +252,13 @@ def source(
         max_parallelism=max_parallelism,
         resolve=resolve,
         kind=StageKind.SOURCE,
-        task=task or TaskSettings(),
-        spark=dict(spark or {}),
+        task=TaskSettings() if task is None else task,
+        spark=copy_of(spark),
         deterministic=deterministic,
         digest=digest,
         state=state,
         quality=quality,
-        options=dict(options or {}),
+        options=copy_of(options),
     )
 
 
@@ -243,6 +270,7 @@ def sink(stage: Stage | str, name: str, *, to: Target | Sequence[Target] = ()) -
     one after the other.
     """
     read = name_of(stage)
+    require(f"sink of {read!r}", "name", name, str, f'sink("{read}", "name_of_data_set")')
     targets = _targets(name, to)
     return Stage(
         name=name,
@@ -258,7 +286,7 @@ def _targets(sink: str, to: object) -> tuple[Target, ...]:
     for each in targets:
         if not isinstance(each, Target):
             raise Misconfigured(
-                f"sink {sink!r}: to={each!r} is no target: write files(...), postgres(...) or target(...)"
+                f"sink {sink!r}: to={shown(each)} is no target: write files(...), postgres(...) or target(...)"
             )
     for place, each in enumerate(targets):
         if each in targets[:place]:
@@ -272,7 +300,9 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
     elif isinstance(inputs, (list, tuple)):
         named = {}
         for exchange in inputs:
-            argument = exchange.stage if isinstance(exchange, Exchange) else repr(exchange)
+            if not isinstance(exchange, Exchange):
+                raise _no_exchange(stage, "inputs has", exchange)
+            argument = exchange.stage
             if argument in named:
                 raise Misconfigured(
                     f"stage {stage!r} reads {argument!r} twice: name its arguments, for example "
@@ -280,15 +310,29 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
                 )
             named[argument] = exchange
     else:
-        found = f"one exchange of {inputs.stage!r}: put it into [ ]" if isinstance(inputs, Exchange) else repr(inputs)
-        raise Misconfigured(f"stage {stage!r}: inputs must be a list or a dict of exchanges, not {found}")
+        raise Misconfigured(
+            f"stage {stage!r}: inputs must be a list or a dict of exchanges, not {shown(inputs)}: write "
+            f"{_inputs_for(inputs)}"
+        )
     for argument, exchange in named.items():
         if not isinstance(exchange, Exchange):
-            raise Misconfigured(
-                f"stage {stage!r}: input {argument!r} is {exchange!r}, not an exchange: "
-                "write pipelined(x), cached(x), blocking(x, by=...), blocking(x, broadcast=True) or previous(x, ...)"
-            )
+            raise _no_exchange(stage, f"input {argument!r} is", exchange)
     return named
+
+
+def _no_exchange(stage: str, found: str, given: object) -> Misconfigured:
+    return Misconfigured(
+        f"stage {stage!r}: {found} {shown(given)}, not an exchange: "
+        "write pipelined(x), cached(x), blocking(x, by=...), blocking(x, broadcast=True) or previous(x, ...)"
+    )
+
+
+def _inputs_for(given: object) -> str:
+    if isinstance(given, Exchange):
+        return f"inputs=[{given}]"
+    if isinstance(given, Stage | str):
+        return f'inputs=[blocking("{name_of(given)}")], or pipelined(...) to read it within one task'
+    return "inputs=[pipelined(x)] or inputs=[blocking(x, by=[columns])]"
 
 
 _SINGLE = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_id")

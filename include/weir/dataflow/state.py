@@ -7,32 +7,12 @@ runs, staleness, and that recomputing stops where the content has not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
+from weir.dataflow.arguments import answers, column_names, require
 from weir.dataflow.quality import Gate, gates_of
-from weir.errors import Misconfigured
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def advised(*names: str, write: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Answer arguments that do not exist, and that a newcomer may well write, with what to write instead."""
-
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        @wraps(function)
-        def called(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name in kwargs.keys() & set(names):
-                raise Misconfigured(f"{function.__name__} has no argument {name!r}: write {write}")
-            return function(*args, **kwargs)
-
-        return called
-
-    return decorated
 
 
 class StateKind(Enum):
@@ -78,8 +58,12 @@ class State:
     grows: bool = False
     quality: tuple[Gate, ...] = ()
 
+    def __str__(self) -> str:
+        """Return what it is and its name: `state 'history'`."""
+        return f"state {self.name!r}"
 
-@advised("by", "keys", write='key="column", the columns that identify a row')
+
+@answers(dict.fromkeys(("by", "keys", "on", "key_by", "columns"), "key"), second="key")
 def keyed_state(
     name: str,
     *,
@@ -99,10 +83,12 @@ def keyed_state(
     `grows=True` requires that there are never fewer rows than in the previous epoch. Suites of `quality` check all rows
     of the state; a suite with when="restored" costs nothing in an ordinary epoch.
     """
+    where = f"keyed_state({name!r})"
+    require(where, "quality", quality, (Gate, list, tuple), 'expectations("name_of_a_suite")')
     return State(
         name=name,
         kind=StateKind.KEYED,
-        keys=column_names(key),
+        keys=column_names(where, "key", key),
         schema=schema,
         ttl=ttl,
         runs=runs,
@@ -128,8 +114,3 @@ def broadcast_state(name: str, *, schema: str) -> State:
 
 LIST_SCHEMA = "position BIGINT, element STRING"
 """The columns of a stored list: the position of an element, and its JSON."""
-
-
-def column_names(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one column name, or a sequence of them, as a tuple."""
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.dataflow.state import column_names
+from weir.dataflow.arguments import answers, column_names, require
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -69,6 +69,7 @@ def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
     return Target("files", options) if is_local else Target("files_on_s3", {**options, "conn_id": conn_id})
 
 
+@answers({"keys": "key", "by": "key", "on": "key", "conn": "conn_id", "connection": "conn_id"})
 def postgres(
     conn_id: str,
     table: str,
@@ -86,7 +87,7 @@ def postgres(
     key vanished from the data set STAYS in the table.
     `create="if_missing"` creates the table and adds columns that are missing; "never" requires them.
     """
-    keys = column_names(key)
+    keys = column_names(f"postgres({table!r})", "key", key)
     _require_name("postgres", "conn_id", conn_id)
     _require_name("postgres", "table", table)
     if mode not in MODES:
@@ -142,6 +143,7 @@ def target(reference: str, **options: Any) -> Target:
 
     The class is imported by the closing task only, and gets the options, which are JSON values.
     """
+    require("target", "reference", reference, str, '"module:Class", the name of a class that extends SinkTarget')
     module, _, name = reference.partition(":")
     if not module or not name.isidentifier():
         raise Misconfigured(f'a target of one\'s own is named as "module:Class", not {reference!r}')

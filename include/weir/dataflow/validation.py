@@ -17,16 +17,23 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from weir.dataflow.arguments import problem_of, reference_for, shown
 from weir.dataflow.digest_rule import rule_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
-from weir.dataflow.key_types import canonical_type
 from weir.dataflow.quality import Gate
-from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined, spark_conf, task_settings
+from weir.dataflow.stage import (
+    Exchange,
+    ExchangeKind,
+    Stage,
+    StageKind,
+    TaskSettings,
+    spark_conf,
+    task_settings,
+)
 from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_schema import fields_of_ddl
+from weir.dataflow.state_rules import divided_problems, state_problems, with_state_stages
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
-from weir.units import size_from_text, time_from_text
 
 MAX_NAME_LENGTH = 60
 
@@ -36,6 +43,7 @@ MAX_PARALLELISM_LIMIT = 32768
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _RESERVED_ARGUMENTS = ("ctx",)
+_READABLE = (StageKind.SOURCE, StageKind.TRANSFORM)
 
 MAX_SUITE_LENGTH = 120
 
@@ -69,6 +77,11 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
     _refuse(dataflow, _unread_problems(ordered))
     _refuse(dataflow, _region_problems(ordered))
     return ordered
+
+
+def require_divided_state(dataflow: str, stages: Sequence[Stage]) -> None:
+    """Raise Misconfigured for states whose rows their subtasks would not find; a run that is recorded has begun so."""
+    _refuse(dataflow, divided_problems(stages))
 
 
 def _refuse(dataflow: str, problems: Iterable[str]) -> None:
@@ -119,7 +132,7 @@ def _dataflow_problems(dataflow: str, max_parallelism: int, stages: Sequence[Sta
         yield "it has no stages: declare at least a source and a sink"
     for stage in stages:
         if not isinstance(stage, Stage):
-            yield f"{stage!r} is not a stage: write source(...), Stage(...) or sink(...)"
+            yield f"{shown(stage)} is not a stage: write source(...), Stage(...) or sink(...)"
 
 
 def _stage_problems(stage: Stage, flow_max: int) -> Iterator[str]:
@@ -153,7 +166,9 @@ def _function_problems(stage: Stage) -> Iterator[str]:
         references.append(("resolve", stage.resolve))
     for what, reference in references:
         if not isinstance(reference, str) or not _FUNCTION.fullmatch(reference):
-            yield f'{what} must look like "module:function" (say "pipelines.flights:{stage.name}"), not {reference!r}'
+            right = reference_for(reference)
+            example = f'write "{right}"' if right else f'say "pipelines.flights:{stage.name}"'
+            yield f'{what} must look like "module:function" ({example}), not {shown(reference)}'
 
 
 def _kind_problems(stage: Stage) -> Iterator[str]:
@@ -184,6 +199,10 @@ def _parallelism_problems(stage: Stage, flow_max: int) -> Iterator[str]:
 
 
 def _settings_problems(stage: Stage) -> Iterator[str]:
+    unfit = [text for what, value, kind, write in _settings_of(stage) for text in problem_of(what, value, kind, write)]
+    if unfit:
+        yield from unfit
+        return
     for key, value in stage.spark.items():
         if not isinstance(key, str) or not isinstance(value, str):
             text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -196,6 +215,21 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
     if not isinstance(stage.deterministic, bool):
         yield f"deterministic must be True or False, not {stage.deterministic!r}"
     yield from rule_problems(stage.digest)
+
+
+def _settings_of(stage: Stage) -> Iterator[tuple[str, object, type | tuple[type, ...], str]]:
+    """Yield each setting of a stage with its value, the type that it must have, and an example."""
+    yield "spark", stage.spark, Mapping, 'spark={"spark.sql.shuffle.partitions": "8"}'
+    yield "options", stage.options, Mapping, 'options={"name": "value"}'
+    yield "task", stage.task, TaskSettings, 'task=TaskSettings(pool="spark", priority_weight=2)'
+    if isinstance(stage.task, TaskSettings):
+        for what in ("pool", "queue", "spark_conn_id"):
+            yield what, getattr(stage.task, what), (str, type(None)), f'{what}="name"'
+        yield "priority_weight", stage.task.priority_weight, (int, type(None)), "priority_weight=2"
+        yield "executor_config", stage.task.executor_config, Mapping, "executor_config={...}, or leave it out"
+    for argument, exchange in stage.exchanges.items():
+        for what in ("broadcast", "pointwise", "durable"):
+            yield f"{what} of input {argument!r}", getattr(exchange, what), bool, f"{what}=True or {what}=False"
 
 
 def _is_json(options: object) -> bool:
@@ -212,90 +246,6 @@ def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
         yield f"input {argument!r} cannot be a function's argument: name it like a Python variable"
     elif argument in _RESERVED_ARGUMENTS:
         yield f"input {argument!r} is the name of the function's first argument: give this input another name"
-
-
-# States
-
-
-def state_problems(stage: Stage) -> Iterator[str]:
-    """Yield the problems of the states of a stage."""
-    for state in stage.states:
-        if not isinstance(state, State):
-            yield (
-                f"stage {stage.name!r}: {state!r} is not a state: write keyed_state(...), list_state(...) or "
-                "broadcast_state(...)"
-            )
-            continue
-        where = f"stage {stage.name!r}, state {state.name!r}"
-        yield from (f"{where}: {problem}" for problem in _problems_of_state(stage, state))
-
-
-def _problems_of_state(stage: Stage, state: State) -> Iterator[str]:
-    if stage.kind in (StageKind.SINK, StageKind.STATE):
-        yield "a sink keeps no state: give it to the stage that the sink publishes"
-    if stage.exchanges.get(state.name, previous_of(state)) != previous_of(state):
-        yield "an input of the stage has that name, too: rename the input ({'other_name': ...}) or the state"
-    if not isinstance(state.schema, str) or not state.schema.strip():
-        yield 'it needs schema=, Spark DDL with all of its columns, like "tailnum STRING, flights BIGINT"'
-    else:
-        yield from _state_schema_problems(state)
-    if state.kind is StateKind.KEYED and not state.keys:
-        yield "it has no key: write key=, the columns that tell its rows apart"
-    if not isinstance(state.runs, int) or state.runs < 2:
-        yield f"runs must be a whole number of at least 2, not {state.runs!r}"
-    try:
-        size_from_text("budget", state.budget)
-        if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
-            yield "a state that never expires has no ttl: leave ttl= out"
-    except Misconfigured as error:
-        yield str(error)
-
-
-def _state_schema_problems(state: State) -> Iterator[str]:
-    try:
-        fields = fields_of_ddl(state.schema)
-    except Misconfigured as error:
-        yield str(error)
-        return
-    for name in fields:
-        if name.lower().startswith("_weir_"):
-            yield f"the column {name!r} begins with '_weir_', which is reserved for Weir's own columns: rename it"
-    for key in state.keys:
-        if key not in fields:
-            yield f"its schema has no key column {key!r}; it has {', '.join(fields)}: all columns are listed, keys too"
-            continue
-        try:
-            canonical_type(str(fields[key].kind))
-        except Misconfigured as error:
-            yield str(error).replace(", in the stage that writes it", ", and declare it so")
-
-
-def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Add to each stage that keeps state an input from the previous epoch, and a stage for each state."""
-    declared = {stage.name for stage in stages if stage.kind is StageKind.STATE}
-    return tuple(each for stage in stages for each in _with_states(stage, declared))
-
-
-def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
-    inputs = {state.name: previous_of(state) for state in stage.states}
-    yield replace(stage, inputs={**stage.exchanges, **inputs}) if inputs else stage
-    for state in stage.states:
-        if state.name not in declared:
-            yield Stage(
-                name=state.name,
-                function="",
-                inputs={stage.name: pipelined(stage)},
-                kind=StageKind.STATE,
-                quality=state.quality,
-            )
-
-
-def previous_of(state: State) -> Exchange:
-    """Return the exchange over which a stage reads its own state of the previous epoch."""
-    is_keyed = state.kind is StateKind.KEYED
-    return Exchange(
-        stage=state.name, kind=ExchangeKind.PREVIOUS, keys=state.keys, broadcast=not is_keyed, schema=state.schema
-    )
 
 
 # Quality gates
@@ -315,7 +265,7 @@ def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
     found = list(gates)
     for gate in found:
         if not isinstance(gate, Gate):
-            yield f'{where}: {gate!r} is no gate: write quality=expectations("name_of_a_suite")'
+            yield f'{where}: {shown(gate)} is no gate: write quality=expectations("name_of_a_suite")'
             return
         if not isinstance(gate.suite, str) or not _SUITE.fullmatch(gate.suite) or len(gate.suite) > MAX_SUITE_LENGTH:
             yield (
@@ -395,8 +345,9 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
     for exchange in stage.exchanges.values():
         producer = by_name.get(exchange.stage)
         if producer is None:
-            close = difflib.get_close_matches(exchange.stage, by_name, n=3)
-            hint = f"did you mean {_listed(close, ' or ')}?" if close else f"there are {_listed(by_name)}"
+            known = [each.name for each in by_name.values() if each.kind in _READABLE and each.name != stage.name]
+            close = difflib.get_close_matches(exchange.stage, known, n=3)
+            hint = f"did you mean {_listed(close, ' or ')}?" if close else _add_it(exchange.stage, known)
             yield f"stage {stage.name!r} reads {exchange.stage!r}, which is not a stage of this dataflow: {hint}"
         elif producer.kind is StageKind.SINK:
             published = next(iter(producer.exchanges.values())).stage
@@ -407,6 +358,11 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
                 f"stage {stage.name!r} reads {exchange.stage!r}, which is a state of {keeper!r} and only its own: read "
                 f"what {keeper!r} returns instead"
             )
+
+
+def _add_it(name: str, known: Sequence[str]) -> str:
+    others = f", or read {_listed(known, ' or ')}" if known else ""
+    return f"add {name!r} to the dataflow's list of stages{others}"
 
 
 def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str]:
@@ -468,15 +424,27 @@ def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:
 
 
 def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    sinks = {stage.name for stage in stages if stage.kind is StageKind.SINK}
     for name, count in Counter(stage.name for stage in stages).items():
-        if count > 1 and name in sinks:
-            yield (
-                f"the sink {name!r} has the name of a stage or of another sink: name the data set otherwise, for "
-                f'example sink(..., "{name}_published")'
-            )
-        elif count > 1:
-            yield f"stage {name!r} is declared {count} times: names of stages must differ, rename all but one"
+        if count > 1:
+            yield _same_name(name, [stage for stage in stages if stage.name == name])
+
+
+def _same_name(name: str, stages: Sequence[Stage]) -> str:
+    kinds = [stage.kind for stage in stages]
+    if set(kinds) == {StageKind.SINK}:
+        return f"{len(kinds)} sinks have the name {name!r}: give each data set a name of its own"
+    if StageKind.SINK in kinds:
+        published = next(iter(stages[kinds.index(StageKind.SINK)].exchanges.values())).stage
+        return (
+            f"the sink {name!r} has the name of a stage: give the data set another name, as in "
+            f'sink("{published}", "{published}_published")'
+        )
+    if StageKind.STATE in kinds and kinds.count(StageKind.STATE) < len(kinds):
+        keeper = next(iter(stages[kinds.index(StageKind.STATE)].exchanges.values())).stage
+        return f"the state {name!r} of stage {keeper!r} has the name of a stage or sink: give one of them another name"
+    if all(stage == stages[0] for stage in stages):
+        return f"{stages[0]} is {len(stages)} times in the list of stages: name it once"
+    return f"stage {name!r} is declared {len(stages)} times: names of stages and sinks must differ, rename all but one"
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:

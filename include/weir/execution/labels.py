@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from weir.dataflow import arguments
 from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass, raised_by_worker
 
@@ -64,10 +65,17 @@ def exception_name(error: BaseException) -> str:
 
 def checked_enrichers(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of enrichers without duplicates. Raises Misconfigured for a name not like "module:function"."""
+    if isinstance(names, str):
+        raise Misconfigured(f'failure_enrichers is {names!r}: write failure_enrichers=["module:function"], a list')
     found = tuple(dict.fromkeys(names))
     for name in found:
         if not isinstance(name, str) or not _REFERENCE.fullmatch(name):
-            raise Misconfigured(f'failure_enrichers has {name!r}, expected "module:function" of a function on the path')
+            right = arguments.reference_for(name)
+            hint = f': write "{right}"' if right else ""
+            raise Misconfigured(
+                f'failure_enrichers has {arguments.shown(name)}, expected "module:function" of a function on the path'
+                + hint
+            )
     return found
 
 

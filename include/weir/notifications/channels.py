@@ -40,15 +40,16 @@ def send(receiver: Receiver, document: dict[str, Any], connections: Connections,
     """Tell a receiver of an event. Raises Misconfigured, Retryable, or what the receiver's own code raises."""
     match receiver.channel:
         case Channel.CALLBACK:
-            _imported(receiver)(document, **receiver.options)
+            imported(receiver)(document, **receiver.options)
         case Channel.WEBHOOK:
             _post(connections(receiver.address), str(receiver.options.get("path", "")), document)
         case Channel.NOTIFIER:
-            make = partial(_imported(receiver), **receiver.options)
+            make = partial(imported(receiver), **receiver.options)
             _notify(make, {**context(), EVENT: document})
 
 
-def _imported(receiver: Receiver) -> Callable[..., Any]:
+def imported(receiver: Receiver) -> Callable[..., Any]:
+    """Import what a callback or a notifier names. Raises Misconfigured."""
     module, _, name = receiver.address.partition(":")
     try:
         found = getattr(importlib.import_module(module), name, None)

@@ -28,7 +28,7 @@ from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
 from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs
 from weir.quality.restored_checks import ChecksOf
-from weir.quality.rules import input_names
+from weir.quality.rules import unknown_inputs
 from weir.quality.suites import read_suite
 from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, Topology
@@ -59,7 +59,7 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     that have failed already.
     """
     stages = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.gates]
-    suites = {gate.suite: read_suite(services, gate.suite) for stage in stages for gate in stage.gates}
+    suites = {gate.suite: read_suite(services, gate.suite, stage.name) for stage in stages for gate in stage.gates}
     for stage in stages:
         _require_known_inputs(registered, stage, [suites[gate.suite] for gate in stage.gates])
     of_region = registered.topology.stages_of(registered.attempt.region.name)
@@ -150,15 +150,9 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Che
 
 
 def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
-    known = input_names(registered.run.dataflow, stage.name)
     for suite in suites:
-        for each in suite.expectations:
-            unknown = [name for name in each.blames if name not in known]
-            if unknown:
-                raise Misconfigured(
-                    f"the suite {suite.name} of stage {stage.name}: {each.type} blames {', '.join(unknown)}, which is "
-                    f"no input of it; it reads {', '.join(known) or 'nothing'}. Nothing was computed"
-                )
+        for problem in unknown_inputs(registered.run.dataflow, stage.name, suite):
+            raise Misconfigured(f"the suite {suite.name} of stage {stage.name}: {problem}. Nothing was computed")
 
 
 def has_passed_all(services: Services, session: Session, registered: Registered, state: RunState) -> bool:

@@ -13,6 +13,7 @@ from weir.dataflow import Dataflow
 from weir.dataflow.quality import Policy
 from weir.dataflow.stage import Stage, StageKind
 from weir.formats.checks import CheckOutcome, CheckReport, ExpectationResult, GateResult
+from weir.formats.suite import Suite
 
 SHOWN = 5
 """How many violated expectations a message names, and how many violating values of each."""
@@ -67,6 +68,18 @@ def input_names(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
     """Return the names that an expectation of a stage may blame; for a state, the inputs of the stage that keeps it."""
     exchanges = _reader(dataflow, stage).exchanges
     return tuple(dict.fromkeys((*exchanges, *(each.stage for each in exchanges.values()))))
+
+
+def unknown_inputs(dataflow: Dataflow, stage: str, suite: Suite) -> Iterator[str]:
+    """Yield the expectations of a suite that blame what is no input of the stage."""
+    known = input_names(dataflow, stage)
+    for each in suite.expectations:
+        unknown = [name for name in each.blames if name not in known]
+        if unknown:
+            yield (
+                f"{each.type} blames {', '.join(unknown)}, which is no input of it; it reads "
+                f"{', '.join(known) or 'nothing'}"
+            )
 
 
 def suspected_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:

@@ -5,6 +5,7 @@ Invariant: an attempt is checked by the files as they are when it begins; a miss
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from weir.coordination.services import Services
@@ -12,20 +13,31 @@ from weir.errors import Misconfigured
 from weir.formats.suite import Suite, suite_from_json
 
 
-def read_suite(services: Services, name: str) -> Suite:
-    """Read the suite `name`. Raises Misconfigured."""
-    path = Path(services.expectations) / f"{name}.json"
+def read_suite(services: Services, name: str, stage: str = "") -> Suite:
+    """Read the suite `name` of a stage. Raises Misconfigured."""
+    try:
+        return suite_in(services.expectations, name)
+    except Misconfigured as error:
+        raise Misconfigured(f"{f'stage {stage}: ' if stage else ''}{error}. Nothing was computed") from error
+
+
+def suite_in(folder: str, name: str) -> Suite:
+    """Read the suite `name` of a folder. Raises Misconfigured."""
+    path = Path(folder) / f"{name}.json"
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise Misconfigured(f"there is no suite {name}: {_known_suites(path)}. Nothing was computed") from None
+        raise Misconfigured(f"there is no suite {name}: {_known_suites(path)}") from None
     except OSError as error:
-        raise Misconfigured(f"the suite {name} cannot be read: {error}. Nothing was computed") from error
+        raise Misconfigured(f"the suite {name} cannot be read: {error}") from error
     return suite_from_json(name, data)
 
 
 def _known_suites(path: Path) -> str:
     known = sorted(each.stem for each in path.parent.glob("*.json"))
+    near = difflib.get_close_matches(path.stem, known, 1)
+    if near:
+        return f"{path} is missing; did you mean {near[0]}?"
     if not known:
         return f"{path} is missing, and the folder has none (set WEIR_EXPECTATIONS to the one that has)"
     return f"{path} is missing, and the folder has {', '.join(known)}"

@@ -59,6 +59,11 @@ class ServicesReach:
 
 def open_target(target: Target, services: Services) -> SinkTarget:
     """Make the target that a sink declares. Raises Misconfigured where its class cannot be imported."""
+    return class_of(target)(target.options, ServicesReach(services))
+
+
+def class_of(target: Target) -> type[SinkTarget]:
+    """Import the class of a target. Raises Misconfigured where that is not possible, or where it is none."""
     reference = BUILT_IN.get(target.kind, target.kind)
     module, _, name = reference.partition(":")
     try:
@@ -71,5 +76,4 @@ def open_target(target: Target, services: Services) -> SinkTarget:
         ) from error
     if not (isinstance(found, type) and issubclass(found, SinkTarget)):
         raise Misconfigured(f"the target {reference} must be a class that extends weir.sinks.SinkTarget")
-    made: SinkTarget = found(target.options, ServicesReach(services))
-    return made
+    return found

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.dataflow import task_settings
+from weir.dataflow import Dataflow, task_settings
+from weir.dataflow.arguments import problem_of, require, shown
 from weir.errors import Misconfigured
 from weir.execution.labels import checked_enrichers
 from weir.restarts.strategy import RestartChoice, RestartStrategy
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
-    from weir.dataflow import Dataflow
     from weir.topology.regions import LogicalRegion, Topology
 
 
@@ -36,6 +38,9 @@ _TAKEN: Final = {
 }
 
 
+_RESTART: Final = 'restart={"restart-strategy.type": "fixed-delay"}, or a RestartStrategy'
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRecovery:
     """The restart strategy of tasks, the user's retry policy, and failure enrichers ("module:function")."""
@@ -46,6 +51,7 @@ class TaskRecovery:
 
     @staticmethod
     def declared(
+        where: str,
         default_args: Mapping[str, Any],
         *,
         restart: RestartStrategy | Mapping[str, Any] | None,
@@ -54,15 +60,26 @@ class TaskRecovery:
         retry_policy: RetryPolicy | None,
         failure_enrichers: Sequence[str],
     ) -> TaskRecovery:
-        """Merge the arguments of a dataflow with what its tasks would inherit. Raises Misconfigured."""
-        for name, advice in _TAKEN.items():
-            if default_args.get(name) is not None:
-                raise Misconfigured(f"`{name}` in default_args has no effect on the tasks of a dataflow: {advice}")
-        policy = default_args.get("retry_policy") if retry_policy is None else retry_policy
-        if policy is not None and not callable(getattr(policy, "evaluate", None)):
-            raise Misconfigured(f"retry_policy is a {type(policy).__name__}: expected a RetryPolicy of Airflow")
-        enrichers = checked_enrichers(failure_enrichers)
-        return TaskRecovery(_restart(restart, retries, retry_delay, default_args), policy, enrichers)
+        """Merge the arguments of a dataflow with what its tasks would inherit.
+
+        Raises Misconfigured, in which `where` names the dataflow.
+        """
+        try:
+            policy = _policy(default_args, retry_policy)
+            enrichers = checked_enrichers(failure_enrichers)
+            return TaskRecovery(_restart(restart, retries, retry_delay, default_args), policy, enrichers)
+        except Misconfigured as error:
+            raise Misconfigured(f"{where}: {error}") from error
+
+
+def _policy(default_args: Mapping[str, Any], given: RetryPolicy | None) -> RetryPolicy | None:
+    for name, advice in _TAKEN.items():
+        if default_args.get(name) is not None:
+            raise Misconfigured(f"`{name}` in default_args has no effect on the tasks of a dataflow: {advice}")
+    policy = default_args.get("retry_policy") if given is None else given
+    if policy is not None and not callable(getattr(policy, "evaluate", None)):
+        raise Misconfigured(f"retry_policy is a {type(policy).__name__}: expected a RetryPolicy of Airflow")
+    return policy
 
 
 def _restart(
@@ -71,25 +88,60 @@ def _restart(
     delay: timedelta | None,
     default_args: Mapping[str, Any],
 ) -> RestartChoice:
+    for problem in problem_of("restart", restart, (RestartStrategy, Mapping, type(None)), _RESTART):
+        raise Misconfigured(problem)
     choice = RestartChoice.from_options(restart) if isinstance(restart, Mapping) else RestartChoice.of(restart)
     if choice.strategy is not None and retries is not None:
         raise Misconfigured("Give `retries` or a `restart` strategy, not both")
     count = default_args.get("retries") if retries is None else retries
+    if retries is None and count is None and delay is not None and choice.strategy is None:
+        raise Misconfigured("`retry_delay` has no effect without `retries`: write retries=..., too")
     if choice.strategy is not None or count is None:
         return choice
     given = default_args.get("retry_delay") if delay is None else delay
     pause = DEFAULT_RETRY_DELAY if given is None else given
+    if not isinstance(pause, timedelta | int | float) or isinstance(pause, bool):
+        raise Misconfigured(f"retry_delay is {shown(pause)}: write retry_delay=timedelta(minutes=5)")
     pause = pause if isinstance(pause, timedelta) else timedelta(seconds=pause)
-    if type(count) is not int:
-        raise Misconfigured(f"retries is {count!r}, expected a whole number: write retries=3")
-    strategy = RestartStrategy.from_retries(count, pause)
+    strategy = RestartStrategy.from_retries(_count(count), pause)
     return RestartChoice(strategy, choice.limits.filled_from(strategy.limits))
+
+
+def _count(retries: object) -> int:
+    is_whole = isinstance(retries, int) and not isinstance(retries, bool) and retries >= 0
+    if not is_whole and not (isinstance(retries, str) and retries.isdecimal()):  # such as an environment variable has
+        raise Misconfigured(f"retries is {shown(retries)}: write a whole number such as retries=3, or 0 for none")
+    return int(str(retries))
+
+
+def require_declared(function: str, flow: object, default_args: object, **texts: str | None) -> str:
+    """Require a dataflow, and the kinds of the arguments that it shares with a DAG. Return how an answer names it."""
+    require(f"{function}(...)", "flow", flow, Dataflow, f'{function}(Dataflow("name", [stages]), ...)')
+    where = str(flow)
+    require(where, "default_args", default_args, (Mapping, type(None)), "a dict such as default_args={'retries': 2}")
+    for what, given in texts.items():
+        require(where, what, given, (str, type(None)), f'{what}="name"')
+    return where
 
 
 CLOSE: Final = "weir_close"
 """The closing task's name, which is also that of its region."""
 
 _TASK_SETTINGS: Final = ("pool", "queue", "priority_weight", "execution_timeout")
+
+
+_SEEN: Final[ContextVar[list[Declaration] | None]] = ContextVar("declarations", default=None)
+
+
+@contextmanager
+def declared_meanwhile() -> Iterator[list[Declaration]]:
+    """Give the declarations that are made meanwhile, in their order, also those of DAGs that nothing refers to."""
+    found: list[Declaration] = []
+    token = _SEEN.set(found)
+    try:
+        yield found
+    finally:
+        _SEEN.reset(token)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,6 +156,11 @@ class Declaration:
     recovery: TaskRecovery
     task_prefix: str
     spark_conn_id: str | None = None
+
+    def __post_init__(self) -> None:
+        seen = _SEEN.get()
+        if seen is not None:
+            seen.append(self)
 
     def __repr__(self) -> str:
         """Return name and fingerprint: Airflow stores this text per mapped task, and any change makes a DAG version."""

@@ -144,8 +144,8 @@ def data_interval(context: Context) -> tuple[datetime, datetime]:
     if start is None or end is None:
         raise Misconfigured(
             f"The run {run.run_id!r} of {run.dag_id!r} has no data interval, and that is a dataflow's epoch. "
-            "Trigger it with a logical date, and give the DAG a schedule with intervals: a cron string to "
-            "dataflow_dag, or CronDataIntervalTimetable to the DAG that holds the group"
+            'Trigger it with a logical date, or write schedule="@daily", or another cron string, to dataflow_dag, or '
+            "CronDataIntervalTimetable to the DAG that holds the group"
         )
     return start, end
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.code.functions import check_call, load
 from weir.connections import Connections, from_environment
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
@@ -30,7 +31,7 @@ from weir.formats.region_job import (
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
 from weir_spark.region.archive import Imported, imported_from, read_archive
-from weir_spark.region.context import StageContext, check_call, load
+from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks

@@ -7,6 +7,7 @@ and keys within each file. A plain layout keeps the order and the partitions of 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,9 +131,11 @@ def _key_types(schema: StructType, stage: str, layout: Layout) -> list[str]:
     names = schema.fieldNames()
     missing = [key for key in layout.keys if key not in names]
     if missing:
+        near = difflib.get_close_matches(missing[0], names, 1, 0.5)
+        hint = f"did you mean {near[0]!r}?" if near else "return it, or let that stage read by another column"
         raise Misconfigured(
-            f"stage {stage} is read by {', '.join(layout.keys)}, but returns no column {', '.join(map(repr, missing))} "
-            f"(spelled exactly so); it returns {', '.join(names)}"
+            f"stage {stage} returns no column {', '.join(map(repr, missing))} (spelled exactly so), but another stage "
+            f"reads it by={list(layout.keys)}; it returns {', '.join(names)}: {hint}"
         )
     return [_key_type(schema, stage, key) for key in layout.keys]
 

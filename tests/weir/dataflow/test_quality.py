@@ -53,7 +53,7 @@ def test_a_run_is_pinned_to_its_gates():
 @pytest.mark.parametrize(
     ("quality", "state", "said"),
     [
-        ("clean", (), "stage 'joined': 'clean' is no gate"),
+        ("clean", (), "stage 'joined': quality is 'clean': write expectations"),
         (expectations("a/b"), (), "stage 'joined': a suite is named like its file"),
         (expectations(""), (), "a suite is named like its file"),
         (expectations("weir"), (), "the suite 'weir' is reserved for the built-in checks"),

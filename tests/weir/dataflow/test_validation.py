@@ -13,7 +13,6 @@ from weir.dataflow import (
     blocking,
     cached,
     digest,
-    keyed_state,
     pipelined,
     previous,
     sink,
@@ -41,8 +40,10 @@ def test_an_unknown_input_is_refused_with_names_that_are_close():
     assert "stage 'clean' reads 'flihgts', which is not a stage of this dataflow: did you mean 'flights'?" in said
 
 
-def test_an_unknown_input_without_close_names_is_refused_with_all_names():
-    assert "there are 'a', 'b', 'out'" in refusal(A, b([pipelined("zzzz")]), sink("b", "out"))
+def test_an_unknown_input_without_close_names_is_refused_with_what_can_be_read():
+    assert "add 'zzzz' to the dataflow's list of stages, or read 'a'" in refusal(
+        A, b([pipelined("zzzz")]), sink("b", "out")
+    )
 
 
 def test_an_unknown_stage_of_a_sink_is_refused():
@@ -69,34 +70,13 @@ def test_a_stage_that_reads_itself_is_a_cycle():
 
 
 def test_one_name_twice_is_refused():
-    assert "stage 'a' is declared 2 times" in refusal(A, A, sink("a", "out"))
+    assert "source 'a' is 2 times in the list of stages: name it once" in refusal(A, A, sink("a", "out"))
+    assert "stage 'a' is declared 2 times" in refusal(A, source("a", "p:other"), sink("a", "out"))
+    assert "2 sinks have the name 'out'" in refusal(A, sink("a", "out"), sink("a", "out"))
     said = refusal(A, sink("a", "a"))
-    assert "the sink 'a' has the name of a stage" in said
-    assert 'sink(..., "a_published")' in said
-
-
-@pytest.mark.parametrize(
-    ("declare", "message"),
-    [
-        (lambda: blocking("a", key="k"), r'blocking has no argument \'key\': write by="column"'),
-        (lambda: previous("a", on="k", schema="k BIGINT"), r'previous has no argument \'on\': write by="column"'),
-        (
-            lambda: keyed_state("h", by="k", schema="k BIGINT"),
-            r'keyed_state has no argument \'by\': write key="column"',
-        ),
-        (lambda: Stage("b", "m:b", blocking("a")), r"one exchange of 'a': put it into \[ \]"),
-        (lambda: Dataflow("f", A), "stages must be a list of stages"),
-        (lambda: Dataflow("f", "stages"), "stages must be a list of stages"),
-    ],
-)
-def test_what_a_newcomer_writes_is_answered_with_what_to_write(declare, message):
-    with pytest.raises(Misconfigured, match=message):
-        declare()
-
-
-def test_other_arguments_that_do_not_exist_are_pythons_own_errors():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
-        blocking("a", colour="red")
+    assert (
+        'the sink \'a\' has the name of a stage: give the data set another name, as in sink("a", "a_published")' in said
+    )
 
 
 def test_a_parallelism_above_the_maximum_is_refused():

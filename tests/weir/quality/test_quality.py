@@ -201,7 +201,7 @@ def test_no_stage_resumes_from_a_copy_after_checked_rows_that_may_differ_now(wor
 def test_a_suite_that_is_missing_or_bad_is_said_before_anything_is_computed_and_may_be_corrected(world, suites, engine):
     flow = gated(expectations("clean_rows"))
     run_id = run(world, flow)
-    assert "there is no suite clean_rows" in world.airflow.task(run_id, "clean").notes[-1]
+    assert "stage clean: there is no suite clean_rows" in world.airflow.task(run_id, "clean").notes[-1]
     write_suite(suites, "clean_rows", (NOT_NULL, {"meta": {"blames": ["moon"]}}))
     for expected in ("blames moon, which is no input of it; it reads raw, weather", "is not JSON"):
         world.airflow.clear_by_hand(run_id, "clean")

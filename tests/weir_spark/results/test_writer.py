@@ -146,7 +146,7 @@ def test_files_with_other_rows_than_spark_wrote_are_not_reported(store, jobs, fl
     ("query", "message"),
     [
         ("select 1 flight", "returns no column 'origin', 'hour'"),
-        ("select 'JFK' Origin, 1 hour", "returns no column 'origin' .*it returns Origin, hour"),
+        ("select 'JFK' Origin, 1 hour", "returns no column 'origin' .*it returns Origin, hour: did you mean 'Origin'"),
         ("select 1.5D origin, 1 hour", "key column origin: .*double"),
         ("select array(1) origin, 1 hour", "key column origin: .*array"),
         ("select 'JFK' origin, 1 hour, 2 _weir_key_group", "'_weir_key_group': names that start with _weir_"),

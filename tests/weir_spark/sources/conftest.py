@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from weir.code.functions import load
 from weir.dataflow.stage import ResolveContext, checked_splits
 from weir.errors import Misconfigured
-from weir_spark.region.context import StageContext, load
+from weir_spark.region.context import StageContext
 
 INTERVAL = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
 

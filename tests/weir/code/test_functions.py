@@ -1,9 +1,27 @@
+"""Functions by their names, and the calls that they have to take."""
+
 from __future__ import annotations
+
+import functools
+import uuid
 
 import pytest
 
+from weir.code.functions import check_call, load
 from weir.errors import Misconfigured
-from weir_spark.region.context import check_call, load
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch):
+    """Write a module of stage functions and return its name, which no other test has."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(text: str) -> str:
+        name = f"pipeline_{uuid.uuid4().hex[:12]}"
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return write
 
 
 def test_a_function_is_loaded_by_module_and_name(pipeline) -> None:
@@ -46,3 +64,11 @@ def test_a_function_that_does_not_take_its_inputs_is_refused_with_the_declaratio
 
     with pytest.raises(Misconfigured, match=r"expected `def clean\(ctx, flights\)`, found `def clean\(ctx, flight\)`"):
         check_call(clean, "stage clean", ("ctx",), ("flights",))
+
+
+def test_what_can_be_called_without_a_name_is_refused_like_a_function() -> None:
+    def clean(ctx, flight):
+        pass
+
+    with pytest.raises(Misconfigured, match=r"stage clean: expected `def function\(ctx, flights\)`, found"):
+        check_call(functools.partial(clean), "stage clean", ("ctx",), ("flights",))

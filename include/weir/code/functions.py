@@ -1,0 +1,57 @@
+"""Functions of the user, which are named as "module:function".
+
+Invariant: a wrong name, and a function that cannot be called with what it gets, are errors before anything is computed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from weir.errors import Misconfigured
+
+
+def load(reference: str, owner: str) -> Callable[..., Any]:
+    """Import the function that `owner` ("stage clean", for example) names as "module:function".
+
+    Raises Misconfigured if there is no such module or function; errors of the module's own code pass through.
+    """
+    module_name, separator, name = reference.partition(":")
+    if not separator or not module_name or not name:
+        raise Misconfigured(f"{owner}: expected a function as 'module:function', found {reference!r}")
+    module = import_module(module_name, owner)
+    function = getattr(module, name, None)
+    if callable(function):
+        return function  # type: ignore[no-any-return]  # getattr gives Any
+    near = difflib.get_close_matches(name, [key for key in vars(module) if not key.startswith("_")], 1)
+    hint = f", did you mean {near[0]!r}?" if near else ""
+    raise Misconfigured(f"{owner}: the module {module_name} has no function {name!r}{hint} ({module.__file__})")
+
+
+def check_call(function: Callable[..., Any], owner: str, positional: tuple[str, ...], named: tuple[str, ...]) -> None:
+    """Make sure that `function` can be called so. Raises Misconfigured with the declaration to write."""
+    try:
+        inspect.signature(function).bind(*positional, **dict.fromkeys(named))
+    except TypeError as error:
+        name = getattr(function, "__name__", "function")
+        wanted = ", ".join((*positional, *named))
+        raise Misconfigured(
+            f"{owner}: expected `def {name}({wanted})`, found `def {name}{inspect.signature(function)}`: {error}"
+        ) from error
+
+
+def import_module(name: str, owner: str) -> Any:
+    """Import the module of functions of `owner`. Raises Misconfigured; errors of its own code pass through."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (name == missing or name.startswith(f"{missing}.")):
+            raise Misconfigured(
+                f"{owner}: there is no module {missing!r} on this machine; is its package installed where tasks run, "
+                "or its folder on PYTHONPATH?"
+            ) from error
+        raise Misconfigured(f"{owner}: importing the module {name} failed: {error}") from error

@@ -1,0 +1,106 @@
+"""Wrong arguments of declarations, and their answers.
+
+Invariant: an answer is one line that names the place, what was found there and what to write. A stage or another
+declaration is shown as it was written, not with all of its settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+
+from weir.errors import Misconfigured
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+MOST_SHOWN: Final = 100
+"""The characters of a value that an answer shows."""
+
+WORDS_FOR_BY: Final = ("key", "keys", "on", "key_by", "partition_by", "columns")
+"""What Spark, Flink and SQL call the columns that divide rows."""
+
+_OF_DAG_FILE: Final = ("__main__", "<run_path>")
+_LIST_OF_NAMES: Final = re.compile(r"\s*\w+\s*(,\s*\w+\s*)+")
+_PATH: Final = re.compile(r"[\w/.]+\.py:\w+", re.ASCII)
+_DOTTED: Final = re.compile(r"\w+(\.\w+)+", re.ASCII)
+
+
+def shown(value: object) -> str:
+    """Return a value as an answer shows it: short, in one line."""
+    if type(value).__module__.startswith("weir.dataflow"):
+        return str(value)
+    if isinstance(value, list | tuple) and any(type(each).__module__.startswith("weir.dataflow") for each in value):
+        return f"[{', '.join(map(shown, value))}]"
+    name = getattr(value, "__name__", None)
+    text = f"the {type(value).__name__} {name}" if callable(value) and isinstance(name, str) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def problem_of(what: str, value: object, kind: type | tuple[type, ...], write: str) -> Iterator[str]:
+    """Yield a problem unless a value is of a kind; True and False are no numbers."""
+    is_unwanted_flag = isinstance(value, bool) and bool not in (kind if isinstance(kind, tuple) else (kind,))
+    if is_unwanted_flag or not isinstance(value, kind):
+        yield f"{what} is {shown(value)}: write {write}"
+
+
+def require(where: str, what: str, value: object, kind: type | tuple[type, ...], write: str) -> None:
+    """Require a value of a kind. Raises Misconfigured."""
+    for problem in problem_of(what, value, kind, write):
+        raise Misconfigured(f"{where}: {problem}")
+
+
+def copy_of(given: Any) -> Any:
+    """Return a copy of a dict, an empty one for None, and anything else as it is, for the validation that follows."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else given
+
+
+def column_names(where: str, what: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one column name, or a list of them, as a tuple. Raises Misconfigured."""
+    if isinstance(given, str) and _LIST_OF_NAMES.fullmatch(given):
+        names = ", ".join(f'"{name.strip()}"' for name in given.split(","))
+        raise Misconfigured(f"{where}: {what} is {given!r}, the name of one column: write {what}=[{names}]")
+    require(where, what, given, (str, list, tuple), f'{what}="column" or {what}=["column", "other"], in this order')
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def reference_for(value: object) -> str:
+    """Return how a function that was given otherwise is named; empty where that cannot be told."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if callable(value) and module and module not in _OF_DAG_FILE and name.isidentifier():
+        return f"{module}:{name}"
+    if isinstance(value, str) and _PATH.fullmatch(value):
+        path, _, name = value.rpartition(":")
+        return f"{path.removesuffix('.py').strip('/').replace('/', '.')}:{name}"
+    if isinstance(value, str) and _DOTTED.fullmatch(value):
+        return ":".join(value.rsplit(".", 1))
+    return ""
+
+
+def answers(words: Mapping[str, str], second: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a function: who gives an argument by a word of another system is told the right one.
+
+    `words` maps such a word to the argument's name here, or to a sentence; `second` is the name of the argument that
+    one expects in the second place. Any other wrong argument is Python's own error.
+    """
+
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(function)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            where = f"{function.__name__}({shown(args[0]) if args else '...'})"
+            for word in words.keys() & kwargs.keys():
+                right = words[word]
+                advice = f"write {right}={shown(kwargs[word])}" if right.isidentifier() else right
+                raise Misconfigured(f"{where} has no argument {word}=: {advice}")
+            if second and len(args) == 2:
+                raise Misconfigured(f"{where}: {shown(args[1])} has no name: write {second}={shown(args[1])}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorated

@@ -1,0 +1,133 @@
+"""Validation of states, and the stages that they are.
+
+Invariants: every problem names its stage and state, and says what to write instead. A stage that keeps a keyed state
+with several subtasks reads an input by the keys of the state, so that a row and its state meet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from weir.dataflow.arguments import shown
+from weir.dataflow.key_types import canonical_type
+from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined
+from weir.dataflow.state import State, StateKind
+from weir.dataflow.state_schema import fields_of_ddl
+from weir.errors import Misconfigured
+from weir.units import size_from_text, time_from_text
+
+
+def state_problems(stage: Stage) -> Iterator[str]:
+    """Yield the problems of the states of a stage."""
+    for state in stage.states:
+        if not isinstance(state, State):
+            yield (
+                f"stage {stage.name!r}: {shown(state)} is not a state: write keyed_state(...), list_state(...) or "
+                "broadcast_state(...)"
+            )
+            continue
+        where = f"stage {stage.name!r}, state {state.name!r}"
+        yield from (f"{where}: {problem}" for problem in _problems_of_state(stage, state))
+
+
+def _problems_of_state(stage: Stage, state: State) -> Iterator[str]:
+    if stage.kind in (StageKind.SINK, StageKind.STATE):
+        yield "a sink keeps no state: give it to the stage that the sink publishes"
+    if stage.exchanges.get(state.name, previous_of(state)) != previous_of(state):
+        yield "an input of the stage has that name, too: rename the input ({'other_name': ...}) or the state"
+    if not isinstance(state.schema, str) or not state.schema.strip():
+        yield 'it needs schema=, Spark DDL with all of its columns, like "tailnum STRING, flights BIGINT"'
+    else:
+        yield from _state_schema_problems(state)
+    if state.kind is StateKind.KEYED and not state.keys:
+        yield "it has no key: write key=, the columns that tell its rows apart"
+    if not isinstance(state.runs, int) or state.runs < 2:
+        yield f"runs must be a whole number of at least 2, not {state.runs!r}"
+    try:
+        size_from_text("budget", state.budget)
+        if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
+            yield "a state that never expires has no ttl: leave ttl= out"
+    except Misconfigured as error:
+        yield str(error)
+
+
+def _state_schema_problems(state: State) -> Iterator[str]:
+    try:
+        fields = fields_of_ddl(state.schema)
+    except Misconfigured as error:
+        yield str(error)
+        return
+    for name in fields:
+        if name.lower().startswith("_weir_"):
+            yield f"the column {name!r} begins with '_weir_', which is reserved for Weir's own columns: rename it"
+    for key in state.keys:
+        if key not in fields:
+            yield f"its schema has no key column {key!r}; it has {', '.join(fields)}: all columns are listed, keys too"
+            continue
+        try:
+            canonical_type(str(fields[key].kind))
+        except Misconfigured as error:
+            yield str(error).replace(", in the stage that writes it", ", and declare it so")
+
+
+def divided_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    """Yield the keyed states whose rows their subtasks would not find: no input of the stage has the state's keys."""
+    by_name = {stage.name: stage for stage in stages}
+    return (text for stage in stages for text in _undivided_states(stage, by_name))
+
+
+def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str]:
+    for state in stage.states:
+        if state.kind is not StateKind.KEYED or stage.parallelism == 1:
+            continue
+        found = list(_keys_read(stage, by_name))
+        if not any(keys == state.keys or (is_renamed and len(keys) == len(state.keys)) for keys, is_renamed in found):
+            by = f'"{state.keys[0]}"' if len(state.keys) == 1 else json.dumps(state.keys)
+            read = f"reads {', '.join(dict.fromkeys(f'by {list(keys)}' for keys, _ in found)) or 'without by='}"
+            advice = f"read an input with blocking(x, by={by}), whose columns are called so"
+            if stage.kind is StageKind.SOURCE:
+                read, advice = "is a source", f"keep it in a stage that reads this one with blocking(x, by={by})"
+            yield (
+                f"stage {stage.name!r}, state {state.name!r}: the state is divided by its key {list(state.keys)} among "
+                f"{stage.parallelism} subtasks, but the stage {read}: {advice}, or give the stage parallelism=1"
+            )
+
+
+def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the keys that divide the rows of a stage; with True those that a stage before it may have renamed."""
+    own = {state.name for state in stage.states}
+    for argument, exchange in stage.exchanges.items():
+        if exchange.keys and argument not in own:
+            yield exchange.keys, False
+        elif exchange.joins_plan or exchange.pointwise:
+            yield from ((keys, True) for keys, _ in _keys_read(by_name[exchange.stage], by_name))
+
+
+def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Add to each stage that keeps state an input from the previous epoch, and a stage for each state."""
+    declared = {stage.name for stage in stages if stage.kind is StageKind.STATE}
+    return tuple(each for stage in stages for each in _with_states(stage, declared))
+
+
+def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
+    inputs = {state.name: previous_of(state) for state in stage.states}
+    yield replace(stage, inputs={**stage.exchanges, **inputs}) if inputs else stage
+    for state in stage.states:
+        if state.name not in declared:
+            yield Stage(
+                name=state.name,
+                function="",
+                inputs={stage.name: pipelined(stage)},
+                kind=StageKind.STATE,
+                quality=state.quality,
+            )
+
+
+def previous_of(state: State) -> Exchange:
+    """Return the exchange over which a stage reads its own state of the previous epoch."""
+    is_keyed = state.kind is StateKind.KEYED
+    return Exchange(
+        stage=state.name, kind=ExchangeKind.PREVIOUS, keys=state.keys, broadcast=not is_keyed, schema=state.schema
+    )

@@ -1,0 +1,216 @@
+"""Mistakes of a first declaration: the answer names the place, what was found and what to write."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from weir.dataflow import (
+    Dataflow,
+    Stage,
+    TaskSettings,
+    blocking,
+    cached,
+    callback,
+    delta_source,
+    digest,
+    expectations,
+    files_source,
+    jdbc_source,
+    keyed_state,
+    pipelined,
+    postgres,
+    postgres_source,
+    previous,
+    sink,
+    source,
+    target,
+)
+from weir.dataflow.arguments import MOST_SHOWN, answers, shown
+from weir.errors import Misconfigured
+
+A = source("a", "p:a")
+OUT = sink("a", "out")
+HISTORY = keyed_state("history", key="tail", schema="tail STRING, n BIGINT")
+
+
+def clean(ctx, flights):
+    """A function that is given as an object."""
+
+
+def flow(*stages, **settings):
+    return Dataflow("flow", list(stages), **settings)
+
+
+def of_source(**settings):
+    return flow(source("a", "p:a", **settings), OUT)
+
+
+def of_task(**settings):
+    return of_source(task=TaskSettings(**settings))
+
+
+def reading(inputs, parallelism=2, producer=A, **settings):
+    return flow(producer, Stage("b", "p:b", inputs, parallelism=parallelism, **settings), sink("b", "out"))
+
+
+MISTAKES = {
+    # Words of other systems
+    "key": (lambda: blocking("a", key="k"), "blocking('a') has no argument key=: write by='k'"),
+    "on": (lambda: blocking(A, on=["k", "d"]), "blocking(source 'a') has no argument on=: write by=['k', 'd']"),
+    "keys": (lambda: previous("a", keys="k", schema="k INT"), "previous('a') has no argument keys=: write by='k'"),
+    "second place": (lambda: blocking("a", "k"), "blocking('a'): 'k' has no name: write by='k'"),
+    "pipelined by": (lambda: pipelined("a", by="k"), "write blocking(x, by=[columns]) to divide the rows otherwise"),
+    "cached key": (lambda: cached("a", key="k"), "cached('a') has no argument key=: it joins its ends index to index"),
+    "state by": (lambda: keyed_state("s", by="k", schema="k INT"), "keyed_state('s') has no argument by=: write key="),
+    "table keys": (lambda: postgres("c", "t", keys="k"), "postgres('c') has no argument keys=: write key='k'"),
+    "reader's option": (lambda: files_source("x", "/x", header=True), 'reader={"header": ...}'),
+    "postgres' parallelism": (
+        lambda: postgres_source("x", "c", "select 1", parallelism=3),
+        "postgres_source('x') has no argument parallelism=: besides its own there are max_parallelism, task",
+    ),
+    # Columns
+    "by a number": (
+        lambda: blocking("a", by=3),
+        'blocking(\'a\'): by is 3: write by="column" or by=["column", "other"]',
+    ),
+    "by None": (lambda: blocking("a", by=None), "by is None: write"),
+    "by a set": (lambda: blocking("a", by={"k"}), "by is {'k'}: write"),
+    "by a list in a text": (
+        lambda: blocking("a", by="k, d"),
+        'by is \'k, d\', the name of one column: write by=["k", "d"]',
+    ),
+    "state's key": (lambda: keyed_state("s", key=3, schema="k INT"), "keyed_state('s'): key is 3: write key="),
+    "table's key": (lambda: postgres("c", "t", mode="upsert", key=3), "postgres('t'): key is 3: write key="),
+    "ignored": (lambda: digest(ignore=3), "digest(...): ignore is 3: write ignore="),
+    # Inputs
+    "a bare exchange": (
+        lambda: Stage("b", "p:b", blocking("a")),
+        'stage \'b\': inputs must be a list or a dict of exchanges, not blocking("a"): write inputs=[blocking("a")]',
+    ),
+    "a bare stage": (lambda: Stage("b", "p:b", A), "not source 'a': write inputs=[blocking(\"a\")], or pipelined(...)"),
+    "a bare name": (lambda: Stage("b", "p:b", "a"), "not 'a': write inputs=[blocking(\"a\")], or pipelined(...)"),
+    "stages": (lambda: Stage("b", "p:b", [A]), "stage 'b': inputs has source 'a', not an exchange: write pipelined(x)"),
+    "a stage": (lambda: Stage("b", "p:b", {"x": A}), "stage 'b': input 'x' is source 'a', not an exchange"),
+    "an exchange's": (lambda: blocking(pipelined("a")), 'pipelined("a") is not a stage: give the stage itself'),
+    "a dataflow's": (lambda: blocking(flow(A, OUT)), "dataflow 'flow' is not a stage: give the stage itself"),
+    "a state's": (lambda: blocking(HISTORY), "state 'history' is not a stage: give the stage itself or its name"),
+    "broadcast": (
+        lambda: reading({"x": blocking("a", broadcast="yes")}),
+        "stage 'b': broadcast of input 'x' is 'yes': write broadcast=True or broadcast=False",
+    ),
+    "a stage outside": (
+        lambda: flow(Stage("b", "p:b", [blocking(A)]), sink("b", "out")),
+        "stage 'b' reads 'a', which is not a stage of this dataflow: add 'a' to the dataflow's list of stages",
+    ),
+    # Functions
+    "an object": (
+        lambda: flow(source("a", clean), OUT),
+        f'stage \'a\': function must look like "module:function" (write "{__name__}:clean"), not the function clean',
+    ),
+    "a dotted name": (lambda: flow(source("a", "p.f.clean"), OUT), "(write \"p.f:clean\"), not 'p.f.clean'"),
+    "a path": (lambda: flow(source("a", "p/f.py:clean"), OUT), "(write \"p.f:clean\"), not 'p/f.py:clean'"),
+    "a resolver": (lambda: of_source(resolve=clean), f'resolve must look like "module:function" (write "{__name__}:'),
+    "a callback": (lambda: callback(clean), f'callback: write "{__name__}:clean", not the function clean'),
+    "a target": (lambda: target(clean), 'target: reference is the function clean: write "module:Class"'),
+    # Dataflows
+    "no list": (lambda: Dataflow("flow", A), "dataflow 'flow': stages is source 'a': write a list of all stages"),
+    "no stages": (lambda: Dataflow("flow", None), "dataflow 'flow': stages is None: write a list"),
+    "a dict": (lambda: Dataflow("flow", {"a": A}), "dataflow 'flow': stages is {'a': Stage("),
+    "swapped": (
+        lambda: Dataflow([A, OUT], "flow"),
+        "Dataflow(...): name is [source 'a', sink 'out']: write Dataflow(\"name_of_dataflow\", [stages])",
+    ),
+    "nested": (lambda: flow([A], OUT), "dataflow 'flow': [source 'a'] is not a stage: write source(...)"),
+    "an exchange": (lambda: flow(A, blocking("a")), 'blocking("a") is not a stage: write source(...)'),
+    "a swapped sink": (lambda: sink("out", A), "sink of 'out': name is source 'a': write sink(\"out\", "),
+    "a sink's target": (lambda: sink("a", "out", to=postgres), "sink 'out': to=the function postgres is no target"),
+    # Settings
+    "task": (lambda: of_source(task={"pool": "x"}), "stage 'a': task is {'pool': 'x'}: write task=TaskSettings("),
+    "pool": (lambda: of_task(pool=3), "stage 'a': pool is 3: write pool=\"name\""),
+    "priority": (lambda: of_task(priority_weight="3"), "stage 'a': priority_weight is '3': write priority_weight=2"),
+    "priority flag": (lambda: of_task(priority_weight=True), "priority_weight is True: write priority_weight=2"),
+    "executor": (lambda: of_task(executor_config=None), "executor_config is None: write executor_config={...}"),
+    "spark": (lambda: of_source(spark="a=3"), 'spark is \'a=3\': write spark={"spark.sql.shuffle.partitions": "8"}'),
+    "spark list": (lambda: of_source(spark=["a=3"]), "stage 'a': spark is ['a=3']: write spark={"),
+    "options": (lambda: of_source(resolve="p:r", options=["x"]), "stage 'a': options is ['x']: write options={"),
+    "state": (lambda: reading([blocking("a", by="k")], state="s"), "stage 'b': state is 's': write keyed_state(...)"),
+    "no state": (lambda: reading([blocking("a", by="k")], state=None), "state is None: write keyed_state(...), "),
+    "quality": (lambda: of_source(quality="flights"), "stage 'a': quality is 'flights': write expectations("),
+    "state's quality": (
+        lambda: keyed_state("s", key="k", schema="k INT", quality="flights"),
+        "keyed_state('s'): quality is 'flights': write expectations(",
+    ),
+    "a suite's file": (
+        lambda: expectations("include/expectations/flights.json"),
+        'a suite is named without its folder and .json: write "flights"',
+    ),
+    "kinds": (lambda: callback("p:f", kinds=3), "kinds is 3: write some of checkpoint_completed"),
+    # Ready-made sources
+    "schema": (
+        lambda: files_source("x", "/x", schema={"id": "INT"}),
+        "files_source('x'): schema is {'id': 'INT'}: write",
+    ),
+    "reader": (
+        lambda: files_source("x", "/x", reader="header"),
+        'reader is \'header\': write reader={"header": "true"}',
+    ),
+    "jdbc's reader": (
+        lambda: jdbc_source("x", "c", "t", reader=[1]),
+        "jdbc_source('x'): reader is [1]: write reader={",
+    ),
+    "partition": (lambda: delta_source("x", "/x", partition="day"), "partition is 'day': write partition={\"day\": "),
+    "a template": (
+        lambda: files_source("x", "/x/{{ ds }}/*.parquet"),
+        "has a template of Airflow, {{ ds }}, which is not rendered here: write {start:%Y-%m-%d}",
+    ),
+    "a Path": (lambda: files_source("x", Path("/x")), "files_source('x'): path must be a text that is not empty, not "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_with_what_to_write(mistake):
+    make, answer = MISTAKES[mistake]
+    with pytest.raises(Misconfigured) as error:
+        make()
+    assert answer in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_any_other_wrong_argument_is_pythons_own_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'brodcast'"):
+        blocking("a", brodcast=True)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'schema'"):
+        keyed_state("s", key="k")
+
+
+def test_a_function_with_answers_keeps_its_signature_and_its_docstring():
+    assert list(inspect.signature(blocking).parameters) == ["stage", "by", "broadcast", "pointwise"]
+    assert blocking.__doc__.startswith("Read `stage` from result partitions")
+
+
+def test_an_answer_may_be_a_sentence():
+    @answers({"weight": "weigh it yourself"})
+    def lift(thing):
+        return thing
+
+    assert lift("a stone") == "a stone"
+    with pytest.raises(Misconfigured, match=r"lift\('a stone'\) has no argument weight=: weigh it yourself"):
+        lift("a stone", weight=3)
+
+
+def test_values_are_shown_in_one_short_line():
+    assert shown("a\n  b") == r"'a\n b'"
+    assert len(shown(list(range(1000)))) == MOST_SHOWN + 3
+    assert [shown(each) for each in (A, OUT, HISTORY, pipelined(A), expectations("s"), flow(A, OUT))] == [
+        *("source 'a'", "sink 'out'", "state 'history'", 'pipelined("a")', 'expectations("s")', "dataflow 'flow'")
+    ]
+    assert (shown(clean), shown(Dataflow), shown(timedelta(1))) == (
+        "the function clean",
+        "the type Dataflow",
+        "datetime.timedelta(days=1)",
+    )

@@ -1,0 +1,101 @@
+"""Schedules and dates that Airflow would read differently, or not at all, are refused when the DAG file is parsed."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from weir.dataflow import Dataflow, sink, source
+from weir.errors import Misconfigured
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+FLOW = Dataflow("delays", [source("flights", "p:flights"), sink("flights", "raw")])
+
+
+def dag(**arguments):
+    from weir_airflow import dataflow_dag
+
+    return dataflow_dag(FLOW, **{"schedule": "@daily", "start_date": START, **arguments})
+
+
+def refusal(**arguments):
+    with pytest.raises(Misconfigured) as error:
+        dag(**arguments)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        (
+            "2013-01-31",
+            "start_date='2013-01-31' is a str, not a datetime: write start_date=datetime(2013, 1, 31, tzinfo=",
+        ),
+        ("soon", "start_date='soon' is a str, not a datetime: write start_date=datetime(2025, 1, 1, tzinfo=UTC)"),
+        (date(2013, 1, 31), "is a date, not a datetime: write start_date=datetime(2013, 1, 31, tzinfo=UTC)"),
+        (datetime(2013, 1, 31, 6, 30), "has no time zone: write start_date=datetime(2013, 1, 31, 6, 30, tzinfo=UTC)"),  # noqa: DTZ001
+        (
+            None,
+            "dataflow 'delays' has a schedule and no start_date, so that no run would be scheduled: write the start",
+        ),
+    ],
+)
+def test_a_start_date_is_a_datetime_with_a_time_zone(given, answer):
+    said = refusal(start_date=given)
+    assert answer in said
+    assert said.startswith("dataflow 'delays'")
+
+
+def test_an_end_date_is_one_too_and_not_before_the_start():
+    assert "write end_date=datetime(2013, 2, 1, tzinfo=UTC)" in refusal(end_date="2013-02-01")
+    assert "end_date=2012-12-31 00:00:00+00:00 is before start_date=2013" in refusal(end_date=START - timedelta(1))
+
+
+def test_the_dates_may_be_those_of_default_args():
+    found = dag(start_date=None, default_args={"start_date": datetime(2013, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))})
+    assert str(found.timetable.timezone) == "Europe/Berlin"
+    assert dag(start_date=None, default_args={"start_date": START}).start_date == START
+    assert "write start_date=" in refusal(start_date=None, default_args={"start_date": "2013-01-01"})
+
+
+def test_what_nobody_schedules_needs_no_start():
+    assert dag(schedule=None, start_date=None).start_date is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "answer"),
+    [
+        ("every day", "the schedule 'every day' is no cron string: Exactly 5, 6 or 7 columns"),
+        ("61 * * * *", "is no cron string: [61 * * * *] is not acceptable, out of range. Write five fields such as"),
+        ("@dayly", "the schedule '@dayly' is no cron string: did you mean '@daily'?"),
+        ("", "the schedule '' is no cron string"),
+    ],
+)
+def test_a_schedule_that_is_no_cron_string_is_refused(schedule, answer):
+    said = refusal(schedule=schedule)
+    assert answer in said
+    assert "@hourly, @daily, @weekly" in said
+
+
+def test_a_timetable_without_intervals_is_refused():
+    from airflow.sdk import CronTriggerTimetable
+
+    at_a_time = CronTriggerTimetable("@daily", timezone="UTC")
+    assert "the schedule CronTriggerTimetable gives its runs no data interval" in refusal(schedule=at_a_time)
+    of_a_day = CronTriggerTimetable("@daily", timezone="UTC", interval=timedelta(days=1))
+    assert dag(schedule=of_a_day).timetable is of_a_day
+
+
+def test_a_group_in_a_dag_whose_runs_have_no_interval_is_refused():
+    from airflow.sdk import DAG, CronDataIntervalTimetable
+
+    from weir_airflow import dataflow_group
+
+    with DAG("mixed", schedule="@daily", start_date=START), pytest.raises(Misconfigured) as error:
+        dataflow_group(FLOW)
+    assert "dataflow 'delays': the schedule of the DAG 'mixed' gives its runs no data interval" in str(error.value)
+    with DAG("mixed", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as mixed:
+        dataflow_group(FLOW)
+    assert "delays.weir_close" in mixed.task_dict
