@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from weir.dataflow import Dataflow
 from weir.dataflow.stage import ExchangeKind
+from weir.doctor.declarations import problems_of
+from weir.settings import EXPECTATIONS
 from weir.topology.regions import Topology
 
 if TYPE_CHECKING:
-    from weir.dataflow import Stage
+    pass
 
 DAG_FILE = Path(__file__).parents[2] / "dags" / "flight_delays.py"
 
@@ -49,12 +49,8 @@ def test_flights_have_a_subtask_for_each_airport(flow: Dataflow) -> None:
     assert flow.stage("flights").parallelism == flow.stage("clean").parallelism == 3
 
 
-def test_every_function_exists_and_takes_what_its_stage_gives_it(flow: Dataflow) -> None:
-    for stage in flow.stages:
-        if stage.function:
-            _function(stage.function).bind("ctx", *_slices(stage), **dict.fromkeys(stage.exchanges))
-        if stage.resolve:
-            _function(stage.resolve).bind("ctx")
+def test_every_function_and_suite_exists_and_takes_what_its_stage_gives_it(flow: Dataflow) -> None:
+    assert problems_of(str(DAG_FILE), flow, EXPECTATIONS) == []
 
 
 @pytest.mark.parametrize("last", ["2013-01-05", None])
@@ -72,13 +68,3 @@ def test_parsing_it_imports_neither_spark_nor_what_the_tasks_alone_need() -> Non
     program = f"import runpy, sys; runpy.run_path({str(DAG_FILE)!r}); print(*{heavy!r}.intersection(sys.modules))"
     parsed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert parsed.stdout.strip() == ""
-
-
-def _slices(stage: Stage) -> tuple[str, ...]:
-    return ("slice",) if stage.resolve else ()
-
-
-def _function(reference: str) -> inspect.Signature:
-    module, name = reference.split(":")
-    function: Any = getattr(importlib.import_module(module), name)
-    return inspect.signature(function)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from weir.doctor.declarations import problems_of
+from weir.settings import EXPECTATIONS
 from weir.topology.regions import Topology
 
 if TYPE_CHECKING:
-    from weir.dataflow import Dataflow, Stage
+    from weir.dataflow import Dataflow
 
 DAG_FILE = Path(__file__).parents[2] / "dags" / "flight_history.py"
 
@@ -48,10 +48,8 @@ def test_a_stage_that_keeps_state_reads_its_input_by_the_same_key(flow: Dataflow
             assert [each.keys for name, each in stage.exchanges.items() if name != state.name] == [state.keys]
 
 
-def test_every_function_exists_and_takes_what_its_stage_gives_it(flow: Dataflow) -> None:
-    for stage in flow.stages:
-        if stage.function:
-            _function(stage.function).bind("ctx", *_slices(stage), **dict.fromkeys(stage.exchanges))
+def test_every_function_and_suite_exists_and_takes_what_its_stage_gives_it(flow: Dataflow) -> None:
+    assert problems_of(str(DAG_FILE), flow, EXPECTATIONS) == []
 
 
 def test_parsing_it_imports_neither_spark_nor_what_the_tasks_alone_need() -> None:
@@ -59,13 +57,3 @@ def test_parsing_it_imports_neither_spark_nor_what_the_tasks_alone_need() -> Non
     program = f"import runpy, sys; runpy.run_path({str(DAG_FILE)!r}); print(*{heavy!r}.intersection(sys.modules))"
     parsed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert parsed.stdout.strip() == ""
-
-
-def _slices(stage: Stage) -> tuple[str, ...]:
-    return ("slice",) if stage.resolve else ()
-
-
-def _function(reference: str) -> inspect.Signature:
-    module, name = reference.split(":")
-    function: Any = getattr(importlib.import_module(module), name)
-    return inspect.signature(function)

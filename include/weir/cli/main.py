@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXIT_ERROR = 2
 
 COMMANDS: Final = {
+    "check": "weir.cli.commands.check:check",
     "doctor": "weir.cli.commands.doctor:doctor",
     "runs": "weir.cli.commands.ledger:runs",
     "results": "weir.cli.commands.results:results",

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--connection", action="append", default=[], help="another connection to Spark to check")
     parser.add_argument("--without-databases", action="store_true", help="nor do those of ledger and Airflow")
     given = parser.parse_args(arguments)
-    findings = _reserve_standard_output()
+    findings = reserve_standard_output()
     if not given.without_databases:
         _enable_connections_in_database()
 
@@ -136,7 +136,7 @@ class Doctor:
         return connection
 
 
-def _reserve_standard_output() -> IO[str]:
+def reserve_standard_output() -> IO[str]:
     """Return the standard output, and redirect what libraries print to the standard error."""
     kept = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

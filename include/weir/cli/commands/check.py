@@ -1,0 +1,156 @@
+"""`weir check`: what is wrong with DAG files, before they are deployed.
+
+Invariants: it needs no stack, ledger, database or Spark, and writes nothing. DAG files and the modules that they name
+are imported in a process of their own, so that whatever they do there is a line of the report. The exit code is 1 if
+there is a problem.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from weir.doctor.problems import Problem
+
+VERSION: Final = 1
+"""Of the report as JSON."""
+
+EXIT_PROBLEM: Final = 1
+
+_MODULE: Final = "weir_airflow.doctor.dag_files"
+_HOME: Final = "AIRFLOW_HOME"
+_SHOWN_LINES: Final = 3
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in the files that were checked."""
+
+    files: list[str] = field(default_factory=list)
+    dataflows: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "version": VERSION,
+            "files": self.files,
+            "dataflows": self.dataflows,
+            "problems": [each.to_json() for each in self.problems],
+        }
+
+    @property
+    def summary(self) -> str:
+        """A line that counts what was checked and found."""
+        stages = sum(each["stages"] for each in self.dataflows)
+        return (
+            f"{len(self.files)} file(s), {len(self.dataflows)} dataflow(s), {stages} stage(s): "
+            f"{len(self.problems) or 'no'} problem(s)"
+        )
+
+
+def check(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="DAG files, and folders of them: by default, dags.", show_default=False)
+    ] = None,
+    expectations: Annotated[
+        Path | None, typer.Option(help="The folder of the suites, if not that of the settings.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Check DAG files: that they import, that functions exist and fit their stages, and that suites can be read.
+
+    Needs no stack and no Spark. Exits with 1 if there is a problem, one line for each.
+    """
+    wanted = paths or [Path("dags")]
+    missing = [path for path in wanted if not path.exists()]
+    if missing:
+        raise typer.BadParameter(f"there is no file or folder {missing[0]}: name DAG files, or folders of them")
+    options = [] if expectations is None else ["--expectations", str(expectations)]
+    report = report_of([*options, *map(str, wanted)])
+    if as_json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=1) + "\n")
+    else:
+        _print(report)
+    raise typer.Exit(EXIT_PROBLEM if report.problems else 0)
+
+
+def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Report:
+    """Check DAG files in a process of their own."""
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="weir-check-") as home:
+        # Airflow writes a configuration into the home that it does not find.
+        own = {} if environ.get(_HOME) or Path("~/airflow/airflow.cfg").expanduser().exists() else {_HOME: home}
+        answers = _answers(arguments, {**environ, **own})
+        for answer in answers:
+            if "begun" in answer:
+                report.files.append(answer["begun"])
+            elif "ended" in answer:
+                report.problems.append(_unfinished(report.files, answer["ended"]))
+            else:
+                report.dataflows += [{"file": answer["file"], **each} for each in answer["dataflows"]]
+                report.problems += [Problem.from_json(each) for each in answer["problems"]]
+    report.problems += _same_names(report.dataflows)
+    return report
+
+
+def _answers(arguments: Sequence[str], environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the process, and `ended` with the end of its errors if it did not end by itself."""
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, *arguments],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        with process:
+            for line in process.stdout or ():
+                yield json.loads(line)
+        if process.returncode:
+            errors.seek(0)
+            lines = [line.strip() for line in errors.read()[-4000:].splitlines() if line.strip()]
+            said = " | ".join(lines[-_SHOWN_LINES:]) or "without a message"
+            yield {"ended": f"with status {process.returncode}: {said}"}
+
+
+def _unfinished(files: Sequence[str], ended: str) -> Problem:
+    if not files:
+        return Problem(file="weir check", text=f"Airflow and its plugin for Weir could not be imported, {ended}")
+    text = f"the process that imported it, and the modules that it names, ended {ended}. Later files were not checked"
+    return Problem(file=files[-1], text=text)
+
+
+def _same_names(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    counts = Counter(each["dataflow"] for each in dataflows)
+    for name in (name for name, count in counts.items() if count > 1):
+        first, *others = (each["file"] for each in dataflows if each["dataflow"] == name)
+        for file in others:
+            place = "above in this file" if file == first else f"in {first}"
+            yield Problem(
+                file=file,
+                dataflow=name,
+                text=f"a dataflow of this name is declared {place}, too: results and state belong to the name, so give "
+                "one of them another",
+            )
+
+
+def _print(report: Report) -> None:
+    for problem in report.problems:
+        print(problem)
+    for each in report.dataflows:
+        tasks = ", ".join(f"{name}[{count}]" if count > 1 else name for name, count in each["tasks"].items())
+        number = sum(each["tasks"].values())
+        print(f"{each['file']}: dataflow {each['dataflow']!r}: {number} task instances a run: {tasks}")
+    print(report.summary)

@@ -1,0 +1,130 @@
+"""The process of `weir check` that imports DAG files: `python -m weir_airflow.doctor.dag_files PATH...`.
+
+It writes lines of JSON to its standard output: the name of each file before it is imported, and what was found in it.
+What DAG files and libraries print goes to its standard error.
+Invariants: neither Airflow's database nor Spark is asked. A DAG file is a problem of the report, whatever it raises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from weir.doctor.declarations import problems_of
+from weir.doctor.problems import Problem, texts_of
+from weir.settings import EXPECTATIONS
+from weir.topology.regions import compacted_regions, compaction_task
+from weir_airflow.dags.declaration import CLOSE, declared_meanwhile
+from weir_airflow.doctor.doctor import reserve_standard_output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from weir.topology.regions import Topology
+    from weir_airflow.dags.declaration import Declaration
+
+_CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
+"""With this variable, `@udf` and `F.col` at the top of a module need no session, as in a task on Spark Connect; and
+pyspark refuses who asks for a session, as long as no server is named."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Check the DAG files, and write what was found."""
+    parser = argparse.ArgumentParser(prog="python -m weir_airflow.doctor.dag_files", description=__doc__)
+    parser.add_argument("paths", nargs="+", help="DAG files, and folders of them")
+    parser.add_argument("--expectations", default="", help="the folder of the suites, if not that of the settings")
+    given = parser.parse_args(arguments)
+    answers = reserve_standard_output()
+    os.environ[_CONNECT_MODE] = "1"
+    os.environ.pop("SPARK_REMOTE", None)
+    expectations = given.expectations or _expectations()
+    for file in files_of(given.paths):
+        _write(answers, {"begun": file})
+        _write(answers, checked(file, expectations))
+    sys.stderr.flush()
+    os._exit(0)  # also while a thread of a DAG file runs
+
+
+def files_of(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the files that are named, and those in the folders that Airflow would parse.
+
+    The folders are put on Python's path, as Airflow does.
+    """
+    from airflow.utils.file import list_py_file_paths  # noqa: PLC0415  slow to import
+
+    seen: set[Path] = set()
+    for path in paths:
+        folder = path if Path(path).is_dir() else str(Path(path).parent)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        for file in sorted(list_py_file_paths(path)) if Path(path).is_dir() else [path]:
+            if Path(file).resolve() not in seen:
+                seen.add(Path(file).resolve())
+                yield file
+
+
+def checked(file: str, expectations: str) -> dict[str, Any]:
+    """Import a DAG file and check its dataflows; return what was found as plain JSON values."""
+    with declared_meanwhile() as declared:
+        problems = list(_import_problems(file))
+    for each in declared:
+        problems += problems_of(file, each.flow, expectations, each.recovery.failure_enrichers)
+    return {
+        "file": file,
+        "dataflows": [_described(each) for each in declared],
+        "problems": [problem.to_json() for problem in problems],
+    }
+
+
+def _import_problems(file: str) -> Iterator[Problem]:
+    name = f"weir_checked_{Path(file).stem}_{abs(hash(file)):x}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        yield Problem(file=file, text="it is no Python file: name DAG files, and folders of them")
+        return
+    try:
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a DAG file may raise anything
+        for text in texts_of(error):
+            yield Problem(file=file, line=_line_in(str(spec.origin), error), text=text)
+
+
+def _line_in(file: str, error: BaseException) -> int:
+    """Return the line of a file in which an error arose; 0 if none."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno or 0
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+    return (lines[-1] or 0) if lines else 0
+
+
+def _described(declared: Declaration) -> dict[str, Any]:
+    topology: Topology = declared.topology
+    others = [compaction_task(region.name) for region in compacted_regions(topology)] + [CLOSE]
+    return {
+        "dataflow": declared.flow.name,
+        "stages": len(declared.flow.stages),
+        "tasks": {region.name: region.parallelism for region in topology.regions} | dict.fromkeys(others, 1),
+        "group": declared.task_prefix.rstrip("."),
+    }
+
+
+def _expectations() -> str:
+    from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
+
+    return os.environ.get("WEIR_EXPECTATIONS") or conf.get("weir", "expectations", fallback=None) or EXPECTATIONS
+
+
+def _write(answers: IO[str], document: dict[str, Any]) -> None:
+    answers.write(json.dumps(document) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

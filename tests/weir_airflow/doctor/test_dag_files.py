@@ -1,0 +1,117 @@
+"""DAG files as `weir check` finds them: each is imported as Airflow would, and gives its dataflows or its problems."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+HEAD = """
+from datetime import UTC, datetime
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir_airflow.dag import dataflow_dag, dataflow_group
+START = datetime(2013, 1, 1, tzinfo=UTC)
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Write a DAG file and check it."""
+    from weir_airflow.doctor.dag_files import checked
+
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "checked_functions.py").write_text("def flights(ctx): ...\ndef clean(ctx, flights): ...\n")
+
+    def checks(text):
+        file = tmp_path / "dag.py"
+        file.write_text(HEAD + textwrap.dedent(text))
+        return checked(str(file), str(tmp_path))
+
+    return checks
+
+
+FLOW = """
+flow = Dataflow("delays", [
+    source("flights", "checked_functions:flights"),
+    Stage("clean", "checked_functions:%s", [blocking("flights", by="k")], parallelism=2),
+    sink("clean", "cleaned"),
+])
+"""
+
+
+def test_a_dataflow_that_nothing_refers_to_is_found_with_its_tasks(check):
+    found = check(FLOW % "clean" + "dataflow_dag(flow, schedule='@daily', start_date=START)")
+    assert found["problems"] == []
+    assert found["dataflows"] == [
+        {
+            "dataflow": "delays",
+            "stages": 3,
+            "tasks": {"flights": 1, "clean-cleaned": 2, "weir_close": 1},
+            "group": "",
+        }
+    ]
+
+
+def test_a_group_in_an_ordinary_dag_is_found(check):
+    found = check(
+        FLOW % "clean" + "from airflow.sdk import DAG\nwith DAG('x'):\n    dataflow_group(flow, group_id='g')\n"
+    )
+    assert [each["group"] for each in found["dataflows"]] == ["g"]
+
+
+def test_an_ordinary_dag_file_has_nothing_to_check(check):
+    assert check("from airflow.sdk import DAG\ndag = DAG('x')\n")["dataflows"] == []
+
+
+def test_the_functions_of_its_stages_are_checked(check):
+    (problem,) = check(FLOW % "claen" + "dag = dataflow_dag(flow)")["problems"]
+    assert (problem["dataflow"], problem["stage"]) == ("delays", "clean")
+    assert "did you mean 'clean'" in problem["text"]
+
+
+def test_a_file_that_is_refused_tells_the_line_and_each_problem(check):
+    found = check("""
+    flow = Dataflow("delays", [source("a", "p.a"), source("b", "p.b"), sink("a", "x"), sink("b", "y")])
+    """)
+    texts = [(each["line"], each["text"]) for each in found["problems"]]
+    assert [line for line, _ in texts] == [7, 7]
+    assert texts[0][1].startswith("dataflow 'delays': stage 'a': function must look like")
+    assert texts[1][1].startswith("dataflow 'delays': stage 'b': function must look like")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("import no_such_library", 6, "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("def f(:", 6, "SyntaxError: "),
+        ("\n1 / 0", 7, "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(4)", 6, "SystemExit: 4"),
+        ("blocking('a', brodcast=True)", 6, "TypeError: blocking() got an unexpected keyword argument 'brodcast'"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_a_problem(check, text, line, said):
+    (problem,) = check(text)["problems"]
+    assert problem["line"] == line
+    assert problem["text"].startswith(said)
+
+
+def test_what_is_no_python_file_is_named(tmp_path):
+    from weir_airflow.doctor.dag_files import checked
+
+    (tmp_path / "notes.md").write_text("notes")
+    (problem,) = checked(str(tmp_path / "notes.md"), "")["problems"]
+    assert "it is no Python file" in problem["text"]
+
+
+def test_the_files_of_a_folder_are_those_that_airflow_would_parse(tmp_path, monkeypatch):
+    from weir_airflow.doctor.dag_files import files_of
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("b", "a", "ignored"):
+        (tmp_path / f"{name}.py").write_text("from airflow.sdk import DAG  # a dag")
+    (tmp_path / "functions.py").write_text("def f(): ...")
+    (tmp_path / ".airflowignore").write_text("ignored.py\n")
+    found = list(files_of([str(tmp_path), str(tmp_path / "a.py")]))
+    assert found == [str(tmp_path / "a.py"), str(tmp_path / "b.py")]
+    assert str(tmp_path) in sys.path
