@@ -55,7 +55,7 @@ _NAMED_BY_SUBTASK: Final = "{{ task.weir_region }}[{{ ti.map_index }}]"
 """The name of a mapped task instance, known before it runs, so that the grid never shows bare numbers."""
 
 
-@answers(dict.fromkeys(("schedule_interval", "timetable", "cron"), "schedule") | {"name": "dag_id"})
+@answers(dict.fromkeys(("schedule_interval", "timetable", "cron"), "schedule") | {"name": "dag_id"}, second="schedule")
 def dataflow_dag(
     flow: Dataflow,
     *,
@@ -119,6 +119,9 @@ def dataflow_dag(
     return dag
 
 
+@answers(
+    {"schedule": "write it to the DAG that the group is in", "start_date": "write it to the DAG"}, second="group_id"
+)
 def dataflow_group(
     flow: Dataflow,
     *,

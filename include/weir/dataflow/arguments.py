@@ -53,6 +53,14 @@ def require(where: str, what: str, value: object, kind: type | tuple[type, ...],
         raise Misconfigured(f"{where}: {problem}")
 
 
+def require_connection(where: str, conn_id: object, kind: str) -> None:
+    """Require the id of an Airflow connection of a kind. Raises Misconfigured, which repeats no URL with a password."""
+    is_url = isinstance(conn_id, str) and ("://" in conn_id or conn_id.startswith("jdbc:"))
+    if not isinstance(conn_id, str) or not conn_id or is_url:
+        found = "a URL" if is_url else shown(conn_id)
+        raise Misconfigured(f"{where}: conn_id is {found}: write the id of an Airflow connection of type {kind}")
+
+
 def copy_of(given: Any) -> Any:
     """Return a copy of a dict, an empty one for None, and anything else as it is, for the validation that follows."""
     if given is None:
@@ -97,7 +105,7 @@ def answers(words: Mapping[str, str], second: str = "") -> Callable[[Callable[_P
                 right = words[word]
                 advice = f"write {right}={shown(kwargs[word])}" if right.isidentifier() else right
                 raise Misconfigured(f"{where} has no argument {word}=: {advice}")
-            if second and len(args) == 2:
+            if second and len(args) > 1:
                 raise Misconfigured(f"{where}: {shown(args[1])} has no name: write {second}={shown(args[1])}")
             return function(*args, **kwargs)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from weir.dataflow.arguments import reference_for, require, shown
+from weir.dataflow.arguments import reference_for, require, require_connection, shown
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -114,8 +114,7 @@ def webhook(conn_id: str, path: str = "", *, kinds: str | Sequence[str] = (), re
     The connection's password is sent as a bearer token (with a login: as basic authentication), its extra fields as
     headers. An answer of 2xx means that the notification was received. `kinds` and `receiver` as for `callback`.
     """
-    if not isinstance(conn_id, str) or not conn_id:
-        raise Misconfigured(f"webhook: conn_id must be the id of an Airflow connection, not {conn_id!r}")
+    require_connection("webhook", conn_id, "http")
     if not isinstance(path, str) or (path and not path.startswith("/")):
         raise Misconfigured(f'webhook({conn_id!r}): path must begin with "/", as in "/weir", not {path!r}')
     named = receiver or f"{Channel.WEBHOOK.value} {conn_id}{path}"

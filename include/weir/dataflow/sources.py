@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
-from weir.dataflow.arguments import copy_of, require
+from weir.dataflow.arguments import copy_of, require, require_connection
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import Stage, TaskSettings, source
@@ -147,7 +147,7 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
     There is one subtask: several would read at several moments.
     """
     where = f"postgres_source({name!r})"
-    _require_text(where, "conn_id", conn_id)
+    require_connection(where, conn_id, "postgres")
     _require_text(where, "query", query)
     try:
         query % {"start": "", "end": ""}
@@ -177,7 +177,7 @@ def jdbc_source(
     lowerBound, upperBound and numPartitions, with which Spark reads a table in parallel.
     """
     where = f"jdbc_source({name!r})"
-    _require_text(where, "conn_id", conn_id)
+    require_connection(where, conn_id, 'jdbc, whose host is the URL "jdbc:..."')
     _require_text(where, "query", query)
     filled(where, query, _EXAMPLE_START, _EXAMPLE_END)
     _require_reader(where, reader)
@@ -221,6 +221,8 @@ def _require_reader(where: str, reader: object) -> None:
 
 
 def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:
+    for what in ("conn_id", "driver"):
+        require(f"{kind}_source({name!r})", what, options.get(what, ""), str, f'{what}="..."')
     unknown = [each for each in settings if each not in SourceSettings.__annotations__]
     if unknown:
         raise Misconfigured(

@@ -92,7 +92,7 @@ def cached(stage: str | Stage, *, durable: bool = True) -> Exchange:
     return Exchange(stage=name_of(stage), kind=ExchangeKind.CACHED, durable=durable)
 
 
-@answers(_BY, second="by")
+@answers({**_BY, "schema": "it has the columns that the stage returns: leave it out"}, second="by")
 def blocking(
     stage: str | Stage, *, by: str | Sequence[str] = (), broadcast: bool = False, pointwise: bool = False
 ) -> Exchange:
@@ -226,6 +226,7 @@ _STATES: Final = "keyed_state(...), list_state(...) or broadcast_state(...), or 
 _GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or leave quality= out'
 
 
+@answers({"inputs": "a source reads no other stage: write Stage(...)", "func": "function"})
 def source(
     name: str,
     function: str,
@@ -262,6 +263,7 @@ def source(
     )
 
 
+@answers(dict.fromkeys(("target", "targets", "into"), "to"))
 def sink(stage: Stage | str, name: str, *, to: Target | Sequence[Target] = ()) -> Stage:
     """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 

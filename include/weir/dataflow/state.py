@@ -84,6 +84,7 @@ def keyed_state(
     of the state; a suite with when="restored" costs nothing in an ordinary epoch.
     """
     where = f"keyed_state({name!r})"
+    require(where, "full", full, bool, "full=True, or leave it out")
     require(where, "quality", quality, (Gate, list, tuple), 'expectations("name_of_a_suite")')
     return State(
         name=name,
@@ -99,14 +100,17 @@ def keyed_state(
     )
 
 
+@answers({"key": "its elements have no key: write keyed_state(...)", "schema": "its elements are JSON: leave it out"})
 def list_state(name: str, *, union: bool = False) -> State:
     """Declare a list of JSON values that a stage keeps over epochs, Flink's operator state.
 
     After a change of parallelism the elements are divided among the subtasks; with `union=True` each has all of them.
     """
+    require(f"list_state({name!r})", "union", union, bool, "union=True, or leave it out")
     return State(name=name, kind=StateKind.UNION if union else StateKind.SPLIT, schema=LIST_SCHEMA)
 
 
+@answers({"key": "its rows are the same in every subtask: leave it out, or write keyed_state(...)"}, second="schema")
 def broadcast_state(name: str, *, schema: str) -> State:
     """Declare rows that a stage keeps over epochs and that are the same in every subtask."""
     return State(name=name, kind=StateKind.BROADCAST, schema=schema)

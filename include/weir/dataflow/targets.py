@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.dataflow.arguments import answers, column_names, require
+from weir.dataflow.arguments import answers, column_names, require, require_connection, shown
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -88,7 +88,7 @@ def postgres(
     `create="if_missing"` creates the table and adds columns that are missing; "never" requires them.
     """
     keys = column_names(f"postgres({table!r})", "key", key)
-    _require_name("postgres", "conn_id", conn_id)
+    require_connection(f"postgres({shown(table)})", conn_id, "postgres")
     _require_name("postgres", "table", table)
     if mode not in MODES:
         raise Misconfigured(f"postgres({table!r}): mode must not be {mode!r}: write one of {', '.join(MODES)}")

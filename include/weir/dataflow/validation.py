@@ -433,6 +433,9 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
     kinds = [stage.kind for stage in stages]
     if set(kinds) == {StageKind.SINK}:
         return f"{len(kinds)} sinks have the name {name!r}: give each data set a name of its own"
+    if set(kinds) == {StageKind.STATE}:
+        keepers = _listed((next(iter(stage.exchanges)) for stage in stages), " and ")
+        return f"stages {keepers} keep a state {name!r} each: a state has one stage, give each a name of its own"
     if StageKind.SINK in kinds:
         published = next(iter(stages[kinds.index(StageKind.SINK)].exchanges.values())).stage
         return (

@@ -33,6 +33,8 @@ def timetable_of(schedule: Any, start_date: object = None, where: str = "the dat
         _require_cron(where, schedule)
         return CronDataIntervalTimetable(schedule, timezone=_timezone(start_date))
     if isinstance(schedule, timedelta):
+        if schedule <= timedelta(0):
+            raise Misconfigured(f"{where}: the schedule {schedule} is no time: write one such as timedelta(hours=6)")
         return DeltaDataIntervalTimetable(schedule)
     if schedule is None or (hasattr(schedule, "validate") and has_intervals(schedule)):
         return schedule

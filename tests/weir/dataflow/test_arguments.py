@@ -21,6 +21,7 @@ from weir.dataflow import (
     files_source,
     jdbc_source,
     keyed_state,
+    list_state,
     pipelined,
     postgres,
     postgres_source,
@@ -28,6 +29,7 @@ from weir.dataflow import (
     sink,
     source,
     target,
+    webhook,
 )
 from weir.dataflow.arguments import MOST_SHOWN, answers, shown
 from weir.errors import Misconfigured
@@ -63,6 +65,34 @@ MISTAKES = {
     "on": (lambda: blocking(A, on=["k", "d"]), "blocking(source 'a') has no argument on=: write by=['k', 'd']"),
     "keys": (lambda: previous("a", keys="k", schema="k INT"), "previous('a') has no argument keys=: write by='k'"),
     "second place": (lambda: blocking("a", "k"), "blocking('a'): 'k' has no name: write by='k'"),
+    "third place": (lambda: keyed_state("s", "k", "k INT"), "keyed_state('s'): 'k' has no name: write key='k'"),
+    "source's inputs": (
+        lambda: source("b", "p:b", inputs=[A]),
+        "source('b') has no argument inputs=: a source reads no",
+    ),
+    "sink's target": (lambda: sink("a", "out", target="t"), "sink('a') has no argument target=: write to='t'"),
+    "a list's key": (
+        lambda: list_state("s", key="k"),
+        "list_state('s') has no argument key=: its elements have no key",
+    ),
+    "a blocking schema": (lambda: blocking("a", schema="k INT"), "blocking('a') has no argument schema=: it has the"),
+    # Connections
+    "a hook's URL": (lambda: webhook("https://x.example/y"), "webhook: conn_id is a URL: write the id of an Airflow"),
+    "a database's URL": (
+        lambda: postgres("postgresql://u:p@h/d", "t"),
+        "postgres('t'): conn_id is a URL: write the id",
+    ),
+    "a driver's URL": (lambda: jdbc_source("x", "jdbc:h", "t"), "jdbc_source('x'): conn_id is a URL: write the id of"),
+    "a lister's": (lambda: files_source("x", "/x", conn_id=3), "files_source('x'): conn_id is 3: write conn_id="),
+    # States
+    "union": (lambda: list_state("s", union="yes"), "list_state('s'): union is 'yes': write union=True"),
+    "full": (lambda: keyed_state("s", key="k", schema="k INT", full=1), "keyed_state('s'): full is 1: write full=True"),
+    "one state twice": (
+        lambda: flow(
+            A, *(Stage(n, "p:b", [blocking("a")], state=HISTORY) for n in "bc"), sink("b", "x"), sink("c", "y")
+        ),
+        "stages 'b' and 'c' keep a state 'history' each: a state has one stage",
+    ),
     "pipelined by": (lambda: pipelined("a", by="k"), "write blocking(x, by=[columns]) to divide the rows otherwise"),
     "cached key": (lambda: cached("a", key="k"), "cached('a') has no argument key=: it joins its ends index to index"),
     "state by": (lambda: keyed_state("s", by="k", schema="k INT"), "keyed_state('s') has no argument by=: write key="),

@@ -73,7 +73,7 @@ def test_a_declaration_imports_no_library():
         (lambda: iceberg_source("o", "orders"), 'must be "catalog.namespace.table"'),
         (lambda: postgres_source("o", "c", "select '%' "), "any other percent sign is doubled"),
         (lambda: postgres_source("o", "c", "select %(day)s"), r"may have %\(start\)s and %\(end\)s"),
-        (lambda: postgres_source("o", "", "select 1"), "conn_id must be a text"),
+        (lambda: postgres_source("o", "", "select 1"), "conn_id is '': write the id of an Airflow"),
         (lambda: jdbc_source("o", "c", "select * from t where at > '{begin}'"), r"the placeholder \{begin\}"),
     ],
 )

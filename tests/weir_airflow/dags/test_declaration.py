@@ -69,6 +69,15 @@ def test_what_is_no_dataflow_is_refused(given):
         dataflow_group(given)
 
 
+def test_a_schedule_in_the_second_place_is_named():
+    from weir_airflow import dataflow_dag
+
+    with pytest.raises(
+        Misconfigured, match=r"dataflow_dag\(dataflow 'delays'\): '@daily' has no name: write schedule="
+    ):
+        dataflow_dag(FLOW, "@daily")
+
+
 def test_the_number_of_retries_may_come_from_the_environment():
     from weir_airflow import dataflow_dag
 

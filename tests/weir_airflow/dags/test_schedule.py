@@ -79,6 +79,11 @@ def test_a_schedule_that_is_no_cron_string_is_refused(schedule, answer):
     assert "@hourly, @daily, @weekly" in said
 
 
+@pytest.mark.parametrize("schedule", [timedelta(0), timedelta(hours=-1)])
+def test_a_timedelta_is_positive(schedule):
+    assert "is no time: write one such as timedelta(hours=6)" in refusal(schedule=schedule)
+
+
 def test_a_timetable_without_intervals_is_refused():
     from airflow.sdk import CronTriggerTimetable
 
@@ -96,6 +101,8 @@ def test_a_group_in_a_dag_whose_runs_have_no_interval_is_refused():
     with DAG("mixed", schedule="@daily", start_date=START), pytest.raises(Misconfigured) as error:
         dataflow_group(FLOW)
     assert "dataflow 'delays': the schedule of the DAG 'mixed' gives its runs no data interval" in str(error.value)
+    with DAG("mixed"), pytest.raises(Misconfigured, match="has no argument schedule=: write it to the DAG"):
+        dataflow_group(FLOW, schedule="@daily")
     with DAG("mixed", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as mixed:
         dataflow_group(FLOW)
     assert "delays.weir_close" in mixed.task_dict
