@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,17 @@ def import_module(name: str, owner: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
             raise Misconfigured(
-                f"{owner}: there is no module {missing!r} on this machine; is its package installed where tasks run, "
-                "or its folder on PYTHONPATH?"
+                f"{owner}: there is no module {missing!r} on this machine{_place_of_package(missing)}; is its package "
+                "installed where tasks run, or its folder on PYTHONPATH?"
             ) from error
         raise Misconfigured(f"{owner}: importing the module {name} failed: {error}") from error
+
+
+def _place_of_package(missing: str) -> str:
+    """Return where the package of a missing module was found, which may be another one of the same name."""
+    package = missing.rpartition(".")[0]
+    found = sys.modules.get(package)
+    if found is None:
+        return ""
+    places = [getattr(found, "__file__", None) or "", *getattr(found, "__path__", ())]
+    return f" ({package!r} is {next(place for place in places if place)})" if any(places) else ""

@@ -40,6 +40,11 @@ def test_an_unknown_module_is_named() -> None:
         load("no_such_pipeline.flights:clean", "stage clean")
 
 
+def test_the_package_that_has_no_such_module_is_shown_since_it_may_be_another_one() -> None:
+    with pytest.raises(Misconfigured, match=r"no module 'json\.flights' on this machine \('json' is .*__init__\.py\);"):
+        load("json.flights:clean", "stage clean")
+
+
 def test_a_module_with_a_missing_import_is_refused_with_its_name(pipeline) -> None:
     module = pipeline("import no_such_library\n")
     with pytest.raises(Misconfigured, match=f"importing the module {module} failed: .*no_such_library"):

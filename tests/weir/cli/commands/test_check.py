@@ -29,6 +29,9 @@ def check(tmp_path):
     (tmp_path / "pipelines_checked.py").write_text(
         "from pyspark.sql.functions import udf\n@udf\ndef up(x): ...\ndef a(ctx): ...\ndef b(ctx, other): ...\n"
     )
+    (tmp_path / "starts_spark.py").write_text(
+        "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\ndef a(ctx): ...\n"
+    )
     (tmp_path / "ends.py").write_text("import os\nos._exit(7)\n")
     path = os.pathsep.join([str(tmp_path), *(str(ROOT / each) for each in ("include", "plugins", "spark_jobs"))])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "WEIR", "SPARK"))}
@@ -57,7 +60,7 @@ def test_files_without_problems_are_summarised(check, tmp_path):
         "1 file(s), 1 dataflow(s), 2 stage(s): no problem(s)",
     ]
     written = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
-    assert written == {"dags", "pipelines_checked.py", "ends.py"}
+    assert written == {"dags", "pipelines_checked.py", "starts_spark.py", "ends.py"}
 
 
 def test_each_problem_is_a_line_of_a_report_that_programs_read(check):
@@ -66,16 +69,18 @@ def test_each_problem_is_a_line_of_a_report_that_programs_read(check):
         "dags",
         first=FLOW.format(name="delays", function="pipelines_checked:b"),
         second=FLOW.format(name="delays", function="pipelines_checked:c"),
+        spark=FLOW.format(name="sparky", function="starts_spark:a"),
         third="import airflow  # a dag\n1 / 0\n",
         zero=FLOW.format(name="zero", function="ends:a"),
     )
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["version"] == 1
-    assert report["files"] == [f"dags/{name}.py" for name in ("first", "second", "third", "zero")]
+    assert report["files"] == [f"dags/{name}.py" for name in ("first", "second", "spark", "third", "zero")]
     found = {(each["file"], each["stage"]): each["text"] for each in report["problems"]}
     assert "expected `def b(ctx)`, found `def b(ctx, other)`" in found["dags/first.py", "a"]
     assert "has no function 'c'" in found["dags/second.py", "a"]
+    assert "module starts_spark: importing it failed: PySparkRuntimeError" in found["dags/spark.py", "a"]
     assert found["dags/third.py", ""] == "ZeroDivisionError: division by zero"
     assert "a dataflow of this name is declared in dags/first.py, too" in found["dags/second.py", ""]
     assert "ended with status 7" in found["dags/zero.py", ""]
