@@ -46,9 +46,9 @@ def group():
         dataflow_group(Dataflow("trips", [a, sink(a, "raw")]))
 
 
-def state_by_other_columns():
+def undivided_state():
     state = keyed_state("seen", key="tail", schema="tail STRING")
-    b = Stage("b", "m:b", [blocking(a, by="origin")], parallelism=2, state=state)
+    b = Stage("b", "m:b", [blocking(a)], parallelism=2, state=state)
     return Dataflow("trips", [a, b, sink(b, "raw")])
 
 
@@ -61,7 +61,7 @@ MISTAKES = {
     '`source("a", clean)`': lambda: Dataflow("trips", [source("a", clean), sink("a", "raw")]),
     '`sink(a, "a")`': lambda: Dataflow("trips", [a, sink(a, "a")]),
     '`files_source("a", "/data/{{ ds }}")`': lambda: files_source("a", "/data/{{ ds }}"),
-    "a keyed state of several subtasks whose stage reads by other columns": state_by_other_columns,
+    "a keyed state of several subtasks whose stage reads no input by columns": undivided_state,
 }
 
 

@@ -1,7 +1,7 @@
 """Validation of states, and the stages that they are.
 
 Invariants: every problem names its stage and state, and says what to write instead. A stage that keeps a keyed state
-with several subtasks reads an input by the keys of the state, so that a row and its state meet.
+with several subtasks reads an input by as many keys as the state has, so that a row and its state can meet.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
     for state in stage.states:
         if state.kind is not StateKind.KEYED or stage.parallelism == 1:
             continue
-        found = list(_keys_read(stage, by_name))
-        if not any(keys == state.keys or (is_renamed and len(keys) == len(state.keys)) for keys, is_renamed in found):
+        found = list(dict.fromkeys(_keys_read(stage, by_name)))
+        if not any(_may_divide(keys, state.keys) for keys in found):
             by = f'"{state.keys[0]}"' if len(state.keys) == 1 else json.dumps(state.keys)
-            read = f"reads {', '.join(dict.fromkeys(f'by {list(keys)}' for keys, _ in found)) or 'without by='}"
-            advice = f"read an input with blocking(x, by={by}), whose columns are called so"
+            read = f"reads {', '.join(f'by {list(keys)}' for keys in found) or 'without by='}"
+            advice = f"read an input with blocking(x, by={by})"
             if stage.kind is StageKind.SOURCE:
                 read, advice = "is a source", f"keep it in a stage that reads this one with blocking(x, by={by})"
             yield (
@@ -95,14 +95,19 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
             )
 
 
-def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the keys that divide the rows of a stage; with True those that a stage before it may have renamed."""
+def _may_divide(keys: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Report whether rows that are divided by `keys` meet the state's: the function may rename columns."""
+    return keys == wanted or (len(keys) == len(wanted) and sorted(keys) != sorted(wanted))
+
+
+def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that divide the rows of a stage."""
     own = {state.name for state in stage.states}
     for argument, exchange in stage.exchanges.items():
         if exchange.keys and argument not in own:
-            yield exchange.keys, False
+            yield exchange.keys
         elif exchange.joins_plan or exchange.pointwise:
-            yield from ((keys, True) for keys, _ in _keys_read(by_name[exchange.stage], by_name))
+            yield from _keys_read(by_name[exchange.stage], by_name)
 
 
 def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
