@@ -48,7 +48,7 @@ def group():
 
 def undivided_state():
     state = keyed_state("seen", key="tail", schema="tail STRING")
-    b = Stage("b", "m:b", [blocking(a)], parallelism=2, state=state)
+    b = Stage("b", "m:b", [blocking(a, broadcast=True)], parallelism=2, state=state)
     return Dataflow("trips", [a, b, sink(b, "raw")])
 
 

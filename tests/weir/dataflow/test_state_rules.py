@@ -64,8 +64,6 @@ def test_a_stage_in_the_same_task_may_have_divided_the_rows_and_renamed_the_keys
 
 def test_a_run_that_has_begun_so_goes_on():
     document = flow([blocking("flights", by="tail")]).to_json()
-    for stage in document["stages"]:
-        for exchange in stage["inputs"].values():
-            if exchange["stage"] == "flights":
-                del exchange["keys"]
-    assert Dataflow.from_json(document).stage("aircraft").exchanges["flights"].keys == ()
+    [aircraft] = [stage for stage in document["stages"] if stage["name"] == "aircraft"]
+    aircraft["inputs"]["flights"] = aircraft["inputs"]["flights"] | {"keys": [], "broadcast": True}
+    assert Dataflow.from_json(document).stage("aircraft").exchanges["flights"].broadcast
