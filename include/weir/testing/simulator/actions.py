@@ -278,7 +278,7 @@ def _edit(world: World, event: Event) -> None:
 def run_fork(world: World) -> None:
     """From now on schedule the DAG of the fork."""
     before = world.airflow
-    airflow = SimulatedAirflow(world.services, world.engine, replace(before.flow, name=FORK))
+    airflow = SimulatedAirflow(world.services, world.engine, replace(before.flow, name=FORK, is_record=True))
     airflow.collects, airflow.strategy, airflow.time = False, before.strategy, before.time
     airflow.has_code, airflow.edits, airflow.archives = before.has_code, before.edits, before.archives
     airflow.cleared = before.cleared

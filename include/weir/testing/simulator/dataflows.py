@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from weir.code.generation_rules import RepairCode
 from weir.dataflow import (
@@ -153,24 +153,24 @@ def stateful_scene(random: Random) -> Scene:
 def with_retained(random: Random, scene: Scene) -> Scene:
     """Return the same scene with a number of retained checkpoints; None is the default of 3."""
     retained = random.choice([None, 1, 1, 2, 3, 4, 5])
-    return replace(scene, flow=replace(scene.flow, retained_checkpoints=retained))
+    return replace(scene, flow=_changed(scene.flow, retained_checkpoints=retained))
 
 
 def collecting_scene(random: Random, scene: Scene) -> Scene:
     """Return the same scene with policies by which results are released and swept."""
     keep, keep_failed = random.choice(KEEPS), random.choice([None, None, "2 hours"])
-    return replace(scene, flow=replace(scene.flow, keep=keep, keep_failed=keep_failed))
+    return replace(scene, flow=_changed(scene.flow, keep=keep, keep_failed=keep_failed))
 
 
 def told_scene(scene: Scene) -> Scene:
     """Return the same scene with a receiver of notifications."""
-    return replace(scene, flow=replace(scene.flow, notify=(simulated_receiver(),)))
+    return replace(scene, flow=_changed(scene.flow, notify=(simulated_receiver(),)))
 
 
 def with_code(random: Random, scene: Scene) -> Scene:
     """Return the same scene with functions that can be edited."""
     repair = RepairCode.AS_IT_WAS if random.random() < AS_IT_WAS else RepairCode.NEWEST
-    return _with_modules(replace(scene, flow=replace(scene.flow, repair_code=repair)), random.choice(list(Modules)))
+    return _with_modules(replace(scene, flow=_changed(scene.flow, repair_code=repair)), random.choice(list(Modules)))
 
 
 def _with_modules(scene: Scene, modules: Modules) -> Scene:
@@ -180,7 +180,7 @@ def _with_modules(scene: Scene, modules: Modules) -> Scene:
             replace(each, function=f"simulated_{each.name}:{each.name}") if each.function else each
             for each in flow.stages
         ]
-        flow = replace(flow, stages=stages)
+        flow = _changed(flow, stages=stages)
     return replace(scene, flow=flow, modules=modules)
 
 
@@ -206,7 +206,7 @@ def rescaled(flow: Dataflow, number: int) -> Dataflow | None:
     grown = regions[number % len(regions)].stages
     stages = [replace(each, parallelism=each.parallelism + (each.name in grown)) for each in flow.stages]
     try:
-        return replace(flow, stages=stages)
+        return _changed(flow, stages=stages)
     except Misconfigured:
         return None
 
@@ -228,7 +228,20 @@ def _flow(
     exchanges = [exchange for stage in stages for exchange in stage.exchanges.values()]
     read = {exchange.stage for exchange in exchanges if not exchange.is_previous}
     sinks = [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
-    return Dataflow(NAME, [*stages, *sinks], failover=failover, consumers=consumers, keep=keep, keep_failed=keep_failed)
+    return Dataflow(
+        NAME,
+        [*stages, *sinks],
+        failover=failover,
+        consumers=consumers,
+        keep=keep,
+        keep_failed=keep_failed,
+        is_record=True,
+    )
+
+
+def _changed(flow: Dataflow, **settings: Any) -> Dataflow:
+    """Return the dataflow with other settings; a record, since scenes have keyed states that no input is divided as."""
+    return replace(flow, **settings, is_record=True)
 
 
 def _life(flow: Dataflow) -> dict[str, str | None]:
@@ -313,9 +326,9 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     keep = said["keep"] if keep is not None and said["keep"] in KEEPS else keep
     flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
     if "retained_checkpoints" in said:
-        flow = replace(flow, retained_checkpoints=int(said["retained_checkpoints"]))
+        flow = _changed(flow, retained_checkpoints=int(said["retained_checkpoints"]))
     if "repair_code" in said:
-        flow = replace(flow, repair_code=RepairCode(said["repair_code"]))
+        flow = _changed(flow, repair_code=RepairCode(said["repair_code"]))
     scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
     scene = told_scene(scene) if "receivers" in said else scene
     return _with_modules(scene, Modules(said["modules"])) if "modules" in said else scene
@@ -374,7 +387,7 @@ def gated_scene(random: Random, scene: Scene) -> Scene:
         stages[at] = replace(stages[at], quality=_random_gate(random, scene.flow, stages[at]))
     # A person has to end tries that come to the same each time.
     is_patient = scene.is_patient and not any(gate.policy is Policy.RETRY for each in stages for gate in each.gates)
-    return replace(scene, flow=replace(scene.flow, stages=stages), is_patient=is_patient)
+    return replace(scene, flow=_changed(scene.flow, stages=stages), is_patient=is_patient)
 
 
 def _random_gate(random: Random, flow: Dataflow, stage: Stage) -> Gate:
