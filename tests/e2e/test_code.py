@@ -113,7 +113,7 @@ def test_what_is_lost_after_a_deployment_is_computed_by_the_code_that_made_it(dr
     repaired_after_a_deployment(driver)
 
 
-@AT_ONCE.on("repaired")
+@AT_ONCE.on("repaired", soak=True)
 def test_one_clear_runs_the_whole_stage_with_what_is_deployed(driver):
     cleared_after_a_deployment(driver)
 

@@ -73,7 +73,7 @@ def s3():
 
 
 @pytest.mark.parametrize(
-    ("seed", "acts"), [(0, 5), *(pytest.param(seed, 15, marks=pytest.mark.soak) for seed in (0, 1))]
+    ("seed", "acts"), [(0, 3), *(pytest.param(seed, 15, marks=pytest.mark.soak) for seed in (0, 1))]
 )
 def test_after_any_faults_on_s3_the_outcome_is_that_of_a_run_without(tmp_path, s3, seed, acts):
     with FaultyHttp(s3.url).running() as proxy:

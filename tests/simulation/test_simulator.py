@@ -24,7 +24,7 @@ from weir.testing.simulator.process import NO_FAULT, FaultKind, Process, Process
 from weir.testing.simulator.simulate import Shares, report_of, scene_and_events, shrunk, simulate, sweep
 from weir.testing.simulator.world import World
 
-SEEDS = 50
+SEEDS = 30
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""
 
 SEEDS_OF_A_SOAK = 5000

@@ -22,7 +22,7 @@ from weir.testing.fakes.engine import FakeEngine
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 
 DAY = timedelta(days=1)
-ON_BOTH = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+ON_BOTH = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 
 
 def with_data(world, dataflow):

@@ -15,7 +15,7 @@ from weir.testing.fakes.airflow import Killed
 EPOCH = "20130101T000000Z"
 
 
-on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+on_both = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 
 
 @pytest.fixture

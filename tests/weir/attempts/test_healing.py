@@ -28,7 +28,7 @@ def folder_of(world, stage, subtask):
         return [world.store_path(row.folder) for row in rows]
 
 
-on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+on_both = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_a_clear_of_a_running_task_is_no_kill(world):
     assert len(airflow.task(run, "weather").runs) == 5
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 def test_a_repair_that_a_person_marks_success_before_it_began_is_made_all_the_same(green):
     shutil.rmtree(folder_of(green, "joined", 0)[0])
     green.airflow.clear_by_hand(green.run, "routes")

@@ -166,7 +166,7 @@ def deadlocks(postgres, url):
         return connection.scalar(query, {"name": make_url(url).database})
 
 
-@pytest.mark.parametrize("dataflows", [1, 4])
+@pytest.mark.parametrize("dataflows", [pytest.param(1, marks=pytest.mark.soak), 4])
 def test_of_sixteen_processes_that_race_in_pairs_one_enters_each_try(postgres, url, folder, dataflows):
     flows = [wide(f"wide_{number}", 8 // dataflows) for number in range(dataflows)]
     Services(ledger=Ledger.open(url), store=Store.open(f"file://{folder}")).store_id()

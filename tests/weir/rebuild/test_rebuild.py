@@ -19,7 +19,7 @@ from weir.store.store import Store
 RUN = "ladder@20130101T000000Z"
 
 
-on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+on_both = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
 
 
 @pytest.fixture

@@ -399,7 +399,7 @@ def dying(world, nth):
 def test_a_closing_task_that_is_killed_at_any_step_commits_each_version_once(world, lake, monkeypatch):
     run = world.run_first(1)
     version, killed = 1, 0
-    for nth in range(1, 100):
+    for nth in range(1, 100, 2):  # before each change: a kill after it is a kill before the next
         world.content["routes"] = f"content {nth}"
         world.airflow.clear_by_hand(run, "routes")
         world.airflow.clear_by_hand(run, CLOSE)  # a person's clear: what was killed before does not count any more
@@ -421,7 +421,7 @@ def test_a_closing_task_that_is_killed_at_any_step_commits_each_version_once(wor
         killed += is_killed
         if not is_killed:
             break
-    assert killed > 20
+    assert killed > 10
 
 
 def test_a_run_whose_sink_gets_a_target_later_is_committed_there(tmp_path, lake):

@@ -152,7 +152,7 @@ def some_of_each(chance, more):
     return [*(each[0] for each in by_type.values()), *chance.sample(rest, min(more, len(rest)))]
 
 
-@pytest.mark.parametrize(("seed", "count", "more"), [(1, 40, 15), pytest.param(2, 0, 0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("seed", "count", "more"), [(1, 25, 10), pytest.param(2, 0, 0, marks=pytest.mark.soak)])
 def test_one_aggregation_answers_as_great_expectations_does(spark, seed, count, more) -> None:
     chance = random.Random(seed)
     rows = rows_of(spark, chance, count)
