@@ -16,6 +16,7 @@ from weir.topology.regions import LogicalRegion, Topology, compacted_regions, co
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
+from weir_airflow.dags.sql_files import sql_of
 from weir_airflow.dags.schedule import has_intervals, inherited_date, require_dates, timetable_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
@@ -115,7 +116,7 @@ def dataflow_dag(
         **dag_kwargs,
     )
     with dag:
-        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id))
+        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql_of(flow, dag)))
     return dag
 
 
@@ -157,7 +158,8 @@ def dataflow_group(
     _refuse_mapped(group)
     _require_intervals(where, group)
     with group:
-        _add_tasks(Declaration(flow, Topology(flow), recovery, group.child_id(""), spark_conn_id))
+        prefix, sql = group.child_id(""), sql_of(flow, group.dag)
+        _add_tasks(Declaration(flow, Topology(flow), recovery, prefix, spark_conn_id, sql))
     return group
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.archive import Archive, archive_of, top_level
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
+from weir.code.sql_rules import is_sql
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
@@ -207,11 +208,12 @@ def choose_code(
 
 
 def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
-    """Return the pipeline's functions ("module:function") that the tasks of a region call.
+    """Return the pipeline's functions ("module:function") that the tasks of a region call, and its SQL files.
 
     Weir's own, of sources such as files_source, are in no archive.
     """
-    return tuple(stage.function for stage in topology.stages_of(region) if top_level([stage.function]))
+    named = (stage.function for stage in topology.stages_of(region))
+    return tuple(each for each in named if is_sql(each) or top_level([each]))
 
 
 def _stored(
@@ -241,7 +243,7 @@ def _require_functions(files: Mapping[str, bytes], functions: Sequence[str], reg
     missing = lacking_functions(files, functions)
     if missing:
         raise Misconfigured(
-            f"the run is pinned to a dataflow in which {region.name} calls {', '.join(missing)}, which the deployed "
+            f"the run is pinned to a dataflow in which {region.name} runs {', '.join(missing)}, which the deployed "
             "code does not have: deploy it, or move the run to the present dataflow by `weir run adopt RUN`. Nothing "
             f"of {region.name} was computed"
         )

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
+from weir.code.sql_rules import is_sql
 from weir.errors import Misconfigured
 
 _OWN = frozenset({"weir", "weir_spark", "weir_airflow"})
@@ -58,7 +60,7 @@ class Archive:
     @property
     def top_level(self) -> frozenset[str]:
         """The names of its packages, and of its modules that are in none."""
-        return frozenset(name.partition("/")[0].removesuffix(".py") for name in self.files)
+        return frozenset(name.partition("/")[0].removesuffix(".py") for name in self.files if name.endswith(".py"))
 
 
 def archive_of(data: bytes, fingerprint: str) -> Archive:
@@ -75,15 +77,18 @@ def archive_of(data: bytes, fingerprint: str) -> Archive:
 
 def top_level(functions: Iterable[str]) -> tuple[str, ...]:
     """Return the top-level packages and modules of functions ("module:function"), without Weir's own."""
-    modules = (function.partition(":")[0] for function in functions if function)
+    modules = (function.partition(":")[0] for function in functions if function and not is_sql(function))
     return tuple(sorted({name.partition(".")[0] for name in modules} - _OWN))
 
 
-def pack(modules: Sequence[str]) -> Archive:
+def pack(modules: Sequence[str], sql: Mapping[str, str] = MappingProxyType({})) -> Archive:
     """Read the source files of top-level modules, without importing them, from folders or from zips on the path.
 
+    `sql` has the texts of stages' SQL files, which are put beside the modules by the paths that the stages name.
+
     Modules beside them that they import are packed, too, unless all are installed: what lies in one folder is deployed
-    together. Weir's own modules import none beside them. Raises Misconfigured if one of `modules` is not found.
+    together. Weir's own modules import none beside them. Raises Misconfigured if one of `modules` is not found, or if
+    a SQL file has the name of another file of a module.
     """
     importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
     files: dict[str, bytes] = {}
@@ -100,7 +105,13 @@ def pack(modules: Sequence[str]) -> Archive:
         known |= beside
     folders = {folder for name in files if name.endswith(".py") for folder in PurePosixPath(name).parents}
     packages = {f"{folder}/__init__.py": b"" for folder in folders - {PurePosixPath()}}
-    return Archive({**packages, **files})
+    texts = {name: text.encode() for name, text in sql.items()}
+    twice = next((name for name, text in texts.items() if files.get(name, text) != text), None)
+    if twice is not None:
+        raise Misconfigured(
+            f"the pipeline's modules have another file {twice}: give the SQL file of the stage another name"
+        )
+    return Archive({**packages, **files, **texts})
 
 
 def _folders(spec: ModuleSpec | None) -> set[Path]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, cast
 
+from weir.code.sql_rules import SUFFIX, is_sql
 from weir.dataflow.arguments import WORDS_FOR_BY, answers, column_names, copy_of, require, shown
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
@@ -163,7 +164,8 @@ class Stage:
     """A pure function on Spark DataFrames with one output, run by `parallelism` subtasks.
 
     `function` is named as "module:function", so that a DAG file imports no Spark:
-    `def clean(ctx, flights: DataFrame) -> DataFrame`. `inputs` maps the function's arguments to exchanges;
+    `def clean(ctx, flights: DataFrame) -> DataFrame`. In its place, `sql` names a file with one query, whose inputs are
+    tables; `function` then is that path. `inputs` maps the function's arguments to exchanges;
     a sequence of exchanges names each argument after the stage it reads. `max_parallelism` (default: the
     dataflow's) is the number of key groups that the stage's keyed inputs are divided into.
     `resolve` (sources only) names a function that is called once per run and returns the split of each subtask:
@@ -177,7 +179,7 @@ class Stage:
     """
 
     name: str
-    function: str
+    function: str = ""
     inputs: Mapping[str, Exchange] | Sequence[Exchange] = ()
     parallelism: int = 1
     max_parallelism: int | None = None
@@ -192,9 +194,12 @@ class Stage:
     targets: tuple[Target, ...] = ()
     """Where a sink publishes besides its pointer, in this order."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    sql: InitVar[str | None] = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, sql: str | None) -> None:
         where = f"stage {self.name!r}"
+        if sql is not None:
+            object.__setattr__(self, "function", _sql_file(where, sql, self.function))
         require(where, "state", self.state, (State, list, tuple), _STATES)
         require(where, "quality", self.quality, (Gate, list, tuple), _GATES)
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
@@ -220,6 +225,18 @@ class Stage:
     def exchanges(self) -> Mapping[str, Exchange]:
         """The inputs: function argument to exchange."""
         return cast("Mapping[str, Exchange]", self.inputs)
+
+
+def _sql_file(where: str, sql: object, function: object) -> str:
+    """Return the path of a stage's SQL file. Raises Misconfigured."""
+    require(where, "sql", sql, str, 'the path of a file, such as sql="sql/by_zone.sql"')
+    if not is_sql(sql):
+        raise Misconfigured(
+            f"{where}: sql is {shown(sql)}: write the path of a file that ends with {SUFFIX}, not its text"
+        )
+    if function:
+        raise Misconfigured(f"{where} has a function, {shown(function)}, and sql={shown(sql)}: leave one of them out")
+    return str(sql)
 
 
 _STATES: Final = "keyed_state(...), list_state(...) or broadcast_state(...), or a list of them, or leave state= out"

@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from weir.code.sql_rules import is_sql, path_problems
 from weir.dataflow.arguments import problem_of, reference_for, shown
 from weir.dataflow.digest_rule import rule_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
@@ -165,10 +166,20 @@ def _function_problems(stage: Stage) -> Iterator[str]:
     if stage.resolve is not None:
         references.append(("resolve", stage.resolve))
     for what, reference in references:
-        if not isinstance(reference, str) or not _FUNCTION.fullmatch(reference):
+        if what == "function" and is_sql(reference):
+            yield from path_problems(reference)
+            yield from _sql_problems(stage)
+        elif not isinstance(reference, str) or not _FUNCTION.fullmatch(reference):
             right = reference_for(reference)
             example = f'write "{right}"' if right else f'say "pipelines.flights:{stage.name}"'
             yield f'{what} must look like "module:function" ({example}), not {shown(reference)}'
+
+
+def _sql_problems(stage: Stage) -> Iterator[str]:
+    if stage.kind is StageKind.SOURCE:
+        yield "a source needs a function: write it, and query its rows in a stage that reads it"
+    if stage.states:
+        yield f"a query keeps no state: write a function, whose argument {stage.states[0].name!r} is the state's handle"
 
 
 def _kind_problems(stage: Stage) -> Iterator[str]:

@@ -199,7 +199,8 @@ class StageToRun:
     """One stage of the region, in topological order.
 
     `pipelined` maps an argument to the stage of the same region that feeds it, also over a cached exchange. `function`
-    is empty for a sink: its rows are those of its one pipelined input. `digest` is the rule of its rows'
+    is "module:function" or the path of a SQL file in the archive of the code, and empty for a sink: its rows are those
+    of its one pipelined input. `digest` is the rule of its rows'
     digest. Where `copy` is given, the stage's rows are written there, and read from there by later stages, unless
     `resume` has them already; where `is_persisted`, Spark keeps them until the attempt ends.
     """

@@ -148,7 +148,8 @@ def declared_meanwhile() -> Iterator[list[Declaration]]:
 class Declaration:
     """A dataflow, the recovery of its tasks, and the prefix of their task ids (`group.`).
 
-    `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another.
+    `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another. `sql` has
+    the texts of the SQL files of its stages, which are code: a change of them changes no DAG.
     """
 
     flow: Dataflow
@@ -156,6 +157,7 @@ class Declaration:
     recovery: TaskRecovery
     task_prefix: str
     spark_conn_id: str | None = None
+    sql: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         seen = _SEEN.get()

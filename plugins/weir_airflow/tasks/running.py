@@ -18,7 +18,6 @@ from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
 from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
-from weir.dataflow import Dataflow
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.quality.page_program import render_pages
@@ -55,7 +54,7 @@ def run_region(
             declared.flow.name,
             lambda: replace(
                 begin_request(declared, context, engine.address, task_context.recovery.restart),
-                deployed=deployed_code(declared.flow),
+                deployed=deployed_code(declared),
             ),
             lambda attempt: make_pages_of(task_context, attempt, log),
         )
@@ -126,9 +125,12 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
     )
 
 
-def deployed_code(flow: Dataflow) -> Archive:
-    """Pack the modules of all functions of a dataflow. Raises Misconfigured if one is not on this machine."""
-    return pack(top_level(stage.function for stage in flow.stages))
+def deployed_code(declared: Declaration) -> Archive:
+    """Pack the modules of all functions of a dataflow, and its SQL files.
+
+    Raises Misconfigured if a module is not on this machine.
+    """
+    return pack(top_level(stage.function for stage in declared.flow.stages), declared.sql)
 
 
 def task_key(context: Context) -> TaskKey:

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.functions import check_call, load
+from weir.code.sql_rules import is_sql
 from weir.connections import Connections, from_environment
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
@@ -35,6 +36,7 @@ from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks
+from weir_spark.region.sql import check_query, rows_of_query
 from weir_spark.region.temporary import TemporaryFiles
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
@@ -98,7 +100,7 @@ class _Execution:
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
-            _check_functions(self.job)
+            _check_functions(self.job, self.imported)
             settings = configure(self.session, self.job.spark_conf)
             self.imported.ship(self.session)
             for note in self.job.notes:
@@ -185,6 +187,9 @@ class _Execution:
         if not stage.function:
             return _only(inputs, stage)
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
+        if is_sql(stage.function):
+            text, context = _sql(stage, self.imported), self._context(stage, files)
+            return rows_of_query(_owner(stage), stage.function, text, context, inputs)
         function = load(stage.function, _owner(stage))
         result = function(*[self._context(stage, files), stage.slice][: len(_positional(stage))], **inputs)
         _check_result(result, stage, self.session)
@@ -257,13 +262,21 @@ def _code_of(job: RegionJob) -> CodeToRun:
     return job.code
 
 
-def _check_functions(job: RegionJob) -> None:
-    """Find the errors that can be found before a stage is computed: names and parameters of functions."""
+def _check_functions(job: RegionJob, imported: Imported) -> None:
+    """Find the errors that can be found before a stage is computed: names and parameters of functions, SQL files."""
     for stage in job.stages:
-        if stage.function:
-            function = load(stage.function, _owner(stage))
-            arguments = (*stage.pipelined, *(read.argument for read in stage.inputs))
-            check_call(function, _owner(stage), _positional(stage), arguments)
+        arguments = (*stage.pipelined, *(read.argument for read in stage.inputs))
+        if is_sql(stage.function):
+            check_query(_owner(stage), stage.function, _sql(stage, imported), arguments, job.parameters)
+        elif stage.function:
+            check_call(load(stage.function, _owner(stage)), _owner(stage), _positional(stage), arguments)
+
+
+def _sql(stage: StageToRun, imported: Imported) -> str:
+    found = imported.archive.files.get(stage.function)
+    if found is None:
+        raise Misconfigured(f"{_owner(stage)}: the code of this attempt has no file {stage.function}")
+    return found.decode(errors="replace")
 
 
 def _owner(stage: StageToRun) -> str:

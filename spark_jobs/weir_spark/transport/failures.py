@@ -12,6 +12,7 @@ from __future__ import annotations
 from pyspark.errors import AnalysisException, PythonException
 
 from weir.errors import DiskFull, EngineLost, Misconfigured, StoreFull, WeirError
+from weir_spark.region.sql import READ_FAILED
 
 _LOST = (
     "stopped SparkContext",
@@ -23,8 +24,6 @@ _LOST = (
 )
 
 _LOST_GATEWAY = frozenset({"Py4JNetworkError", "ConnectionRefusedError"})
-
-_READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 
 _NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
 """Messages of a Python worker; the latter where its server was started with the environment of a Connect client."""
@@ -59,7 +58,7 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
 
 def advice_on(error: Exception) -> str | None:
     """Return what a person has to change; None if another try may help, or the error is of no known kind."""
-    if isinstance(error, AnalysisException) and error.getCondition() not in _READ_FAILED:
+    if isinstance(error, AnalysisException) and error.getCondition() not in READ_FAILED:
         return "Spark refuses the plan of its stages"
     if isinstance(error, PythonException) and any(name in str(error) for name in _NO_SESSION):
         return (
