@@ -1,20 +1,33 @@
-"""Airflow connections as functions, sinks and sources use them, and the account for S3 that one describes.
+"""Airflow connections and variables as functions, sinks and sources use them, and the account for S3 of a connection.
 
-Invariant: no error shows a password. The command line and Spark's own processes know only the environment.
+Invariant: no error shows a password, and no secret is written to a file. The command line and Spark's own processes
+know only the environment; those that a task has started on its machine ask the task.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable, WeirError
+from weir.secrecy import hide, names_secret
 
 VARIABLE = "AIRFLOW_CONN_"
+"""The beginning of environment variables with connections."""
+
+VARIABLE_OF_VARIABLE: Final = "AIRFLOW_VAR_"
+"""The beginning of environment variables with Airflow's variables."""
+
+TASK_VARIABLE: Final = "WEIR_TASK_SOCKET"
+"""The environment variable with the socket at which a task answers the processes that it has started."""
 
 LIBPQ: Final[dict[str, str | int]] = {
     "application_name": "weir",
@@ -131,6 +144,54 @@ class S3Account:
 Connections = Callable[[str], Connection]
 """Looks up a connection by its id. Raises Misconfigured, or Retryable where Airflow does not answer."""
 
+Variables = Callable[[str], str]
+"""Looks up a variable of Airflow by its key. Raises Misconfigured, or Retryable where Airflow does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUps:
+    """How a process finds what Airflow knows."""
+
+    connection: Connections
+    variable: Variables
+
+    def hiding(self) -> LookUps:
+        """Return look-ups for functions of the user, after which errors and notes do not show what is secret.
+
+        Of a connection these are its password and the extras whose names say so, of variables those whose keys say so.
+        """
+
+        def connection(conn_id: str) -> Connection:
+            found = self.connection(conn_id)
+            hide(found.password)
+            _hide_in(found.extra)
+            return found
+
+        def variable(key: str) -> str:
+            found = self.variable(key)
+            if names_secret(key):
+                hide(found)
+            return found
+
+        return LookUps(connection, variable)
+
+
+def _hide_in(extra: Mapping[str, Any]) -> None:
+    for key, value in extra.items():
+        if isinstance(value, Mapping):
+            _hide_in(value)
+        elif isinstance(value, str) and names_secret(key):
+            hide(value)
+
+
+def variable_from_environment(key: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the variable of Airflow that AIRFLOW_VAR_<KEY> holds. Raises Misconfigured."""
+    name = f"{VARIABLE_OF_VARIABLE}{key.upper()}"
+    found = (os.environ if environ is None else environ).get(name)
+    if found is None:
+        raise Misconfigured(f"there is no variable {key!r}: outside of Airflow's tasks set {name} to its value")
+    return found
+
 
 def from_environment(conn_id: str, environ: Mapping[str, str] | None = None) -> Connection:
     """Return the connection that AIRFLOW_CONN_<ID> describes, as JSON or as a URI. Raises Misconfigured."""
@@ -194,3 +255,79 @@ def _from_uri(conn_id: str, text: str) -> Connection:
         password=unquote(found.password or ""),
         extra=extra,
     )
+
+
+FROM_ENVIRONMENT: Final = LookUps(from_environment, variable_from_environment)
+"""The look-ups of a process that knows only its environment."""
+
+
+# Between a task and the processes that it has started on its machine
+
+
+@contextmanager
+def answering(folder: str, found: LookUps) -> Iterator[dict[str, str]]:
+    """Answer look-ups until the end, at a socket in a folder that only this user can enter.
+
+    Yields the environment variable by which `asking` finds it.
+    """
+    path = f"{folder}/task"
+    with _Answers(path, found) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
+        thread.start()
+        try:
+            yield {TASK_VARIABLE: path}
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def asking(path: str) -> LookUps:
+    """Return look-ups that ask the task which answers at a socket."""
+
+    def connection(conn_id: str) -> Connection:
+        return Connection(**_asked(path, {"connection": conn_id}))
+
+    def variable(key: str) -> str:
+        return str(_asked(path, {"variable": key}))
+
+    return LookUps(connection, variable)
+
+
+class _Answers(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, found: LookUps) -> None:
+        super().__init__(path, _Answer)
+        self.found = found
+
+
+class _Answer(socketserver.StreamRequestHandler):
+    server: _Answers
+
+    def handle(self) -> None:
+        wanted = json.loads(self.rfile.readline())
+        try:
+            answer = {"found": self._found(wanted)}
+        except WeirError as error:
+            answer = {type(error).__name__: str(error)}
+        self.wfile.write(json.dumps(answer).encode())
+
+    def _found(self, wanted: Mapping[str, str]) -> Any:
+        if "variable" in wanted:
+            return self.server.found.variable(wanted["variable"])
+        connection = self.server.found.connection(wanted["connection"])
+        return {name: getattr(connection, name) for name in Connection.__slots__}
+
+
+def _asked(path: str, wanted: Mapping[str, str]) -> Any:
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            client.sendall(json.dumps(wanted).encode() + b"\n")
+            answer = json.loads(client.makefile("rb").read())
+    except (OSError, ValueError) as error:
+        raise Retryable(f"the task does not answer when asked for {wanted}: {error}") from error
+    if "found" in answer:
+        return answer["found"]
+    kind, message = next(iter(answer.items()))
+    raise {"Retryable": Retryable}.get(kind, Misconfigured)(message)

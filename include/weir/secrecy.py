@@ -1,6 +1,7 @@
 """What looks like a secret: in settings and parameters, which are recorded, and in texts, which people read.
 
-Invariants: nothing here returns the value that it takes for a secret. A key is judged by its last words: `db_password`
+Invariants: nothing here returns the value that it takes for a secret. A value that was handed to a function of the user
+as a secret is one wherever it stands. A key is judged by its last words: `db_password`
 names a secret, `password_file` and `tokenizer` do not. A value that is a reference, such as `${DB_PASSWORD}`, is none.
 """
 
@@ -90,6 +91,18 @@ _WELL_KNOWN: Final = re.compile(
 """Ids of Amazon's access keys, and private keys."""
 
 
+_LEAST: Final = 5
+"""The length of the shortest value that is hidden, as in Airflow: a shorter one is part of many words."""
+
+_handed_out: Final[set[str]] = set()
+
+
+def hide(value: str) -> None:
+    """Have `without_secrets` hide a value from here on, in this process."""
+    if len(value) >= _LEAST:
+        _handed_out.add(value)
+
+
 def names_secret(key: str) -> bool:
     """Report whether a setting or parameter of this name has a secret as its value."""
     if _KEYS_OF_REFERENCES.search(key):
@@ -106,7 +119,12 @@ def secrets_in(what: str, value: Any) -> Iterator[str]:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with *** for what looks like a secret: passwords of URLs, and values of names such as `token=`."""
+    """Return a text with *** for what looks like a secret: passwords of URLs, and values of names such as `token=`.
+
+    Secrets that a function was handed are hidden, too.
+    """
+    for value in sorted(_handed_out, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):

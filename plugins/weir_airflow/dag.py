@@ -16,8 +16,8 @@ from weir.topology.regions import LogicalRegion, Topology, compacted_regions, co
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
-from weir_airflow.dags.sql_files import sql_of
 from weir_airflow.dags.schedule import has_intervals, inherited_date, require_dates, timetable_of
+from weir_airflow.dags.sql_files import sql_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 

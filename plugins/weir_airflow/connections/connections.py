@@ -109,6 +109,27 @@ def user_connection(conn_id: str) -> connections.Connection:
     )
 
 
+def user_variable(key: str) -> str:
+    """Return the variable that a function names, as text. Raises Misconfigured or Retryable."""
+    from airflow.sdk import Variable  # noqa: PLC0415  only functions of users need it
+
+    try:
+        found: object = Variable.get(key)
+    except AirflowSecretsBackendAccessDenied as error:
+        raise Misconfigured(
+            f"Airflow does not let this task use the variable {key!r} ({error}): give its team the right to, or set it "
+            "in the environment of every worker"
+        ) from error
+    except AirflowRuntimeError as error:
+        if error.error.error is ErrorType.VARIABLE_NOT_FOUND:
+            raise Misconfigured(
+                f"Airflow has no variable {key!r}. A function of the dataflow asks for it: create it in Airflow, or "
+                f"set AIRFLOW_VAR_{key.upper()} for every worker"
+            ) from error
+        raise Retryable(f"Airflow did not answer when asked for the variable {key!r}: {error}") from error
+    return str(found)
+
+
 def _connection(conn_id: str, advice: str) -> Connection:
     found = _look_up(conn_id)
     if found is None:

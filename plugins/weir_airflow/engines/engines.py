@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
-from weir.connections import from_environment
+from weir.connections import FROM_ENVIRONMENT
 from weir.errors import Misconfigured
 from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from weir.connections import Connections
+    from weir.connections import LookUps
     from weir.coordination.values import SparkWork
     from weir.doctor.examination import Check
     from weir.formats.region_job import SparkJob
@@ -47,13 +47,13 @@ class Engine(Protocol):
 
 
 def engine_for(
-    connection: Connection, store: Store, options: Mapping[str, Any], connections: Connections = from_environment
+    connection: Connection, store: Store, options: Mapping[str, Any], look_ups: LookUps = FROM_ENVIRONMENT
 ) -> Engine:
     """Return the engine of a connection; `options` are those of the store's file system.
 
-    `connections` looks up those that sources name.
+    `look_ups` finds the connections and variables that functions ask for.
     """
-    return engine_at(engine_address(connection), connection, store, options, connections)
+    return engine_at(engine_address(connection), connection, store, options, look_ups)
 
 
 def engine_at(
@@ -61,7 +61,7 @@ def engine_at(
     connection: Connection,
     store: Store,
     options: Mapping[str, Any],
-    connections: Connections = from_environment,
+    look_ups: LookUps = FROM_ENVIRONMENT,
 ) -> Engine:
     """Return the engine at an address that the ledger recorded, with the account of the connection where it has one.
 
@@ -71,8 +71,8 @@ def engine_at(
     from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  imports pyspark
 
     if address.startswith(_CONNECT_SCHEME):
-        return _ConnectServer(ConnectEngine(_url(connection, address), options, connections=connections))
-    return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths, connections)
+        return _ConnectServer(ConnectEngine(_url(connection, address), options, look_ups=look_ups))
+    return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths, look_ups)
 
 
 def connect_checks(area: str, connection: Connection, store: Store) -> list[Check]:

@@ -12,12 +12,12 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.connections import as_variable, from_environment
+from weir.connections import FROM_ENVIRONMENT, answering, as_variable
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import region_failure_from_json
 from weir.formats.region_failure import error_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from weir.connections import Connections
+    from weir.connections import LookUps
     from weir.coordination.values import SparkWork
     from weir.formats.region_job import SparkJob
     from weir.store.store import Store
@@ -60,8 +60,9 @@ _ANSWER_SECONDS: Final = 30.0
 class SubmitEngine:
     """Runs regions by spark-submit, as a connection of the Spark provider says: master, deploy mode, queue, and so on.
 
-    `options` are those of the store's file system, `connections` looks up those that sources name. Both reach a driver
-    in client mode by its environment; in cluster mode they stay here, and the driver has to find its own where it runs.
+    `options` are those of the store's file system, `look_ups` finds the connections and variables that functions ask
+    for. In client mode a driver gets the options, and connections that sources name, by its environment, and asks this
+    process for all others. In cluster mode they stay here, and the driver has to find its own where it runs.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class SubmitEngine:
         store: Store,
         options: Mapping[str, Any],
         write_bundle: WriteBundle,
-        connections: Connections = from_environment,
+        look_ups: LookUps = FROM_ENVIRONMENT,
     ) -> None:
         self._connection = connection
         self._store = store
         self._options = options
         self._write_bundle = write_bundle
-        self._connections = connections
+        self._look_ups = look_ups
         self._running: tuple[Submission, str] | None = None
         self._is_stopped = threading.Event()
 
@@ -94,7 +95,8 @@ class SubmitEngine:
             try:
                 self._raise_if_stopped(job)
                 on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
-                submission.run(program, self._environment(job), scratch)
+                with self._answering(scratch) as where:
+                    submission.run(program, self._environment(job) | where, scratch)
             finally:
                 self._running = None
         self._raise_if_stopped(job)
@@ -132,6 +134,12 @@ class SubmitEngine:
             deploy_mode=CLUSTER if is_in_cluster else CLIENT,
         )
 
+    def _answering(self, scratch: str) -> AbstractContextManager[dict[str, str]]:
+        """Answer a driver on this machine, until it ends."""
+        if deploy_mode_of(self._connection) == CLUSTER:
+            return nullcontext({})
+        return answering(scratch, self._look_ups)
+
     def _environment(self, job: SparkJob) -> dict[str, str]:
         """Return the environment of this process, with what spark-submit and a driver in client mode need."""
         # With this variable the driver would look for a Spark Connect server.
@@ -145,7 +153,7 @@ class SubmitEngine:
             environment.setdefault("PYSPARK_PYTHON", sys.executable)
         if self._options:
             environment[STORE_OPTIONS_VARIABLE] = json.dumps(dict(self._options))
-        return environment | dict(as_variable(self._connections(each)) for each in connections_of(job))
+        return environment | dict(as_variable(self._look_ups.connection(each)) for each in connections_of(job))
 
     def _take_answer(self, job: SparkJob, submission: Submission) -> None:
         # Where the driver runs elsewhere, the end of spark-submit may be seen before the driver's last file.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from weir.connections import Connections, from_environment
+from weir.connections import Connections, Variables, from_environment, variable_from_environment
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Internal
 
@@ -29,8 +29,9 @@ class StageContext:
 
     `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `subtask` counts
     from 0 to `parallelism` - 1. `parameters` are those of the run. `spark` is for sources; other stages are given
-    their DataFrames. `connection` looks up an Airflow connection by its id, where the stage runs. `create_file` writes
-    bytes under a name, for Spark to read, and returns the path; the file is deleted when the attempt ends.
+    their DataFrames. `connection` looks up an Airflow connection by its id, `variable` an Airflow variable by its key,
+    as text, where the stage runs. `create_file` writes bytes under a name, for Spark to read, and returns the path; the
+    file is deleted when the attempt ends.
     """
 
     epoch: str
@@ -40,6 +41,7 @@ class StageContext:
     parameters: Mapping[str, Any]
     spark: SparkSession
     connection: Connections = from_environment
+    variable: Variables = variable_from_environment
     create_file: Callable[[str, bytes], str] = _no_file
 
 

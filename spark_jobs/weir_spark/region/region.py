@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.functions import check_call, load
 from weir.code.sql_rules import is_sql
-from weir.connections import Connections, from_environment
+from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import (
@@ -55,11 +55,11 @@ def run(
     session: SparkSession,
     store: Store,
     log: Log = print,
-    connections: Connections = from_environment,
+    look_ups: LookUps = FROM_ENVIRONMENT,
 ) -> RegionReport:
     """Run a job of any kind: compute a region, merge its state, or check stored results.
 
-    The outputs are written, the report is returned; `connections` are for sources. Works on Spark Connect and on a
+    The outputs are written, the report is returned; `look_ups` is for functions. Works on Spark Connect and on a
     session of its own. Raises Misconfigured if a stage is not what it should be; errors of the stages' own code
     and of Spark pass through.
     """
@@ -78,7 +78,7 @@ def run(
                     session=session,
                     store=store,
                     log=log,
-                    connections=connections,
+                    look_ups=look_ups.hiding(),
                 ).run()
     raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
 
@@ -93,7 +93,7 @@ class _Execution:
     session: SparkSession
     store: Store
     log: Log
-    connections: Connections
+    look_ups: LookUps
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
@@ -220,7 +220,8 @@ class _Execution:
             parallelism=stage.parallelism,
             parameters=self.job.parameters,
             spark=self.session,
-            connection=self.connections,
+            connection=self.look_ups.connection,
+            variable=self.look_ups.variable,
             create_file=partial(files.create, stage.name),
         )
 

@@ -42,9 +42,7 @@ def rows_of_query(
     for name, written in statement.values.items():
         require_bindable(written, values[name])
     tables = {f"input_{place}": rows for place, rows in enumerate(inputs.values())}
-    named = ", ".join(f"`{name}` AS (SELECT * FROM {{{table}}})" for name, table in zip(inputs, tables, strict=True))
-    # The query begins in the first line, so that Spark counts its lines as they are in the file.
-    query = f"WITH {named} SELECT * FROM ({statement.text.replace('{', '{{').replace('}', '}}')}\n)"
+    query = _with_inputs(statement.text, dict(zip(inputs, tables, strict=True)))
     try:
         rows = context.spark.sql(query, values or None, **tables)
         _ = rows.schema  # Spark Connect would refuse it later
@@ -53,6 +51,16 @@ def rows_of_query(
             raise
         raise Misconfigured(f"{owner}: {_explained(path, text, error)}") from error
     return rows
+
+
+def _with_inputs(query: str, tables: Mapping[str, str]) -> str:
+    """Put the tables that Spark is given before a query, by the names of the inputs.
+
+    It stays in the first line, so that Spark counts its lines as they are in the file.
+    """
+    named = ", ".join(f"`{name}` AS (TABLE {{{table}}})" for name, table in tables.items())
+    escaped = query.replace("{", "{{").replace("}", "}}")
+    return f"WITH {named} SELECT * FROM ({escaped}\n)"  # noqa: S608  it is the user's own
 
 
 def _values_of(context: StageContext) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.core import RpcDeadlines
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
-from weir.connections import Connections, from_environment
+from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.errors import Fenced, WeirError
 from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
@@ -63,7 +63,7 @@ class ConnectEngine:
 
     `address` is the URL without its parameters, for messages: one of them may be a token.
     `retries` is how often a call is tried again at a server that does not answer: 8 times are about 25 seconds, enough
-    for one that is being started again. `connections` looks up those of sources, in this process.
+    for one that is being started again. `look_ups` finds what functions ask for, in this process.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class ConnectEngine:
         storage_options: Mapping[str, Any] | None = None,
         *,
         retries: int = 8,
-        connections: Connections = from_environment,
+        look_ups: LookUps = FROM_ENVIRONMENT,
     ) -> None:
         self.url = url
         address, _, self._parameters = url.partition(";")
         self.address = address.rstrip("/")
         self._retries = retries
         self._storage_options = storage_options
-        self._connections = connections
+        self._look_ups = look_ups
         self._running: str | None = None
         self._is_stopped = threading.Event()
 
@@ -136,7 +136,7 @@ class ConnectEngine:
         session.registerProgressHandler(ProgressLog(log))
         self._check_not_stopped(job)
         log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.address}")
-        return region.run(job, session, store, log, self._connections)
+        return region.run(job, session, store, log, self._look_ups)
 
     def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():

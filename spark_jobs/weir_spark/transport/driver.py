@@ -18,7 +18,16 @@ from typing import Any, NoReturn
 
 import fsspec
 
-from weir.connections import VARIABLE, Connection, from_environment
+from weir.connections import (
+    TASK_VARIABLE,
+    VARIABLE,
+    VARIABLE_OF_VARIABLE,
+    Connection,
+    LookUps,
+    asking,
+    from_environment,
+    variable_from_environment,
+)
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.formats.region_failure import failure_of
@@ -113,18 +122,41 @@ def _run_in_own_session(job: SparkJob, store: Store) -> None:
     session = builder.config(map={**quiet, **job.spark_conf}).getOrCreate()
     _log(f"region {job.region}[{job.subtask}] runs on Spark {session.version}, {session.sparkContext.master}")
     try:
-        report = region.run(job, session, store, _log, connection_of_driver)
+        report = region.run(job, session, store, _log, look_ups_of_driver())
     finally:
         session.stop()
     store.create(job.report, region_report_to_json(report))
 
 
-def connection_of_driver(conn_id: str) -> Connection:
-    """Return a connection of the driver's environment: of its task in client mode, of the cluster in cluster mode."""
-    try:
-        return from_environment(conn_id)
-    except Misconfigured as error:
+def look_ups_of_driver(environ: Mapping[str, str] = os.environ) -> LookUps:
+    """Return the look-ups of a driver: in its environment, then in client mode by its task, and in a cluster nowhere.
+
+    Where a cluster has nothing, an error names the cluster's own way.
+    """
+    task = asking(environ[TASK_VARIABLE]) if TASK_VARIABLE in environ else None
+
+    def connection(conn_id: str) -> Connection:
         name = f"{VARIABLE}{conn_id.upper()}"
+        if task is not None and not environ.get(name):
+            return task.connection(conn_id)
+        with _with_advice(name):
+            return from_environment(conn_id, environ)
+
+    def variable(key: str) -> str:
+        name = f"{VARIABLE_OF_VARIABLE}{key.upper()}"
+        if task is not None and name not in environ:
+            return task.variable(key)
+        with _with_advice(name):
+            return variable_from_environment(key, environ)
+
+    return LookUps(connection, variable)
+
+
+@contextmanager
+def _with_advice(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Misconfigured as error:
         raise Misconfigured(
             f"{error}. A driver in a cluster gets it by spark.kubernetes.driver.secretKeyRef.{name} of a Kubernetes "
             f"secret, or on YARN by spark.yarn.appMasterEnv.{name} in spark-defaults.conf, never from the dataflow"

@@ -146,3 +146,13 @@ def test_hidden_files_and_those_that_editors_leave_do_not_travel(package: Path, 
     (package / name).parent.mkdir(exist_ok=True)
     (package / name).write_text("secret")
     assert pack(["shipped_pipelines"]) == before
+
+
+def test_sql_files_of_stages_are_packed_beside_the_modules_under_their_own_names(package: Path) -> None:
+    assert top_level(["sql/by_zone.sql", "shipped_pipelines:f"]) == ("shipped_pipelines",)
+    packed = pack(["shipped_pipelines"], {"sql/by_zone.sql": "SELECT 'é'"})
+    assert packed.files["sql/by_zone.sql"] == "SELECT 'é'".encode()
+    assert packed.top_level == {"shipped_pipelines"}
+    assert pack([], {"a.sql": "SELECT 1"}).top_level == set()
+    with pytest.raises(Misconfigured, match=r"another file shipped_pipelines/nested/query\.sql"):
+        pack(["shipped_pipelines"], {"shipped_pipelines/nested/query.sql": "select 2"})

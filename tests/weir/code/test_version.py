@@ -2,7 +2,7 @@
 
 import pytest
 
-from weir.code.version import code_version
+from weir.code.version import code_version, lacking_functions
 
 TRIPS = b"""
 from pipelines.shared import rates
@@ -150,3 +150,22 @@ def test_the_version_is_the_same_in_every_version_of_python():
     """Found with 3.11, 3.12 and 3.13."""
     found = code_version({"syntax.py": SYNTAX}, ["syntax:g"])
     assert found == "code:09edda7ab58bf317c219a43336b4b2ffc918a57eb855c1f0927b8d0a5be86104"
+
+
+BY_ZONE = {"sql/by_zone.sql": b"SELECT zone FROM clean"}
+
+
+def test_a_sql_file_is_code_of_the_tasks_that_run_it_and_of_no_others():
+    tasks = (TASK, ("sql/by_zone.sql",), (*TASK, "sql/by_zone.sql"))
+    edited = {"sql/by_zone.sql": b"SELECT zone, 1 AS one FROM clean"}
+    alone, query, both = (version(BY_ZONE, task) for task in tasks)
+    assert len({alone, query, both}) == 3
+    assert version(edited, TASK) == alone == version()
+    assert query != version(edited, tasks[1])
+    assert both != version(edited, tasks[2])
+    assert query == version({"sql/by_zone.sql": b"-- by zone\nSELECT zone\nFROM clean\n"}, tasks[1])
+
+
+def test_a_sql_file_that_an_archive_lacks_is_named():
+    assert lacking_functions(FILES, ["sql/by_zone.sql", *TASK]) == ("sql/by_zone.sql",)
+    assert lacking_functions({**FILES, **BY_ZONE}, ["sql/by_zone.sql"]) == ()

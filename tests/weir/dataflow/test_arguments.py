@@ -59,7 +59,31 @@ def reading(inputs, parallelism=2, producer=A, **settings):
     return flow(producer, Stage("b", "p:b", inputs, parallelism=parallelism, **settings), sink("b", "out"))
 
 
+def of_query(sql, stage=Stage, **settings):
+    return flow(A, stage("b", inputs=[blocking("a")], sql=sql, **settings), sink("b", "out"))
+
+
 MISTAKES = {
+    # Queries
+    "a query's text": (
+        lambda: of_query("SELECT 1"),
+        "stage 'b': sql is 'SELECT 1': write the path of a file that ends",
+    ),
+    "a query's path": (
+        lambda: of_query(Path("b.sql")),
+        "stage 'b': sql is PosixPath('b.sql'): write the path of a file",
+    ),
+    "a query above": (lambda: of_query("../b.sql"), "stage 'b': sql='../b.sql': write the path of a file below"),
+    "a query at root": (lambda: of_query("/etc/b.sql"), "neither absolute nor with .."),
+    "query and function": (
+        lambda: of_query("b.sql", function="p:b"),
+        "stage 'b' has a function, 'p:b', and sql='b.sql'",
+    ),
+    "a query's state": (
+        lambda: of_query("b.sql", state=list_state("seen")),
+        "stage 'b': a query keeps no state: write a function, whose argument 'seen'",
+    ),
+    "neither": (lambda: flow(A, Stage("b", inputs=[blocking("a")])), "stage 'b': function must look like"),
     # Words of other systems
     "key": (lambda: blocking("a", key="k"), "blocking('a') has no argument key=: write by='k'"),
     "on": (lambda: blocking(A, on=["k", "d"]), "blocking(source 'a') has no argument on=: write by=['k', 'd']"),

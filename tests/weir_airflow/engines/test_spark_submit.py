@@ -129,7 +129,9 @@ def test_connections_of_sources_reach_a_driver_in_client_mode_by_its_environment
     told = spark_submit(writes(store, job.report))
     found = Connection(conn_id="spark_default", conn_type="spark", host="yarn", extra=json.dumps({"deploy-mode": mode}))
     shop = connections.Connection(id="shop", kind="postgres", login="me", password=SECRET)
-    engine_for(found, store, OPTIONS, {"shop": shop}.__getitem__).run(submitted, "", lambda _: None)
+    engine_for(found, store, OPTIONS, connections.LookUps({"shop": shop}.__getitem__, {}.__getitem__)).run(
+        submitted, "", lambda _: None
+    )
     arguments, environment, _ = told()
     assert SECRET not in json.dumps(arguments)
     assert (SECRET in environment.get("AIRFLOW_CONN_SHOP", "")) is is_given

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from tests.weir_spark.on_spark import AirflowWithCode
 from tests.weir_spark.sources.conftest import looked_up
 
-from weir.connections import Connection
+from weir.connections import Connection, LookUps, variable_from_environment
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, delta_source, postgres_source, sink
 from weir.formats.codec import region_report_from_json
@@ -40,7 +40,7 @@ class World:
     def deploy(self, *stages, connections=()):
         look_up = looked_up(*connections)
         services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time, connections=look_up)
-        self.engine = ConnectEngine(self.url, retries=2, connections=look_up)
+        self.engine = ConnectEngine(self.url, retries=2, look_ups=LookUps(look_up, variable_from_environment))
         self.airflow = AirflowWithCode(services, self, Dataflow("flow", stages))
         raised = self.airflow._raised
         self.airflow._raised = lambda *of: (self.errors.append(of[-1]), raised(*of))

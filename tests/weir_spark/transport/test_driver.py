@@ -1,17 +1,56 @@
-"""What a submitted driver finds in its environment."""
+"""What a submitted driver finds: in its environment, at the task that has started it, or nowhere."""
 
 import pytest
 
-from weir.errors import Misconfigured
-from weir_spark.transport.driver import connection_of_driver
+from weir.connections import FROM_ENVIRONMENT, Connection, LookUps, answering
+from weir.errors import Misconfigured, Retryable
+from weir_spark.transport.driver import look_ups_of_driver
+
+SHOP = Connection(id="shop", kind="postgres", host="db", password="hunter22", extra={"sslmode": "require"})
 
 
-def test_a_driver_has_the_connections_of_its_environment(monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://me:hunter22@db/shop")
-    assert connection_of_driver("shop").password == "hunter22"
+def of_task(conn_id):
+    if conn_id == "shop":
+        return SHOP
+    raise (Retryable if conn_id == "slow" else Misconfigured)(f"no {conn_id}")
 
 
-def test_a_driver_in_a_cluster_says_how_it_gets_a_connection():
-    name = r"spark\.kubernetes\.driver\.secretKeyRef\.AIRFLOW_CONN_SHOP .*spark\.yarn\.appMasterEnv\.AIRFLOW_CONN_SHOP"
-    with pytest.raises(Misconfigured, match=name):
-        connection_of_driver("shop")
+def test_a_driver_has_the_connections_and_variables_of_its_environment():
+    environ = {"AIRFLOW_CONN_SHOP": "postgres://me:hunter22@db/shop", "AIRFLOW_VAR_CITY": "Oslo"}
+    found = look_ups_of_driver(environ)
+    assert (found.connection("shop").password, found.variable("city")) == ("hunter22", "Oslo")
+
+
+def test_a_driver_on_the_machine_of_its_task_asks_the_task(tmp_path):
+    with answering(str(tmp_path), LookUps(of_task, {"city": "Oslo"}.__getitem__)) as environ:
+        found = look_ups_of_driver({**environ, "AIRFLOW_VAR_LAND": "Norway"})
+        assert found.connection("shop") == SHOP
+        assert (found.variable("city"), found.variable("land")) == ("Oslo", "Norway")
+        with pytest.raises(Misconfigured, match="no other"):
+            found.connection("other")
+        with pytest.raises(Retryable, match="no slow"):
+            found.connection("slow")
+        with pytest.raises(Retryable, match="the task does not answer when asked for"):
+            found.variable("unknown")
+    with pytest.raises(Retryable, match="the task does not answer"):
+        found.connection("shop")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("connection", "AIRFLOW_CONN_SHOP"), ("variable", "AIRFLOW_VAR_SHOP")])
+def test_a_driver_in_a_cluster_says_how_it_gets_a_connection_or_a_variable(kind, name):
+    expected = rf"spark\.kubernetes\.driver\.secretKeyRef\.{name} .*spark\.yarn\.appMasterEnv\.{name}"
+    with pytest.raises(Misconfigured, match=expected):
+        getattr(look_ups_of_driver({}), kind)("shop")
+
+
+def test_what_functions_are_given_is_hidden_where_it_is_recorded(monkeypatch):
+    from weir.secrecy import without_secrets
+
+    monkeypatch.setenv("AIRFLOW_CONN_BANK", "http://me:opens%20sesame@bank/?api_key=kkk-7-kkk&colour=green-ish")
+    monkeypatch.setenv("AIRFLOW_VAR_BANK_TOKEN", "ttt-8-ttt")
+    monkeypatch.setenv("AIRFLOW_VAR_CITY", "Reykjavik")
+    found = FROM_ENVIRONMENT.hiding()
+    text = "opens sesame, kkk-7-kkk, ttt-8-ttt, green-ish, Reykjavik"
+    assert without_secrets(text) == text
+    found.connection("bank"), found.variable("bank_token"), found.variable("city")
+    assert without_secrets(text) == "***, ***, ***, green-ish, Reykjavik"

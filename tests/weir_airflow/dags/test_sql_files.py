@@ -1,0 +1,106 @@
+"""SQL files of stages: where they are found, and what is said when a DAG file is parsed."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+import pytest
+
+from weir.errors import Misconfigured
+
+DAG = """
+from datetime import UTC, datetime
+from weir.dataflow import Dataflow, Stage, blocking, sink, source
+
+trips = source("trips", "sql_trips:trips")
+by_zone = Stage("by_zone", sql="sql/by_zone.sql", inputs=[blocking(trips, by="zone")], parallelism=2)
+flow = Dataflow("zones", [trips, by_zone, sink(by_zone, "zones")], parameters={"least": 3})
+START = datetime(2013, 1, 1, tzinfo=UTC)
+"""
+AS_DAG = "from weir_airflow.dag import dataflow_dag\ndag = dataflow_dag(flow, schedule='@daily', start_date=START%s)\n"
+AS_GROUP = """
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from weir_airflow.dag import dataflow_group
+with DAG("city", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as dag:
+    dataflow_group(flow)
+"""
+BY_A_FUNCTION = "from sql_factory import made\ndag = made(flow, schedule='@daily', start_date=START)\n"
+FACTORY = "from weir_airflow.dag import dataflow_dag\ndef made(flow, **more):\n    return dataflow_dag(flow, **more)\n"
+QUERY = "SELECT zone, count(*) AS n FROM trips GROUP BY zone HAVING n > {{ ctx.parameters.least }}"
+
+
+@pytest.fixture
+def parsed(tmp_path, monkeypatch):
+    """Parse a DAG file beside which there are other files: the declaration of its tasks."""
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "sql_factory.py").write_text(FACTORY)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "elsewhere")])
+
+    def parse(rest, **files):
+        for name, text in files.items():
+            path = tmp_path / name / "sql" / "by_zone.sql"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        file = tmp_path / "dags" / "zones.py"
+        file.write_text(DAG + rest)
+        (task, *_) = runpy.run_path(str(file))["dag"].tasks
+        return task.declared
+
+    return parse
+
+
+@pytest.mark.parametrize("rest", [AS_DAG % "", AS_GROUP, BY_A_FUNCTION])
+def test_a_sql_file_is_found_below_the_folder_of_the_dag_file(parsed, rest):
+    assert parsed(rest, dags=QUERY, elsewhere="SELECT 1").sql == {"sql/by_zone.sql": QUERY}
+
+
+def test_a_sql_file_is_found_below_the_template_searchpath(parsed, tmp_path):
+    rest = AS_DAG % f", template_searchpath=[{str(tmp_path / 'none')!r}, {str(tmp_path / 'elsewhere')!r}]"
+    assert parsed(rest, elsewhere=QUERY).sql == {"sql/by_zone.sql": QUERY}
+    assert "elsewhere" not in repr(parsed(rest))
+
+
+def test_the_sql_is_code_and_no_part_of_the_serialized_dag(parsed):
+    assert repr(parsed(AS_DAG % "", dags=QUERY)) == repr(parsed(AS_DAG % "", dags=f"{QUERY} AND true"))
+
+
+def test_a_missing_file_is_answered_when_the_dag_file_is_parsed(parsed, tmp_path):
+    with pytest.raises(Misconfigured) as found:
+        parsed(AS_DAG % "")
+    assert str(found.value) == (
+        f"dataflow 'zones': stage 'by_zone': there is no file 'sql/by_zone.sql' below {tmp_path}/dags: write the path "
+        "from the folder of the DAG file, or give another folder by dataflow_dag(..., template_searchpath=[...])"
+    )
+
+
+def test_what_is_wrong_in_a_file_is_answered_with_file_and_line(parsed, tmp_path):
+    with pytest.raises(Misconfigured) as found:
+        parsed(AS_DAG % "", dags="SELECT zone,\n  {{ ds }}\nFROM tripz")
+    first, second, third = str(found.value).splitlines()
+    file = f"{tmp_path}/dags/sql/by_zone.sql"
+    assert first.startswith(
+        f"dataflow 'zones': stage 'by_zone': {file}: line 2: {{{{ ds }}}} is unknown: write to_date("
+    )
+    assert second.startswith(
+        f"stage 'by_zone': {file}: line 3: it reads 'tripz', which is no input of the stage: did you"
+    )
+    assert third == f"stage 'by_zone': {file}: it does not read the input 'trips': leave it out of inputs="
+
+
+def test_weir_check_finds_the_same(parsed, tmp_path):
+    from weir_airflow.doctor.dag_files import checked
+
+    with pytest.raises(Misconfigured):
+        parsed(AS_DAG % "", dags="SELECT 1")
+    (problem,) = checked(str(tmp_path / "dags" / "zones.py"), str(tmp_path))["problems"]
+    assert "sql/by_zone.sql: it does not read the input 'trips'" in problem["text"]
+
+
+def test_a_query_is_packed_with_the_modules_of_its_dataflow(parsed, tmp_path):
+    from weir_airflow.tasks.running import deployed_code
+
+    (tmp_path / "elsewhere" / "sql_trips.py").write_text("def trips(ctx): ...\n")
+    packed = deployed_code(parsed(AS_DAG % "", dags=QUERY))
+    assert packed.files == {"sql_trips.py": b"def trips(ctx): ...\n", "sql/by_zone.sql": QUERY.encode()}
