@@ -1,5 +1,5 @@
 """Weir in Airflow: dataflows become DAGs, attempts become task instances, repairs become clears."""
 
-from weir_airflow.dag import dataflow_dag, dataflow_group
+from weir_airflow.dag import dataflow_dag, dataflow_group, stage_task
 
-__all__ = ["dataflow_dag", "dataflow_group"]
+__all__ = ["dataflow_dag", "dataflow_group", "stage_task"]

@@ -6,11 +6,14 @@ Invariant: DAG files import this at every parse, so it imports no Spark, no ledg
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from weir.dataflow.arguments import answers, require
+from weir.dataflow.stage import Stage, name_of
 from weir.errors import Misconfigured
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir_airflow.assets import sink_alias
@@ -161,6 +164,43 @@ def dataflow_group(
         prefix, sql = group.child_id(""), sql_of(flow, group.dag)
         _add_tasks(Declaration(flow, Topology(flow), recovery, prefix, spark_conn_id, sql))
     return group
+
+
+def stage_task(owner: DAG | TaskGroup, stage: str | Stage) -> Any:
+    """Return the task that computes a stage, so that ordinary tasks can be put before and after it.
+
+    `owner` is what `dataflow_dag` or `dataflow_group` returned, or a DAG that such a group is in:
+    `check >> stage_task(dag, "clean") >> tell`. Weir clears its own tasks only, so that a repair runs no ordinary task
+    again. Raises Misconfigured.
+    """
+    require(
+        "stage_task(...)", "owner", owner, (DAG, TaskGroup), "what dataflow_dag(...) or dataflow_group(...) returned"
+    )
+    wanted = name_of(stage)
+    declared = [(task, _declared_of(task)) for task in (owner.tasks if isinstance(owner, DAG) else owner.iter_tasks())]
+    found = {task.task_id: task for task, of in declared if of is not None and task.task_id == _task_of(of, wanted)}
+    name = owner.dag_id if isinstance(owner, DAG) else owner.group_id
+    if not found:
+        known = list(dict.fromkeys(stage.name for _, of in declared if of is not None for stage in of.flow.stages))
+        near = get_close_matches(wanted, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'no dataflow'}"
+        raise Misconfigured(f"stage_task: {name!r} has no stage {wanted!r}: {hint}")
+    if len(found) > 1:
+        raise Misconfigured(
+            f"stage_task: {name!r} computes {wanted!r} in {', '.join(found)}: give the task group of one"
+        )
+    return next(iter(found.values()))
+
+
+def _declared_of(task: Any) -> Declaration | None:
+    arguments = task.partial_kwargs if isinstance(task, MappedOperator) else vars(task)
+    return arguments.get("declared")
+
+
+def _task_of(declared: Declaration, stage: str) -> str | None:
+    if all(each.name != stage for each in declared.flow.stages):
+        return None
+    return f"{declared.task_prefix}{declared.topology.logical_region_of(stage).name}"
 
 
 class DataflowGroup(TaskGroup):  # type: ignore[misc]  # Airflow's classes are not followed

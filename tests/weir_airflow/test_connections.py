@@ -213,6 +213,27 @@ def test_a_task_that_may_not_use_the_connection_says_so(environ, supervisor):
         settings({"WEIR_LEDGER": "sqlite:////ledger.db"})
 
 
+def test_a_variable_is_found_in_the_environment_or_named(environ, supervisor):
+    from weir_airflow.connections.connections import user_variable
+
+    environ("AIRFLOW_VAR_CITY", "Oslo")
+    assert user_variable("city") == "Oslo"
+    supervisor(error("VARIABLE_NOT_FOUND"))
+    with pytest.raises(Misconfigured, match=r"no variable 'land'.*create it in Airflow, or set AIRFLOW_VAR_LAND"):
+        user_variable("land")
+
+
+def test_a_task_whose_airflow_does_not_answer_about_a_variable_tries_again(environ, supervisor):
+    from weir_airflow.connections.connections import user_variable
+
+    supervisor(error("API_SERVER_ERROR"))
+    with pytest.raises(Retryable, match="did not answer when asked for the variable 'land'"):
+        user_variable("land")
+    supervisor(error("PERMISSION_DENIED"))
+    with pytest.raises(Misconfigured, match="does not let this task use the variable 'land'"):
+        user_variable("land")
+
+
 def test_the_options_are_hidden_in_airflows_logs(environ):
     from airflow.sdk._shared.secrets_masker import redact
 

@@ -246,7 +246,8 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
             parallelism=stage.parallelism,
             parameters=run.parameters,
             options=stage.options,
-            connection=services.connections,
+            connection=services.look_ups.connection,
+            variable=services.look_ups.variable,
         )
         resolved = resolve(stage, context)
         with services.ledger.transaction(run.dataflow.name) as session:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from weir.connections import Connections, from_environment
+from weir.connections import Connections, LookUps, Variables, from_environment, variable_from_environment
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.paths import attempt_record_folder, result_folder
 from weir.ledger.ledger import Ledger
@@ -40,10 +40,18 @@ class Services:
     small_result: int = SMALL_RESULT
     """The bytes up to which a result is written plain, and filtered when it is read."""
     connections: Connections = from_environment
-    """Looks up the connections of sinks and of receivers of notifications."""
+    """Looks up the connections of sinks, of receivers of notifications and of functions."""
+    variables: Variables = variable_from_environment
+    """Looks up the variables of functions."""
 
     @classmethod
-    def of(cls, settings: Settings, ledger: Ledger, connections: Connections = from_environment) -> Services:
+    def of(
+        cls,
+        settings: Settings,
+        ledger: Ledger,
+        connections: Connections = from_environment,
+        variables: Variables = variable_from_environment,
+    ) -> Services:
         """Return the services of a deployment, with the store that its settings name. Raises Misconfigured."""
         return cls(
             ledger=ledger,
@@ -53,7 +61,13 @@ class Services:
             expectations=settings.expectations,
             small_result=settings.small_result,
             connections=connections,
+            variables=variables,
         )
+
+    @property
+    def look_ups(self) -> LookUps:
+        """The look-ups for functions of the user, whose secrets are recorded nowhere."""
+        return LookUps(self.connections, self.variables).hiding()
 
     def store_id(self) -> str:
         """The id of the store that is mounted now.

@@ -390,12 +390,17 @@ def _no_connection(conn_id: str) -> Any:
     raise Misconfigured(f"connection {conn_id!r} cannot be looked up here: only tasks of Airflow have connections")
 
 
+def _no_variable(key: str) -> Any:
+    raise Misconfigured(f"variable {key!r} cannot be looked up here: only tasks of Airflow have variables")
+
+
 @dataclass(frozen=True, slots=True)
 class ResolveContext:
     """The argument of a source's `resolve` function, which is called once per run, for all subtasks, without Spark.
 
     `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `options` are
-    those of the source; `connection` looks up an Airflow connection by its id (see `weir.connections`).
+    those of the source; `connection` looks up an Airflow connection by its id (see `weir.connections`), `variable` an
+    Airflow variable by its key.
     """
 
     dataflow: str
@@ -405,6 +410,7 @@ class ResolveContext:
     parameters: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     connection: Callable[[str], Any] = _no_connection
+    variable: Callable[[str], Any] = _no_variable
 
 
 def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:

@@ -122,11 +122,12 @@ def user_variable(key: str) -> str:
         ) from error
     except AirflowRuntimeError as error:
         if error.error.error is ErrorType.VARIABLE_NOT_FOUND:
+            _make_sure_that_airflow_answered("variable", key)
             raise Misconfigured(
                 f"Airflow has no variable {key!r}. A function of the dataflow asks for it: create it in Airflow, or "
                 f"set AIRFLOW_VAR_{key.upper()} for every worker"
             ) from error
-        raise Retryable(f"Airflow did not answer when asked for the variable {key!r}: {error}") from error
+        raise _no_answer("variable", key, error) from error
     return str(found)
 
 
@@ -142,7 +143,7 @@ def _look_up(conn_id: str) -> Connection | None:
     try:
         connection: Connection = Connection.get(conn_id)
     except AirflowNotFoundException:
-        _make_sure_that_airflow_answered(conn_id)
+        _make_sure_that_airflow_answered("connection", conn_id)
         return None
     except AirflowSecretsBackendAccessDenied as error:
         raise Misconfigured(
@@ -150,25 +151,26 @@ def _look_up(conn_id: str) -> Connection | None:
             "set it in the environment of every worker"
         ) from error
     except AirflowRuntimeError as error:
-        raise _no_answer(conn_id, error) from error
+        raise _no_answer("connection", conn_id, error) from error
     return connection
 
 
-def _make_sure_that_airflow_answered(conn_id: str) -> None:
+def _make_sure_that_airflow_answered(what: str, name: str) -> None:
     """Ask again, directly: Airflow's chain of secrets backends (3.3.2) treats an error of its API as "not defined"."""
     from airflow.sdk.execution_time import task_runner  # noqa: PLC0415  only a task has it loaded
-    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection  # noqa: PLC0415
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection, GetVariable  # noqa: PLC0415
 
     supervisor = getattr(task_runner, "SUPERVISOR_COMMS", None)
     if supervisor is None:
         return
     try:
-        answer = supervisor.send(GetConnection(conn_id=conn_id))
+        answer = supervisor.send(GetConnection(conn_id=name) if what == "connection" else GetVariable(key=name))
     except AirflowRuntimeError as error:
-        raise _no_answer(conn_id, error) from error
-    if not isinstance(answer, ErrorResponse) or answer.error is not ErrorType.CONNECTION_NOT_FOUND:
-        raise _no_answer(conn_id, type(answer).__name__)
+        raise _no_answer(what, name, error) from error
+    missing = (ErrorType.CONNECTION_NOT_FOUND, ErrorType.VARIABLE_NOT_FOUND)
+    if not isinstance(answer, ErrorResponse) or answer.error not in missing:
+        raise _no_answer(what, name, type(answer).__name__)
 
 
-def _no_answer(conn_id: str, found: object) -> Retryable:
-    return Retryable(f"Airflow did not answer when asked for the connection {conn_id!r}: {found}")
+def _no_answer(what: str, name: str, found: object) -> Retryable:
+    return Retryable(f"Airflow did not answer when asked for the {what} {name!r}: {found}")

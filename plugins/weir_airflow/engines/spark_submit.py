@@ -138,7 +138,7 @@ class SubmitEngine:
         """Answer a driver on this machine, until it ends."""
         if deploy_mode_of(self._connection) == CLUSTER:
             return nullcontext({})
-        return answering(scratch, self._look_ups)
+        return answering(scratch, self._look_ups.hiding())
 
     def _environment(self, job: SparkJob) -> dict[str, str]:
         """Return the environment of this process, with what spark-submit and a driver in client mode need."""

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weir.attempts.coordinator import Coordinator
-from weir.connections import LookUps
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
 from weir_airflow.api.clearing import clearer_for
@@ -38,8 +37,7 @@ class TaskContext:
         self._settings = found
         self.store_options = found.store_options
         self.recovery = found.recovery
-        self.services = Services.of(found, ledger, user_connection)
-        self.look_ups = LookUps(user_connection, user_variable)
+        self.services = Services.of(found, ledger, user_connection, user_variable)
         self.store = self.services.store
         self.coordinator = Coordinator(self.services)
 

@@ -136,7 +136,7 @@ class SparkEngine:
     def connect(self) -> None:
         """Make the engine of the connection, and pass it to `on_engine`. Raises Misconfigured."""
         context = self._context
-        self._engine = engine_for(self._connection, context.store, context.store_options, context.look_ups)
+        self._engine = engine_for(self._connection, context.store, context.store_options, context.services.look_ups)
         self._on_engine(self._engine)
 
     def run(self, job: SparkJob, session_id: str, log: Log) -> None:

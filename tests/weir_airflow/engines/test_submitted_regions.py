@@ -54,6 +54,13 @@ def failing(ctx):
     import weir
 
     raise ArithmeticError(f"{weir.__file__} {os.getcwd()} {sorted(os.environ)}")
+
+
+def entrusted(ctx):
+    bank, token = ctx.connection("bank"), ctx.variable("bank_token")
+    told = f"{bank.login} {bank.password[::-1]} {token[::-1]}"
+    print("told", bank.password, token)
+    raise LookupError(f"{told}; {bank.password}, {token}, {bank.extra['api_key']}")
 """
 
 TASK = """
@@ -198,6 +205,49 @@ def test_both_transports_give_the_same_digests_code_and_settings(server, new_job
     assert [each.spark_schema for each in one.outputs] == [each.spark_schema for each in other.outputs]
     assert (one.code, one.session) == (other.code, other.session)
     assert one.outputs[0].digest.rows == 1000
+
+
+SECRETS = ("opens-sesame", "tok-8-vvv", "kkk-7-kkk")
+
+
+@pytest.fixture
+def entrusting(store):
+    """An engine on this machine whose task finds a connection and a variable that no environment has."""
+    from airflow.sdk import Connection
+
+    from weir.connections import LookUps
+    from weir_airflow.connections.connections import user_connection, user_variable
+    from weir_airflow.engines.engines import engine_for
+
+    password, token, key = SECRETS
+    bank = json.dumps({"conn_type": "http", "login": "me", "password": password, "extra": {"api_key": key}})
+
+    def in_airflow(look_up):
+        def found(name):
+            with pytest.MonkeyPatch.context() as airflow:
+                airflow.setenv("AIRFLOW_CONN_BANK", bank)
+                airflow.setenv("AIRFLOW_VAR_BANK_TOKEN", token)
+                return look_up(name)
+
+        return found
+
+    look_ups = LookUps(in_airflow(user_connection), in_airflow(user_variable))
+    return engine_for(Connection(conn_id="spark_default", conn_type="spark", host="local[1]"), store, {}, look_ups)
+
+
+def test_a_driver_asks_its_task_for_secrets_and_they_are_recorded_nowhere(entrusting, new_job, store):
+    from airflow.sdk._shared.secrets_masker import redact
+
+    job = new_job("entrusted")
+    with pytest.raises(JobFailed) as raised:
+        entrusting.run(job, "", lambda _: None)
+    backwards = " ".join(each[::-1] for each in SECRETS[:2])
+    assert f"me {backwards}; ***, ***, ***" in str(raised.value)
+    files = [path for path in Path(store.url.removeprefix("file://")).rglob("*") if path.is_file()]
+    assert {"job.json", "failure.json"} <= {path.name for path in files}
+    written = b"".join(path.read_bytes() for path in files).decode(errors="replace")
+    assert [secret for secret in SECRETS if secret in f"{written}{raised.value}"] == []
+    assert redact(" ".join(SECRETS)) == "*** *** ***"  # as Airflow writes what the driver prints
 
 
 @pytest.mark.soak
