@@ -263,6 +263,9 @@ FROM_ENVIRONMENT: Final = LookUps(from_environment, variable_from_environment)
 
 # Between a task and the processes that it has started on its machine
 
+_LONGEST: Final = 100
+"""The bytes of a path that a socket can have; systems allow a few more."""
+
 
 @contextmanager
 def answering(folder: str, found: LookUps) -> Iterator[dict[str, str]]:
@@ -271,7 +274,9 @@ def answering(folder: str, found: LookUps) -> Iterator[dict[str, str]]:
     Yields the environment variable by which `asking` finds it.
     """
     path = f"{folder}/task"
-    with _Answers(path, found) as server:
+    with _short(path) as place:
+        server = _Answers(place, found)
+    with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         thread.start()
         try:
@@ -291,6 +296,20 @@ def asking(path: str) -> LookUps:
         return str(_asked(path, {"variable": key}))
 
     return LookUps(connection, variable)
+
+
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    """Yield a path that the address of a socket has room for: a long one by an open folder, as Linux has it."""
+    if len(path.encode()) <= _LONGEST:
+        yield path
+        return
+    folder, _, name = path.rpartition("/")
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{opened}/{name}"
+    finally:
+        os.close(opened)
 
 
 class _Answers(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -321,8 +340,8 @@ class _Answer(socketserver.StreamRequestHandler):
 
 def _asked(path: str, wanted: Mapping[str, str]) -> Any:
     try:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(path)
+        with _short(path) as place, socket.socket(socket.AF_UNIX) as client:
+            client.connect(place)
             client.sendall(json.dumps(wanted).encode() + b"\n")
             answer = json.loads(client.makefile("rb").read())
     except (OSError, ValueError) as error:

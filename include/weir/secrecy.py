@@ -123,8 +123,8 @@ def without_secrets(text: str) -> str:
 
     Secrets that a function was handed are hidden, too.
     """
-    for value in sorted(_handed_out, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
+    for secret in sorted(_handed_out, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):

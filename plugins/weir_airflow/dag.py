@@ -194,7 +194,8 @@ def stage_task(owner: DAG | TaskGroup, stage: str | Stage) -> Any:
 
 def _declared_of(task: Any) -> Declaration | None:
     arguments = task.partial_kwargs if isinstance(task, MappedOperator) else vars(task)
-    return arguments.get("declared")
+    found = arguments.get("declared")
+    return found if isinstance(found, Declaration) else None
 
 
 def _task_of(declared: Declaration, stage: str) -> str | None:

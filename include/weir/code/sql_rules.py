@@ -248,17 +248,17 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
 
 def _input_problems(tokens: Sequence[Token], inputs: Collection[str]) -> Iterator[str]:
     known = {name.lower() for name in inputs} | _names_of_queries(tokens)
+    meant: set[str] = set()
     for token, name in _tables(tokens):
         if name.lower() not in known:
             near = difflib.get_close_matches(name, list(inputs), 1)
-            hint = f"did you mean {near[0]!r}? Or give" if near else "give"
-            yield (
-                f"line {token.line}: it reads {name!r}, which is no input of the stage: {hint} the stage or source "
-                f'that has these rows, such as inputs=[blocking("{token.lower}")]'
-            )
+            meant.update(near)
+            write = f'inputs=[blocking("{token.lower}")]'
+            hint = f"did you mean {near[0]!r}?" if near else f"give the stage or source with these rows, as in {write}"
+            yield f"line {token.line}: it reads {name!r}, which is no input of the stage: {hint}"
     named = {token.lower for token in tokens if token.is_name}
     for name in inputs:
-        if name.lower() not in named:
+        if name.lower() not in named and name not in meant:
             yield f"it does not read the input {name!r}: leave it out of inputs="
 
 

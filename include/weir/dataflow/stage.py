@@ -243,7 +243,13 @@ _STATES: Final = "keyed_state(...), list_state(...) or broadcast_state(...), or 
 _GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or leave quality= out'
 
 
-@answers({"inputs": "a source reads no other stage: write Stage(...)", "func": "function"})
+@answers(
+    {
+        "inputs": "a source reads no other stage: write Stage(...)",
+        "func": "function",
+        "sql": "a source needs a function: write it, and query its rows in a stage, as in Stage(..., sql=...)",
+    }
+)
 def source(
     name: str,
     function: str,

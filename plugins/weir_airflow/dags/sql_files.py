@@ -47,8 +47,11 @@ def sql_of(flow: Dataflow, dag: DAG) -> Mapping[str, str]:
             continue
         found = sql_problems(texts[stage.function], list(stage.exchanges), flow.parameters)
         problems += [f"stage {stage.name!r}: {path}: {problem}" for problem in found]
+    if len(problems) == 1:
+        raise Misconfigured(f"dataflow {flow.name!r}: {problems[0]}")
     if problems:
-        raise Misconfigured(f"dataflow {flow.name!r}: " + "\n".join(problems))
+        listed = "\n".join(f"- {problem}" for problem in problems)
+        raise Misconfigured(f"dataflow {flow.name!r} has {len(problems)} problems:\n{listed}")
     return texts
 
 

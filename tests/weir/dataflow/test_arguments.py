@@ -79,6 +79,10 @@ MISTAKES = {
         lambda: of_query("b.sql", function="p:b"),
         "stage 'b' has a function, 'p:b', and sql='b.sql'",
     ),
+    "a source's query": (
+        lambda: source("a", sql="a.sql"),
+        "source('a') has no argument sql=: a source needs a function",
+    ),
     "a query's state": (
         lambda: of_query("b.sql", state=list_state("seen")),
         "stage 'b': a query keeps no state: write a function, whose argument 'seen'",

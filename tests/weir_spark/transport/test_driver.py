@@ -21,8 +21,10 @@ def test_a_driver_has_the_connections_and_variables_of_its_environment():
     assert (found.connection("shop").password, found.variable("city")) == ("hunter22", "Oslo")
 
 
-def test_a_driver_on_the_machine_of_its_task_asks_the_task(tmp_path):
-    with answering(str(tmp_path), LookUps(of_task, {"city": "Oslo"}.__getitem__)) as environ:
+@pytest.mark.parametrize("folder", ["short", "long" * 30])
+def test_a_driver_on_the_machine_of_its_task_asks_the_task(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    with answering(str(tmp_path / folder), LookUps(of_task, {"city": "Oslo"}.__getitem__)) as environ:
         found = look_ups_of_driver({**environ, "AIRFLOW_VAR_LAND": "Norway"})
         assert found.connection("shop") == SHOP
         assert (found.variable("city"), found.variable("land")) == ("Oslo", "Norway")
