@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -71,13 +72,17 @@ def run(spark, store):
 
 @pytest.fixture
 def in_driver(store):
-    """Run a job as spark-submit does, in a session of its own."""
+    """Run jobs as spark-submit does, one after the other in sessions of their own; the exit code of each."""
 
-    def submit(job):
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
-        program = "import sys; from weir_spark.transport.driver import main; sys.exit(main(sys.argv[1:]))"
-        command = [sys.executable, "-c", program, f"{store.url}/{job.folder}/job.json"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    def submit(*submitted):
+        for job in submitted:
+            store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        program = (
+            "import sys; from weir_spark.transport.driver import main; print([main([job]) for job in sys.argv[1:]])"
+        )
+        command = [sys.executable, "-c", program, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        return json.loads(ended.stdout.splitlines()[-1])
 
     return submit
 
@@ -144,11 +149,9 @@ def test_a_query_that_spark_refuses_is_named_by_file_and_line(run, job_of, query
 
 
 def test_a_driver_of_its_own_runs_the_same_queries(in_driver, job_of, rows, store):
-    good = job_of({"bound": BOUND}, parameters=PARAMETERS)
-    assert in_driver(good).returncode == 0
+    good, bad = job_of({"bound": BOUND}, parameters=PARAMETERS), job_of({"bad": "SELECT k,\n  kk\nFROM numbers"})
+    assert in_driver(good, bad) == [0, 78]
     (output,) = region_report_from_json(store.read(good.report)).outputs
     assert sorted(row["k"] for row in rows(output)) == [1, 2]
-    bad = job_of({"bad": "SELECT k,\n  kk\nFROM numbers"})
-    assert in_driver(bad).returncode == 78
     failure = region_failure_from_json(store.read(f"{bad.folder}/failure.json"))
     assert failure.message.startswith("stage bad: bad.sql, line 2: kk\n[UNRESOLVED_COLUMN")
