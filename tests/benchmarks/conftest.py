@@ -16,7 +16,7 @@ from weir_dev.servers.spark import TestServer, running_server
 from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE / "overhead"), str(HERE / "flip1"), str(HERE / "state")]
+sys.path += [str(HERE / "overhead"), str(HERE / "flip1"), str(HERE / "state"), str(HERE / "figures")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +28,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quality-rows", default="4000000,24000000", help="how many rows the checked regions have")
     group.addoption("--quality-suites", help="by which suites they are checked, separated by commas (all)")
     group.addoption("--sink-rows", type=int, default=10_000_000, help="how many rows a version has (10000000)")
+    group.addoption("--figures-sizes", default="0.1,1", help="GB of state, separated by commas (0.1,1)")
+    group.addoption("--figures-subtasks", default="1,2,4,8", help="parallelisms that wait (1,2,4,8), in the first size")
+    group.addoption("--figures-means", default="40,20,10", help="seconds between failures, besides never (40,20,10)")
+    group.addoption("--figures-arms", default="region,full,plain", help="who meets them (region,full,plain)")
+    group.addoption("--figures-work", type=float, default=4.0, help="seconds that each stage works (4)")
+    group.addoption("--figures-seeds", default="1", help="sequences of failures (1)")
+    group.addoption("--figures-patience", type=float, default=100.0, help="seconds until a run is given up (100)")
+    group.addoption("--figures-docs", type=Path, help="folder with measurements.md and figures (docs)")
     group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
 
 

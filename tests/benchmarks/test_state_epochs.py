@@ -12,32 +12,18 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from changing_epochs import Changing, Epoch, run_of
 from pyspark.sql import SparkSession
-from sqlalchemy import select
-from tests.weir_spark.on_spark import AirflowWithCode
 
 import weir
-from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.formats.codec import manifest_from_json, region_report_from_json
-from weir.formats.manifest import Manifest
-from weir.formats.region_job import RegionJob, RegionReport
-from weir.ledger.database.tables import AttemptRow, CompactionRow, ResultRow
 from weir.state.compaction_rules import bytes_of
-from weir.state.file_rules import sorted_runs
-from weir.state.files_in_use import live_state_files
-from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 from weir.units import format_size, size_from_text
-from weir_spark.transport.connect import ConnectEngine
 
 KEYS = int(os.environ.get("WEIR_BENCH_KEYS", "1000000"))
 SHARE = float(os.environ.get("WEIR_BENCH_SHARE", "0.01"))
@@ -46,87 +32,8 @@ BUDGET = os.environ.get("WEIR_BENCH_BUDGET", "8 MB")
 RESTORED = 20
 """Behind so many epochs all of the state is read, as a restore or a first use does."""
 
-FIRST = date(2013, 1, 1)
 BUDGET_BYTES = size_from_text("budget", BUDGET)
 SCHEMA = "id BIGINT, name STRING, n BIGINT, amount DOUBLE, seen TIMESTAMP"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """What an epoch has written, and what its state is made of; sizes in bytes."""
-
-    number: int
-    changed: int
-    compacted: int
-    state: int
-    live: int
-    runs: int
-    seconds: float
-
-    @property
-    def written(self) -> float:
-        """Bytes written for each byte that changed."""
-        return (self.changed + self.compacted) / max(1, self.changed)
-
-    def __str__(self) -> str:
-        sizes = " | ".join(format_size(size) for size in (self.changed, self.compacted, self.state, self.live))
-        return f"| {self.number} | {sizes} | {self.runs} | {self.written:.2f} | {self.seconds:.1f} |"
-
-
-class Changing:
-    """A dataflow that keeps KEYS keys, on a real Spark Connect server."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self.store = Store.open(str(folder / "store"))
-        self.store.initialise()
-        self.spark = ConnectEngine(url)
-        services = Services(ledger=new_ledger(folder / "ledger.db"), store=self.store, now=lambda: self.airflow.time)
-        self.airflow = AirflowWithCode(services, self, changing(2))  # type: ignore[arg-type]
-        self.airflow.time = datetime.now(UTC)
-
-    def run(self, job: RegionJob, during: Callable[[], None] = lambda: None) -> RegionReport:
-        """Take the fake engine's place."""
-        self.spark.run(job, str(uuid.uuid4()), lambda _line: None)
-        during()
-        return region_report_from_json(self.store.read(job.report))
-
-    def epoch(self, number: int) -> Epoch:
-        """Run a day."""
-        run_id = f"scheduled__{FIRST + timedelta(days=number - 1)}"
-        self.airflow._verify_integrity(run_id)
-        self.airflow.run_until_quiet(5000)
-        assert set(self.airflow.states().values()) == {"success"}, self.errors()
-        return self._measured(number, f"changing@{FIRST + timedelta(days=number - 1):%Y%m%d}T000000Z")
-
-    def errors(self) -> list[str]:
-        """What attempts have failed of."""
-        with self.airflow.services.ledger.transaction() as session:
-            return [str(row.error) for row in session.scalars(select(AttemptRow)) if row.error]
-
-    def manifests(self, run: str) -> list[Manifest]:
-        """Those of the state, by subtask."""
-        with self.airflow.services.ledger.transaction() as session:
-            query = select(ResultRow).where(ResultRow.run == run, ResultRow.stage == "state", ResultRow.is_current)
-            folders = [row.folder for row in session.scalars(query.order_by(ResultRow.subtask))]
-        return [manifest_from_json(self.store.read(f"{folder}/manifest.json")) for folder in folders]
-
-    def _measured(self, number: int, run: str) -> Epoch:
-        with self.airflow.services.ledger.transaction() as session:
-            compacted = sum(session.scalars(select(CompactionRow.written_bytes).where(CompactionRow.run == run)))
-            query = select(AttemptRow).where(AttemptRow.run == run, AttemptRow.region == "update-done")
-            spent = [sum((row.metrics or {}).values()) for row in session.scalars(query)]
-        manifests = self.manifests(run)
-        files = [file for each in manifests if each.state is not None for file in each.state.files]
-        live = live_state_files(self.airflow.services, "changing")
-        return Epoch(
-            number=number,
-            changed=sum(each.bytes for each in manifests),
-            compacted=compacted,
-            state=sum({file.path: file.file.bytes for file in files}.values()),
-            live=sum(self.store.size(path) for path in live if path.endswith(".parquet")),
-            runs=max(sorted_runs(each.state.files) for each in manifests if each.state is not None),
-            seconds=sum(spent),
-        )
 
 
 def changing(parallelism: int) -> Dataflow:
@@ -151,7 +58,7 @@ def changing(parallelism: int) -> Dataflow:
 
 @pytest.mark.timeout(4 * 3600)
 def test_many_epochs_a_restore_and_a_rescale(benchmark: Any, server: Any, spark: SparkSession, tmp_path: Path) -> None:
-    changing_keys = Changing(server.url, tmp_path)
+    changing_keys = Changing(server.url, tmp_path, changing(2))
     found: list[Epoch] = benchmark.pedantic(lambda: list(_epochs(changing_keys, spark)), rounds=1)
     first, later = found[0], found[1:]
     changed, compacted = sum(each.changed for each in later), sum(each.compacted for each in later)
@@ -195,8 +102,7 @@ def _scan(changing_keys: Changing, spark: SparkSession, at: Epoch) -> None:
 def _rescale(changing_keys: Changing, number: int) -> None:
     changing_keys.airflow.deploy(changing(3))
     each = changing_keys.epoch(number)
-    run = f"changing@{FIRST + timedelta(days=number - 1):%Y%m%d}T000000Z"
-    parts = [manifest.state.files for manifest in changing_keys.manifests(run) if manifest.state is not None]
+    parts = [manifest.state.files for manifest in changing_keys.manifests(run_of(number)) if manifest.state is not None]
     own = [sum(bytes_of(file, file.key_groups) for file in files) for files in parts]
     print(f"rescaled from 2 to 3: {each}")
     print(

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FIRST = "20130101T000000Z"
 SCHEMA = "id BIGINT, name STRING, n BIGINT, amount DOUBLE, seen TIMESTAMP"
+VALUES = "id BIGINT, value BINARY"
+"""The schema of `values`, as SCHEMA is that of `changes`."""
 
 
 def changes(ctx: StageContext) -> DataFrame:
@@ -31,7 +33,17 @@ def changes(ctx: StageContext) -> DataFrame:
     )
 
 
+def values(ctx: StageContext) -> DataFrame:
+    """As `changes`, with rows of 200 bytes that no compression makes smaller, and in several subtasks."""
+    keys, share = ctx.parameters["keys"], ctx.parameters["share"]
+    ids = ctx.spark.range(ctx.subtask, keys, ctx.parallelism, 2)
+    mixed = F.xxhash64("id", F.lit(ctx.epoch))
+    rows = ids if ctx.epoch == FIRST else ids.where(F.pmod(mixed, F.lit(1_000_000)) < int(share * 1_000_000))
+    parts = [F.sha2(F.concat_ws(" ", "id", F.lit(f"{ctx.epoch} {part}")), 512) for part in range(3)]
+    return rows.select("id", F.unhex(F.concat(*parts)).alias("value"))
+
+
 def update(ctx: StageContext, changes: DataFrame, state: KeyedState) -> DataFrame:
     """Set the rows; nothing is published of them."""
-    state.upsert(changes)
+    state.upsert(changes, blind=ctx.parameters.get("is_blind", False))
     return changes.limit(0)
