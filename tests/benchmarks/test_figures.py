@@ -17,17 +17,19 @@ from pathlib import Path
 
 import pytest
 from changing_epochs import Changing
-from figure_files import DOCS, FAILURES, SNAPSHOTS, drawn, keep, load, redraw, with_tables
+from figure_files import FAILURES, FOLDER, PAGE, SNAPSHOTS, drawn, keep, load, redraw, with_tables
 from flip1_stack import Flip1Stack, moments
 from line_chart import Axis, Chart, Series, decades
 from seed_figures import failure_charts, failure_tables
 
+import weir
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 
 ROW_BYTES = 200
 SHARE = 0.01
 ROUNDS = {"incremental": 3, "blind": 3, "full": 2}
 ROUNDS_IN_PARALLEL = 2
+STEPS = ("plan", "write", "seal")
 
 
 def changing(keys: int, mode: str, parallelism: int = 1) -> Dataflow:
@@ -58,6 +60,8 @@ class Snapshots:
         for mode, rounds in ROUNDS.items():
             self.epochs.airflow.deploy(changing(self.keys, mode))
             yield self._measured(mode, 1, rounds)
+        with weir.open("changing", state="state", services=self.epochs.airflow.services) as state:
+            assert state.rows == self.keys, f"{state.rows} rows of {self.keys}: the epochs have done something else"
 
     def by_parallelism(self, parallelisms: list[int]):
         """Epochs of other parallelisms; the first one, which rescales the state, is not measured."""
@@ -78,6 +82,7 @@ class Snapshots:
             "written": statistics.median(epoch.changed for epoch, _ in epochs),
             "seconds": [round(one.took, 3) for one in attempts],
             "waited": [round(one.waited, 4) for one in attempts],
+            "steps": {step: round(statistics.median(one.steps.get(step, 0) for one in attempts), 3) for step in STEPS},
             **_circumstances(),
         }
         print(found, flush=True)
@@ -99,25 +104,25 @@ def _list(config: pytest.Config, name: str, kind: type) -> list:
 @pytest.mark.spark
 @pytest.mark.timeout(4 * 3600)
 def test_snapshots_and_waits(benchmark, new_server, tmp_path, pytestconfig) -> None:
-    docs = pytestconfig.getoption("figures_docs") or DOCS
+    folder = pytestconfig.getoption("figures_folder") or FOLDER
 
     def measure():
         for place, size in enumerate(_list(pytestconfig, "sizes", float)):
             with new_server() as server:
                 snapshots = Snapshots(server.url, tmp_path / str(place), int(size * 1e9 / ROW_BYTES))
                 for one in snapshots.by_mode():
-                    keep(docs / "figures", SNAPSHOTS, [one])
+                    keep(folder, SNAPSHOTS, [one])
                 for one in snapshots.by_parallelism(_list(pytestconfig, "subtasks", int)) if place == 0 else ():
-                    keep(docs / "figures", SNAPSHOTS, [one])
+                    keep(folder, SNAPSHOTS, [one])
 
     benchmark.pedantic(measure, rounds=1)
-    redraw(docs)
+    redraw(folder)
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(2 * 3600)
 def test_failures_on_a_real_stack(benchmark, tmp_path, pytestconfig) -> None:
-    docs, work = pytestconfig.getoption("figures_docs") or DOCS, pytestconfig.getoption("figures_work")
+    folder, work = pytestconfig.getoption("figures_folder") or FOLDER, pytestconfig.getoption("figures_work")
     arms, patience = _list(pytestconfig, "arms", str), pytestconfig.getoption("figures_patience")
     runs = [
         (None, 0),
@@ -132,10 +137,10 @@ def test_failures_on_a_real_stack(benchmark, tmp_path, pytestconfig) -> None:
                 for arm in arms:
                     found = stack.run(arm, work, mean, seed, patience) | _circumstances()
                     print(found, flush=True)
-                    keep(docs / "figures", FAILURES, [found])
+                    keep(folder, FAILURES, [found])
 
     benchmark.pedantic(measure, rounds=1)
-    redraw(docs)
+    redraw(folder)
 
 
 # Drawing
@@ -210,7 +215,7 @@ def test_all_arms_meet_the_same_failures():
 
 def test_the_documentation_shows_the_results_that_are_kept():
     """Draw anew after a change: `python tests/benchmarks/figures/figure_files.py`."""
-    folder, page = DOCS / "figures", (DOCS / "measurements.md").read_text()
-    assert {name: (folder / name).read_text() for name in drawn(folder)} == drawn(folder)
-    assert with_tables(page, folder) == page
-    assert [name for name in drawn(folder) if f"](figures/{name})" not in page] == []
+    page, figures = PAGE.read_text(), drawn(FOLDER)
+    assert {name: (FOLDER / name).read_text() for name in figures} == figures
+    assert with_tables(page, FOLDER) == page
+    assert [name for name in figures if f"](figures/{name})" not in page] == []

@@ -6,7 +6,6 @@ Invariant: what stands in the documentation is what the results give; a test com
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from seed_figures import (
@@ -18,7 +17,8 @@ from seed_figures import (
     snapshot_tables,
 )
 
-DOCS = Path(__file__).parents[3] / "docs"
+FOLDER = Path(__file__).parents[3] / "docs" / "figures"
+PAGE = FOLDER.parent / "measurements.md"
 SNAPSHOTS, FAILURES = "snapshots", "failures"
 KEYS = {SNAPSHOTS: ("mode", "keys", "subtasks"), FAILURES: ("arm", "work", "mean", "seed")}
 """What makes a measurement the successor of an earlier one."""
@@ -67,13 +67,14 @@ def with_tables(text: str, folder: Path) -> str:
     return text
 
 
-def redraw(docs: Path = DOCS) -> None:
-    """Write all figures, and the tables into the page."""
-    for name, svg in drawn(docs / "figures").items():
-        (docs / "figures" / name).write_text(svg)
-    page = docs / "measurements.md"
-    page.write_text(with_tables(page.read_text(), docs / "figures"))
+def redraw(folder: Path = FOLDER) -> None:
+    """Write all figures, and the tables into the page beside the folder, if there is one."""
+    for name, svg in drawn(folder).items():
+        (folder / name).write_text(svg)
+    page = folder.parent / PAGE.name
+    if page.exists():
+        page.write_text(with_tables(page.read_text(), folder))
 
 
 if __name__ == "__main__":
-    sys.exit(redraw())
+    redraw()

@@ -11,15 +11,25 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 250, 44, 54
-STYLE = """
-text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:12px}.title{font-weight:600}
-.back{fill:#fff}.grid{stroke:#ddd}.axis{stroke:#777}
-.s0{--c:#0b62c4}.s1{--c:#b3471b}.s2{--c:#1d7a3a}.s3{--c:#6b6b6b}.s4{--c:#8a3fa0}.s5{--c:#8a6d00}
-.line{fill:none;stroke:var(--c);stroke-width:2}.dash{stroke-dasharray:6 4}
-.mark{fill:var(--c);stroke:var(--c);stroke-width:2}.open{fill:none}
-@media(prefers-color-scheme:dark){text{fill:#ddd}.back{fill:#15181c}.grid{stroke:#333}.axis{stroke:#999}
-.s0{--c:#6db0ff}.s1{--c:#ff9b6b}.s2{--c:#62d088}.s3{--c:#b0b0b0}.s4{--c:#d69bea}.s5{--c:#e3c558}}
-"""
+LIGHT = ("#0b62c4", "#b3471b", "#1d7a3a", "#6b6b6b", "#8a3fa0", "#8a6d00")
+DARK = ("#6db0ff", "#ff9b6b", "#62d088", "#b0b0b0", "#d69bea", "#e3c558")
+"""The colours of the series, in order; a chart has at most so many."""
+
+
+def _style() -> str:
+    return "".join(
+        [
+            "text{font:13px system-ui,sans-serif}.small{font-size:12px}.title{font-weight:600}",
+            ".line{fill:none;stroke-width:2}.dash{stroke-dasharray:6 4}.mark{stroke-width:2}.open{fill:none!important}",
+            _colours("#222", "#fff", "#ddd", "#777", LIGHT),
+            f"@media(prefers-color-scheme:dark){{{_colours('#ddd', '#15181c', '#333', '#999', DARK)}}}",
+        ]
+    )
+
+
+def _colours(text: str, back: str, grid: str, axis: str, series: tuple[str, ...]) -> str:
+    of_series = (f".s{n} .line,.s{n} .mark{{stroke:{each}}}.s{n} .mark{{fill:{each}}}" for n, each in enumerate(series))
+    return f"text{{fill:{text}}}.back{{fill:{back}}}.grid{{stroke:{grid}}}.axis{{stroke:{axis}}}{''.join(of_series)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class Chart:
         """The figure as a file's text."""
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-            f"<title>{escape(self.title)}</title><style>{STYLE}</style>",
+            f"<title>{escape(self.title)}</title><style>{_style()}</style>",
             f'<rect class="back" width="{WIDTH}" height="{HEIGHT}"/>',
             _text(LEFT, 24, self.title, "title"),
             *self._axes(),

@@ -6,7 +6,6 @@ Nothing is killed if no task runs in that second: as a slot of a cluster that ha
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -82,12 +81,11 @@ class Flip1Stack:
             "work": seconds,
             "mean": mean,
             "seed": seed,
-            "seconds": (_at(run["end_date"]) - _at(run["queued_at"])) if is_done else None,
+            "seconds": round(_at(run["end_date"]) - _at(run["queued_at"]), 2) if is_done else None,
             "given_up_after": given_up_after,
             "kills": kills,
             "tasks": len(tasks),
             "tries": sum(one.try_number for one in tasks),
-            "load": os.getloadavg()[0],
         }
 
     def _kill_until_the_end(self, arm, run_id, began, moments, given_up_after):

@@ -7,6 +7,7 @@ and of Weir, without the starts of tasks.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -65,10 +66,14 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Waited:
-    """Seconds of an attempt: from its registration until its inputs were there, and from then to its commit."""
+    """Seconds of an attempt: from its registration until its inputs were there, and from then to its commit.
+
+    `steps` are those of the region that are in it: plan, write, seal; the rest is the session and the commit.
+    """
 
     waited: float
     took: float
+    steps: dict[str, float]
 
 
 class Changing:
@@ -145,4 +150,7 @@ def _waited(store: Path, row: AttemptRow) -> Waited:
     (job,) = store.glob(f"*/*/_regions/{row.region}/{row.subtask}/{row.id}/job.json")
     assert row.ended_at is not None
     began, ended, computed = row.began_at.timestamp(), row.ended_at.timestamp(), job.stat().st_mtime
-    return Waited(waited=computed - began, took=ended - computed)
+    steps: Counter[str] = Counter()
+    for step, seconds in (row.metrics or {}).items():
+        steps[step.partition(" ")[0]] += seconds
+    return Waited(waited=computed - began, took=ended - computed, steps=dict(steps))
