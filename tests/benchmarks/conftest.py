@@ -30,11 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--sink-rows", type=int, default=10_000_000, help="how many rows a version has (10000000)")
     group.addoption("--figures-sizes", default="0.1,1", help="GB of state, separated by commas (0.1,1)")
     group.addoption("--figures-subtasks", default="1,2,4,8", help="parallelisms that wait (1,2,4,8), in the first size")
-    group.addoption("--figures-means", default="60,30,15", help="seconds between failures, besides never (60,30,15)")
+    group.addoption("--figures-means", default="40,20,10", help="seconds between failures, besides never (40,20,10)")
     group.addoption("--figures-arms", default="region,full,plain", help="who meets them (region,full,plain)")
     group.addoption("--figures-work", type=float, default=4.0, help="seconds that each stage works (4)")
     group.addoption("--figures-seeds", default="1", help="sequences of failures (1)")
-    group.addoption("--figures-patience", type=float, default=120.0, help="seconds until a run is given up (120)")
+    group.addoption("--figures-patience", type=float, default=90.0, help="seconds until a run is given up (90)")
     group.addoption("--figures-folder", type=Path, help="where results and figures are kept (docs/figures)")
     group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
 

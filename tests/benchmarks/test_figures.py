@@ -28,7 +28,8 @@ from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 ROW_BYTES = 200
 SHARE = 0.01
 ROUNDS = {"incremental": 3, "blind": 3, "full": 2}
-ROUNDS_IN_PARALLEL = 2
+ATTEMPTS = 4
+"""At least so many of each parallelism."""
 STEPS = ("plan", "write", "seal")
 
 
@@ -68,7 +69,7 @@ class Snapshots:
         for parallelism in parallelisms:
             self.epochs.airflow.deploy(changing(self.keys, "parallel", parallelism))
             self._epoch()
-            yield self._measured("parallel", parallelism, ROUNDS_IN_PARALLEL)
+            yield self._measured("parallel", parallelism, rounds=max(1, ATTEMPTS // parallelism))
 
     def _measured(self, mode, subtasks, rounds):
         epochs = [self._epoch() for _ in range(rounds)]
@@ -187,14 +188,14 @@ def run_of(arm, mean, seconds, **more):
 
 def test_a_run_that_was_given_up_is_told_and_drawn_at_the_edge():
     found = [run_of("region", None, 20.0), run_of("full", None, 20.0), run_of("full", 10.0, None)]
-    assert "| 10 |  | given up; 2 kills, 2 more tries |  |" in failure_tables(found)
+    assert "| 10 |  | given up (2, 2) |  |" in failure_tables(found)
     (chart,) = failure_charts(found).values()
     assert chart.series[1].points == ((0.0, 20.0), (1.0, None))
 
 
 def test_of_several_sequences_of_failures_the_median_is_told():
     found = [run_of("region", 10.0, seconds, seed=seed) for seed, seconds in enumerate([30.0, None, 50.0])]
-    assert "| 10 | 50 s, 1 of 3 given up; 2 kills, 2 more tries |" in failure_tables(found)
+    assert "| 10 | 50 s, 1 of 3 given up (2, 2) |" in failure_tables(found)
 
 
 def test_a_new_result_takes_the_place_of_an_earlier_one_of_the_same(tmp_path):

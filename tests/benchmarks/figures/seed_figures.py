@@ -151,12 +151,12 @@ def captions(found: Measurements) -> str:
     dates = sorted({one["date"] for one in found})
     loads = [one["load"] for one in found]
     works = sorted({one["work"] for one in found})
-    seeds = sorted({one["seed"] for one in found})
+    seeds = {one["seed"] for one in found if one["mean"] is not None}
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return (
         f"{when}, load {min(loads):.1f} to {max(loads):.1f}; a stage works {_listed(works)} s; "
-        f"{len(seeds)} sequence{'s' if len(seeds) > 1 else ''} of failures; "
-        f"given up after {_listed(sorted({one['given_up_after'] for one in found}))} s."
+        f"sequences of failures: {len(seeds)}; given up after {_listed(sorted({one['given_up_after'] for one in found}))} s. "
+        "In brackets: kills, and tries of tasks beyond the first."
     )
 
 
@@ -198,7 +198,7 @@ def _cell(some: Measurements) -> str:
     given_up = sum(one["seconds"] is None for one in some)
     told = "given up" if seconds is None else f"{seconds:.0f} s"
     told += f", {given_up} of {len(some)} given up" if given_up and len(some) > 1 else ""
-    return f"{told}; {kills} kills, {again} more tries"
+    return f"{told} ({kills}, {again})"
 
 
 def _spread(values: Sequence[float], digits: int) -> str:
