@@ -9,6 +9,7 @@ docs/measurements.md. `-k snapshots` or `-k failures` is one of them; results of
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import xml.etree.ElementTree as ET
@@ -27,6 +28,8 @@ from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 
 ROW_BYTES = 200
 SHARE = 0.01
+WARM_UP_KEYS = 10_000
+"""Of a state whose epochs only make the JVM compile what the others run."""
 ROUNDS = {"incremental": 3, "blind": 3, "full": 2}
 ATTEMPTS = 4
 """At least so many of each parallelism."""
@@ -75,7 +78,7 @@ class Snapshots:
         epochs = [self._epoch() for _ in range(rounds)]
         attempts = [one for _, some in epochs for one in some]
         self.bytes = self.bytes or epochs[0][0].state
-        found = {
+        return {
             "mode": mode,
             "keys": self.keys,
             "subtasks": subtasks,
@@ -86,8 +89,6 @@ class Snapshots:
             "steps": {step: round(statistics.median(one.steps.get(step, 0) for one in attempts), 3) for step in STEPS},
             **_circumstances(),
         }
-        print(found, flush=True)
-        return found
 
     def _epoch(self):
         self.number += 1
@@ -107,13 +108,17 @@ def _list(config: pytest.Config, name: str, kind: type) -> list:
 def test_snapshots_and_waits(benchmark, new_server, tmp_path, pytestconfig) -> None:
     folder = pytestconfig.getoption("figures_folder") or FOLDER
 
+    sizes, subtasks = _list(pytestconfig, "sizes", float), _list(pytestconfig, "subtasks", int)
+
     def measure():
-        for place, size in enumerate(_list(pytestconfig, "sizes", float)):
-            with new_server() as server:
+        with new_server() as server:
+            list(Snapshots(server.url, tmp_path / "warm-up", WARM_UP_KEYS).by_mode())
+            for place, size in enumerate(sizes):
                 snapshots = Snapshots(server.url, tmp_path / str(place), int(size * 1e9 / ROW_BYTES))
-                for one in snapshots.by_mode():
-                    keep(folder, SNAPSHOTS, [one])
-                for one in snapshots.by_parallelism(_list(pytestconfig, "subtasks", int)) if place == 0 else ():
+                for one in itertools.chain(
+                    snapshots.by_mode(), snapshots.by_parallelism(subtasks if not place else [])
+                ):
+                    print(one, flush=True)
                     keep(folder, SNAPSHOTS, [one])
 
     benchmark.pedantic(measure, rounds=1)

@@ -152,10 +152,11 @@ def captions(found: Measurements) -> str:
     loads = [one["load"] for one in found]
     works = sorted({one["work"] for one in found})
     seeds = {one["seed"] for one in found if one["mean"] is not None}
+    patience = {one["given_up_after"] for one in found}
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return (
         f"{when}, load {min(loads):.1f} to {max(loads):.1f}; a stage works {_listed(works)} s; "
-        f"sequences of failures: {len(seeds)}; given up after {_listed(sorted({one['given_up_after'] for one in found}))} s. "
+        f"sequences of failures: {len(seeds)}; given up after {_listed(sorted(patience))} s.\n"
         "In brackets: kills, and tries of tasks beyond the first."
     )
 
