@@ -107,7 +107,7 @@ def snapshot_tables(found: Measurements) -> str:
     ]
     second = _markdown("parallelism | state, GB | attempts | waiting, s | load | date", parallel)
     theirs = [
-        ("Flink 2.3, RocksDB, first checkpoint", "0.154; 0.665", "0.80; 1.95", "measured on two quiet cores"),
+        ("Flink 2.3, RocksDB, first checkpoint", "0.154; 0.665", "0.80; 1.95", "measured on two cores, one run"),
         ("the same, incremental, 1 % changed", "0.154; 0.665", "0.04 to 0.10; 0.11 to 0.25", "the same"),
         ("the same, when RocksDB has compacted", "0.154; 0.665", "0.21; 0.38", "the same; 50 to 100 x the bytes"),
         ("Flink 2.3, RocksDB, full", "0.154", "0.27", "the same"),
