@@ -27,7 +27,6 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
 
 ENV AIRFLOW_HOME=/home/weir/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/weir/dags \
-    AIRFLOW__CORE__PLUGINS_FOLDER=/opt/weir/plugins \
     AIRFLOW__CORE__LOAD_EXAMPLES=False \
     GX_ANALYTICS_ENABLED=false \
     PYSPARK_PYTHON=/usr/local/bin/python3 \

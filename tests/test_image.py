@@ -242,9 +242,7 @@ def test_every_module_that_the_image_imports_is_of_a_package_that_it_has(runtime
         for node in ast.walk(ast.parse(file.read_text()))
         for name in names_imported(node)
     }
-    foreign = (
-        imported - set(sys.stdlib_module_names) - {"weir", "weir_airflow", "weir_spark", "weir_plugin", "pipelines"}
-    )
+    foreign = imported - set(sys.stdlib_module_names) - {"weir", "weir_airflow", "weir_spark", "pipelines"}
     lacking = {
         name for name in foreign if not {canonicalize_name(each) for each in distributions.get(name, [])} & set(runtime)
     }
@@ -268,7 +266,7 @@ def test_airflow_knows_each_setting_and_finds_what_it_names():
         _, section, option = name.split("__")
         assert option.lower() in sections[section.lower()]["options"]
     paths = [value for name, value in ENVIRONMENT.items() if value.startswith(str(HOME))]
-    assert len(paths) == 2
+    assert len(paths) == 1
     assert set(map(PurePosixPath, paths)) <= set(copies())
 
 

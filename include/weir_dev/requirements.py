@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 PROJECT: Final = "weir (pyproject.toml)"
-"""The lock's name for the requirer of `[project] dependencies`; that of a group ends with a colon and its name."""
+"""The lock's name for the requirer of `[project] dependencies` and extras."""
+STACK: Final = "weir (pyproject.toml:stack)"
+"""The same for the group that the examples and the image need besides."""
 
 _PINS: Final = re.compile(r"(?m)^[A-Za-z0-9].*\n(?:[ \t].*\n?)*")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -40,13 +42,13 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def runtime(lock: str) -> set[str]:
-    """The names of the packages that the project requires, and those that they require in turn."""
+    """The names of the packages that the project and its examples require, and those that they require in turn."""
     required_by: dict[str, set[str]] = {}
     for pin in _PINS.findall(lock):
         # A package may be pinned more than once, for different versions of Python.
         required_by.setdefault(_name(pin), set()).update(_REQUIRED_BY.findall(pin))
     found: set[str] = set()
-    newest = {PROJECT}
+    newest = {PROJECT, STACK}
     while newest:
         newest = {name for name, parents in required_by.items() if parents & newest} - found
         found |= newest

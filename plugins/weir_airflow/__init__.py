@@ -1,5 +1,20 @@
-"""Weir in Airflow: dataflows become DAGs, attempts become task instances, repairs become clears."""
+"""Weir in Airflow: dataflows become DAGs, attempts become task instances, repairs become clears.
 
-from weir_airflow.dag import dataflow_dag, dataflow_group, stage_task
+Airflow imports this package while it discovers providers, before its own modules are complete: the names below are
+imported when they are used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weir_airflow.dag import dataflow_dag, dataflow_group, stage_task
 
 __all__ = ["dataflow_dag", "dataflow_group", "stage_task"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weir_airflow import dag  # noqa: PLC0415  see above
+
+    return getattr(dag, name)

@@ -38,8 +38,8 @@ def plugin_finding(*, is_mounted: bool) -> Finding:
         "plugin",
         "the api-server has no /weir: finished runs cannot be recovered, queued ones not started, and clears may race",
         expected="Weir's plugin, loaded by the api-server",
-        mend="at the api-server: pip install Weir, set AIRFLOW__CORE__PLUGINS_FOLDER to the folder of weir_plugin.py, "
-        "restart it; `airflow plugins` there shows import errors",
+        mend="at the api-server: pip install weir, the version of the workers, and restart it; `airflow plugins` there "
+        "lists the plugin weir, or the error of its import",
     )
 
 
@@ -63,7 +63,7 @@ def upkeep_finding(name: str, *, is_paused: bool | None) -> Finding:
         return ok(AREA, name, "unpaused")
     expected = "an unpaused DAG: it delivers pending clears, reclaims space and scrubs"
     if is_paused is None:
-        mend = f"put dags/{UPKEEP}.py into the DAGs folder"
+        mend = "put a file into the DAGs folder with the line: from weir_airflow.upkeep.upkeep import dag, hourly_dag"
         return problem(AREA, name, "Airflow has no such DAG", expected=expected, mend=mend)
     mend = f"airflow dags unpause {name}   (or the switch in Airflow's UI)"
     return problem(AREA, name, "paused", expected=expected, mend=mend)

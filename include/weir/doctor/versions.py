@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+
 from weir.doctor.examination import Finding, ok, problem, warning
 
 AREA: Final = "versions"
@@ -19,9 +21,22 @@ PYSPARK_FILES: Final = "files of pyspark"
 
 _AIRFLOW: Final = "apache-airflow-core"
 _PROVIDER: Final = "apache-airflow-providers-apache-spark"
-_INSTALLED: Final = (_AIRFLOW, _PROVIDER, "pyspark", "pyspark-client")
+_EXTRAS: Final = {
+    "connect": "pyspark-client",
+    "local": "pyspark",
+    "submit": _PROVIDER,
+    "quality": "great-expectations",
+    "postgres": "psycopg2-binary",
+    "s3": "s3fs",
+    "delta": "deltalake",
+    "iceberg": "pyiceberg",
+}
+"""The distribution by which an extra is recognised."""
+
+_INSTALLED: Final = (_AIRFLOW, *_EXTRAS.values())
 _REINSTALL_PYSPARK: Final = (
-    "pip uninstall -y pyspark-client && pip install --force-reinstall --no-deps pyspark=={version}   "
+    "pip uninstall -y pyspark-client && pip install --force-reinstall --no-deps pyspark=={version}, or "
+    "pip uninstall -y pyspark && pip install --force-reinstall --no-deps pyspark-client   "
     "(uv: override-dependencies = [\"pyspark-client; sys_platform == 'never'\"])"
 )
 
@@ -39,8 +54,60 @@ def version_findings(found: Mapping[str, str]) -> Iterator[Finding]:
     yield _at_least(found.get(PYTHON), (3, 11), "Python", "install Weir with a newer Python, everywhere alike")
     yield _airflow(found.get(_AIRFLOW))
     yield from _pyspark(found)
-    mend = "pip install 'apache-airflow-providers-apache-spark>=6'; run `weir doctor` again: it brings pyspark-client"
-    yield _at_least(found.get(_PROVIDER), (6, 0), "provider of Spark", mend)
+    if _PROVIDER in found:
+        mend = "pip install 'weir[submit]'; run `weir doctor` again: it brings pyspark-client"
+        yield _at_least(found[_PROVIDER], (6, 0), "provider of Spark", mend)
+    yield _extras(found)
+    yield from range_findings()
+
+
+def package_findings(store: str, ledger: str) -> Iterator[Finding]:
+    """Report packages that the store or the ledger at a URL needs, and that are not installed."""
+    needed = {
+        "s3": ("s3fs", store.startswith(("s3:", "s3a:"))),
+        "postgres": ("psycopg2", ledger.startswith("postgres")),
+    }
+    for extra, (module, is_needed) in needed.items():
+        if is_needed and importlib.util.find_spec(module) is None:
+            what = "the store is on S3" if extra == "s3" else "the ledger is in PostgreSQL"
+            yield problem(
+                AREA,
+                module,
+                f"not installed, and {what}",
+                expected=f"the extra {extra} of Weir",
+                mend=f"pip install 'weir[{extra}]', at every worker",
+            )
+
+
+def range_findings(distribution: str = "weir") -> Iterator[Finding]:
+    """Report installed packages whose versions a distribution does not allow, also those of its extras."""
+    for text in _requirements(distribution):
+        required = Requirement(text)
+        version = _version(required.name)
+        if required.name in {"apache-airflow", "pyspark", "pyspark-client"} or version is None:
+            continue
+        if not required.specifier.contains(version, prereleases=True):
+            yield problem(
+                AREA,
+                required.name,
+                version,
+                expected=f"{required.specifier}, with which Weir works",
+                mend=f"pip install '{required.name}{required.specifier}'",
+            )
+
+
+def _requirements(distribution: str) -> list[str]:
+    try:
+        return importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:  # the modules are on the path, and nothing is installed
+        return []
+
+
+def _extras(found: Mapping[str, str]) -> Finding:
+    there = [extra for extra, package in _EXTRAS.items() if package in found]
+    missing = [extra for extra in _EXTRAS if extra not in there]
+    lacking = f"; not installed: {', '.join(missing)}" if missing else ""
+    return ok(AREA, "extras", f"{', '.join(there) or 'none'}{lacking}")
 
 
 def _at_least(version: str | None, oldest: tuple[int, int], name: str, mend: str) -> Finding:
@@ -51,7 +118,7 @@ def _at_least(version: str | None, oldest: tuple[int, int], name: str, mend: str
 
 
 def _airflow(version: str | None) -> Finding:
-    mend = "pip install 'apache-airflow==3.3.2'"
+    mend = "pip install 'apache-airflow>=3.3,<3.4'"
     if version is None or _numbers(version) <= (3, 3):
         return _at_least(version, (3, 3), "Airflow", mend)
     return warning(AREA, "Airflow", version, expected="3.3, with which Weir is tested", mend=f"try it, or {mend}")
@@ -60,8 +127,11 @@ def _airflow(version: str | None) -> Finding:
 def _pyspark(found: Mapping[str, str]) -> Iterator[Finding]:
     """Judge pyspark; pyspark-client overwrites a hundred of its files, depending on the order of installation."""
     recorded, files, client = found.get("pyspark"), found.get(PYSPARK_FILES), found.get("pyspark-client")
-    if recorded is None or files == recorded:
-        yield _at_least(recorded, (4, 0), "pyspark", "pip install 'pyspark[connect]==4.3.0'")
+    if recorded is None and client is not None:
+        yield _at_least(client, (4, 2), "pyspark-client", "pip install 'weir[connect]'")
+    elif recorded is None or files == recorded:
+        mend = "pip install 'weir[connect]' for a Spark Connect server, or 'weir[local]' for Spark on this machine"
+        yield _at_least(recorded, (4, 2), "pyspark", mend)
     else:
         text = f"{recorded} is installed, but its files are of {files or 'no version'}"
         yield problem(AREA, "pyspark", text, expected="one version", mend=_REINSTALL_PYSPARK.format(version=recorded))

@@ -24,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
 from weir.errors import LedgerBehind, Misconfigured, Retryable
+from weir.extras import needed_for
 from weir.ledger.database.postgres import (
     DRIVER,
     is_busy,
@@ -269,7 +270,8 @@ def _parsed(url: str) -> URL:
 
 
 def _engine(url: URL) -> Engine:
-    engine = postgres_engine(url) if url.drivername == DRIVER else sqlite_engine(url)
+    with needed_for(f"the ledger {url.render_as_string(hide_password=True)}", "Weir runs"):
+        engine = postgres_engine(url) if url.drivername == DRIVER else sqlite_engine(url)
     refuse_writing(engine)
     return engine
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
+from weir.extras import needed_for
 from weir.sinks.protocol import PutBytes, Reach, TargetAway, VersionFile
 from weir.store.local import fsync
 
@@ -192,8 +193,8 @@ class S3Folder:
     @property
     def _files(self) -> S3Files:
         if self._opened is None:
-            from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
-
+            with needed_for(f"the folder {self._url}"):
+                from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
             self._opened = S3Files.open(self._url, self._account.for_s3fs(), S3_SECONDS)
         return self._opened
 

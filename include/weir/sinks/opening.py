@@ -14,6 +14,7 @@ from weir.connections import Connection
 from weir.coordination.services import Services
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
+from weir.extras import command_for
 from weir.sinks.protocol import SinkTarget, VersionFile
 from weir.store.local import is_local
 from weir.store.verification import StoreFile
@@ -25,9 +26,6 @@ BUILT_IN: Final = {
     "iceberg": "weir.sinks.targets.iceberg:IcebergTarget",
     "postgres": "weir.sinks.targets.postgres:PostgresTarget",
 }
-
-_EXTRAS: Final = {"deltalake": "delta", "pyiceberg": "iceberg"}
-"""The extra of Weir that installs a library, by the library's module."""
 
 _BUFFER_BYTES: Final = 2**20
 
@@ -69,8 +67,7 @@ def class_of(target: Target) -> type[SinkTarget]:
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        cure = f"pip install 'weir[{extra}]'" if extra else "Its module has to be"
+        cure = command_for(error) or "Its module has to be"
         raise Misconfigured(
             f"the target {target} cannot be opened: {error}. {cure} where Airflow's tasks run"
         ) from error

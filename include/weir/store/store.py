@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, NewType
 
 from weir.errors import Internal, Misconfigured, Retryable, StoreFull, is_disk_full
+from weir.extras import needed_for
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, FreeSpace
 from weir.store.local import LocalFiles, is_local
@@ -264,8 +265,8 @@ def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
     place = canonical(url, storage_options)
     options = {key: value for key, value in storage_options.items() if key != OPTION}
     if place.startswith("s3:"):
-        from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
-
+        with needed_for(f"the store {place}", "Weir runs"):
+            from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
         return S3Files.open(place, options, time_limit(storage_options, S3_SECONDS))
     files = RemoteFiles.open(place, options)
     return files if place.startswith("memory:") else TimeLimitedFiles(files, time_limit(storage_options))

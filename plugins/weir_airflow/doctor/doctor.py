@@ -18,6 +18,7 @@ from weir.doctor.api import SETTINGS, ledger_findings
 from weir.doctor.examination import Check, Finding, Secrecy, examine, ok, problem
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.store import store_checks
+from weir.doctor.versions import package_findings
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir.store.store import Store
 
@@ -87,7 +88,9 @@ class Doctor:
             return
         self._secrecy.learn_url(found.ledger)
         self._secrecy.learn_all(found.store_options)
-        self._settings = found
+        lacking = list(package_findings(found.store, found.ledger))
+        yield from lacking
+        self._settings = None if lacking else found
         yield ok(SETTINGS, "Weir's settings", f"store by {_origin('store')}, ledger by {_origin('ledger')}")
         yield from ledger_findings(str(conf.get("core", "executor")), found.ledger)
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from weir.connections import FROM_ENVIRONMENT
 from weir.errors import Misconfigured
+from weir.extras import needed_for
 from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
 
 if TYPE_CHECKING:
@@ -67,18 +68,19 @@ def engine_at(
 
     An earlier attempt may have used another type of connection than the present one.
     """
-    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  not in DAG files
-    from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  imports pyspark
-
     if address.startswith(_CONNECT_SCHEME):
+        with needed_for(f"Spark at {address}"):
+            from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  imports pyspark
         return _ConnectServer(ConnectEngine(_url(connection, address), options, look_ups=look_ups))
+    from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  not in DAG files
+
     return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths, look_ups)
 
 
 def connect_checks(area: str, connection: Connection, store: Store) -> list[Check]:
     """Return the checks of the connection's Spark Connect server for `weir doctor`. Raises Misconfigured."""
-    from weir_spark.transport.doctor import ConnectExam  # noqa: PLC0415  imports pyspark: not in DAG files
-
+    with needed_for("Spark Connect"):
+        from weir_spark.transport.doctor import ConnectExam  # noqa: PLC0415  imports pyspark: not in DAG files
     found: list[Check] = ConnectExam(area, _url(connection, engine_address(connection)), store).checks()
     return found
 

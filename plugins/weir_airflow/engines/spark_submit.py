@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import FROM_ENVIRONMENT, answering, as_variable
 from weir.errors import Fenced, Misconfigured
+from weir.extras import needed_for
 from weir.formats.codec import region_failure_from_json
 from weir.formats.region_failure import error_of
 from weir.formats.region_job import FAILURE_NAME, JOB_NAME, connections_of
@@ -122,7 +123,8 @@ class SubmitEngine:
             stopping.join()
 
     def _submission(self, job: SparkJob, modules: str) -> Submission:
-        from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider's hook is slow to import
+        with needed_for("spark-submit"):
+            from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider is slow to import
 
         is_in_cluster = deploy_mode_of(self._connection) == CLUSTER
         return Submission(

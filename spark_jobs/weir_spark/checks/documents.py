@@ -72,8 +72,8 @@ def _import() -> None:
         import great_expectations  # noqa: F401, PLC0415  it takes seconds
     except ImportError as error:
         raise Misconfigured(
-            "pages about checks are made by Great Expectations, which this Python does not have: install "
-            f"great-expectations>=1.24,<2 beside Weir: {error}"
+            "pages about checks are made by Great Expectations, which this Python does not have: "
+            f"pip install 'weir[quality]': {error}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from weir.errors import Misconfigured
+from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.splits import LiveFile, nullable_schema, of_partition, table_splits
@@ -50,13 +51,9 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 
 
 def _opened(path: str, options: dict[str, str]) -> DeltaTable:
-    try:
+    with needed_for(f"the Delta table {path}"):
         from deltalake import DeltaTable  # noqa: PLC0415  only runs with such a source need it
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
-    except ImportError as error:
-        raise Misconfigured(
-            f"the Delta table {path} needs the package deltalake where Airflow's tasks run: {error}"
-        ) from error
     try:
         return DeltaTable(path, storage_options=options or None)
     except (DeltaError, OSError) as error:

@@ -98,7 +98,8 @@ def _listed(pattern: str, conn_id: str | None, connections: Connections) -> list
         files.invalidate_cache()
         found = files.glob(place, detail=True)
     except ImportError as error:
-        raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}") from error
+        cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
+        raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}. {cure}") from error
     except OSError as error:
         raise Retryable(f"{pattern} could not be listed: {type(error).__name__}: {error}") from error
     fixed = _fixed(place)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.errors import Misconfigured
+from weir.extras import needed_for
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.splits import LiveFile, of_partition, table_splits
 
@@ -77,14 +78,10 @@ def _what(snapshot: int | None, table: str) -> str:
 
 @contextmanager
 def _opened(name: str, connection: Connection) -> Iterator[Table]:
-    try:
+    with needed_for(f"the Iceberg table {name}"):
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415  only runs with such a source need it
 
         from weir.catalogs import opened  # noqa: PLC0415
-    except ImportError as error:
-        raise Misconfigured(
-            f"the Iceberg table {name} cannot be read: {error}. pip install 'weir[iceberg]' where Airflow's tasks run"
-        ) from error
     with opened(connection) as catalog:
         try:
             table = catalog.load_table(name.partition(".")[2])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
 from weir.errors import Misconfigured, Retryable, first_line
+from weir.extras import needed_for
 from weir_spark.sources.parquet import WHOLE
 
 if TYPE_CHECKING:
@@ -106,13 +107,8 @@ def load(
 @contextmanager
 def _transaction(connection: Connection) -> Iterator[Any]:
     """Open a transaction that reads one snapshot, and end it."""
-    try:
+    with needed_for(f"the source of connection {connection.id}", "it is read: the task, or the driver in a cluster"):
         import psycopg2  # noqa: PLC0415  only such a source needs it
-    except ImportError as error:
-        raise Misconfigured(
-            f"the source of connection {connection.id} needs the package psycopg2 where it is read (the task, or the "
-            f"driver in a cluster): {error}"
-        ) from error
     try:
         session = psycopg2.connect(**connection.for_libpq(_SESSION))
         try:

@@ -19,8 +19,7 @@ from typing import Any
 import grpc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import SparkConnectClient
-from pyspark.sql.connect.client.core import RpcDeadlines
+from pyspark.sql.connect.client import SparkConnectClient, core
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
@@ -51,7 +50,7 @@ _RELEASE_PAUSES = (0.1, 0.5, 2.0)
 """Seconds between tries to release a session whose interrupted work has not ended on the server."""
 
 _SHORT = {"interrupt": 20.0, "release_session": 20.0, "config": 20.0}
-"""Seconds that a call of an engine's side session may take."""
+"""Seconds that a call of an engine's side session may take. A client older than 4.3 has no such limit."""
 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _LOG_LEVEL = "SPARK_CONNECT_LOG_LEVEL"
@@ -198,7 +197,8 @@ class ConnectEngine:
             _close(client)
 
     def _client(self, session_id: str, max_retries: int) -> SparkConnectClient:
-        client = SparkConnectClient(self._url(session_id), rpc_deadlines=RpcDeadlines(**_SHORT))
+        limits = {"rpc_deadlines": core.RpcDeadlines(**_SHORT)} if hasattr(core, "RpcDeadlines") else {}
+        client = SparkConnectClient(self._url(session_id), **limits)
         client.set_retry_policies([_patience(max_retries)])
         return client
 

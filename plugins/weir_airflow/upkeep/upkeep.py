@@ -1,0 +1,81 @@
+"""Weir's housekeeping: every three minutes pending clears, releases and pages, every hour the sweep and the scrub.
+
+The tasks of a DAG are independent of each other: where one fails, the others still run, and the DagRun fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+log = logging.getLogger(__name__).info
+
+with DAG(
+    "weir_upkeep",
+    schedule="*/3 * * * *",
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    dagrun_timeout=timedelta(minutes=30),
+    tags=["weir"],
+    doc_md=__doc__,
+) as dag:
+    # Before the regions of a long catch-up, which wait for what is cleared.
+    @task(task_id="settle_owed_clears", retries=0, priority_weight=1_000_000, weight_rule="absolute")  # type: ignore[untyped-decorator]
+    def deliver_pending_clears() -> dict[str, Any]:
+        """Deliver pending clears; the next run tries those that remain."""
+        from weir_airflow.tasks.upkeep import deliver_pending_clears as deliver  # noqa: PLC0415  imports the ledger
+
+        return deliver(log)
+
+    @task(retries=0)  # type: ignore[untyped-decorator]
+    def release_results() -> dict[str, Any]:
+        """Release and delete results; the next run tries what could not be deleted."""
+        from weir_airflow.tasks.upkeep import release_results as release  # noqa: PLC0415  imports the ledger
+
+        return release(log)
+
+    @task(retries=0)  # type: ignore[untyped-decorator]
+    def make_pages() -> dict[str, Any]:
+        """Make pages about checks; the next run tries those that could not be made."""
+        from weir_airflow.tasks.upkeep import make_pages as make  # noqa: PLC0415  imports the ledger
+
+        return make(log)
+
+    deliver_pending_clears()
+    release_results()
+    make_pages()
+
+
+with DAG(
+    "weir_upkeep_hourly",
+    schedule="@hourly",
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    dagrun_timeout=timedelta(hours=12),
+    tags=["weir"],
+    doc_md=__doc__,
+) as hourly_dag:
+
+    @task(retries=0)  # type: ignore[untyped-decorator]
+    def sweep_store() -> dict[str, Any]:
+        """Remove leftovers from the store; the next run tries what could not be removed."""
+        from weir_airflow.tasks.upkeep import sweep_store as sweep  # noqa: PLC0415  imports the ledger
+
+        return sweep(log)
+
+    @task(retries=0)  # type: ignore[untyped-decorator]
+    def scrub_results() -> dict[str, Any]:
+        """Read a share of the stored bytes again; the next run tries what could not be read."""
+        from weir_airflow.tasks.upkeep import scrub_results as scrub  # noqa: PLC0415  imports the ledger
+
+        return scrub(log)
+
+    sweep_store()
+    scrub_results()
