@@ -5,6 +5,8 @@ Invariant: Spark's error is in the finding; it only selects the advice.
 
 from __future__ import annotations
 
+import re
+
 from weir.doctor.examination import Finding, ok, problem, warning
 
 
@@ -12,14 +14,20 @@ def version_finding(area: str, version: str, client: str) -> Finding:
     """Compare the version of a Connect server with that of pyspark here."""
     if version == client:
         return ok(area, "version", f"Spark {version}, as here")
-    return problem(
+    is_older = _numbers(client)[:1] == _numbers(version)[:1] and _numbers(client) < _numbers(version)
+    judge = warning if is_older else problem
+    return judge(
         area,
         "version",
         f"Spark {version}; pyspark here is {client}",
-        expected="one version: plans and UDFs are those of the client's version",
+        expected="one version, or a client that is older than the server: plans and UDFs are those of its version",
         mend=f"pip install 'pyspark[connect]=={version}' here and at all workers, or start the server with "
         f"Spark {client}",
     )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
 def java_finding(area: str, version: str, *, where: str = "") -> Finding:
