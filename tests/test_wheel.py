@@ -195,7 +195,8 @@ dag = dataflow_dag(
 READ = """
 import weir
 
-print(sorted(weir.open("trips").sink("zones").to_arrow().to_pylist(), key=str))
+with weir.open("trips") as zones:
+    print(sorted(zones.arrow().to_pylist(), key=str))
 """
 
 
@@ -204,7 +205,7 @@ print(sorted(weir.open("trips").sink("zones").to_arrow().to_pylist(), key=str))
 @pytest.mark.parametrize(
     ("airflow", "extra"),
     [("apache-airflow==3.3.0", "connect"), ("apache-airflow>=3.3,<4", "local")],
-    ids=["low", "high"],
+    ids=["lower-end", "upper-end"],
 )
 def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra, wheel, server, tmp_path):
     """At the lower end of the ranges with pyspark-client, at the upper end with pyspark; the network is needed."""
@@ -214,7 +215,7 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
     (tmp_path / "read.py").write_text(READ)
     (dags / "trips.py").write_text(DAGS)
     (dags / "weir_upkeep.py").write_text("from weir_airflow.upkeep.upkeep import dag, hourly_dag\n")
-    connection = {"conn_type": "spark_connect", "host": server.host, "port": server.port}
+    connection = {"conn_type": "spark_connect", "host": "localhost", "port": server.port, "password": server.token}
     api = {"conn_type": "http", "host": "http://127.0.0.1", "port": 1, "login": "weir", "password": "not asked for"}
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "WEIR", "PYTHON"))},
