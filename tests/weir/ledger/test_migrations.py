@@ -11,7 +11,7 @@ from weir.ledger.code import archives_of, equal_versions, generations_of
 from weir.ledger.database.migrate import upgrade
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow, RunRow
 from weir.ledger.housekeeping import is_due, reached
-from weir.ledger.ledger import Ledger
+from weir.ledger.ledger import HEAD, Ledger
 from weir.ledger.reads import reads_of
 from weir.retention.release_queries import runs_to_release
 from weir.topology.regions import PartitionId
@@ -147,3 +147,26 @@ def test_a_sweep_of_an_old_ledger_begins_with_the_first_epoch(tmp_path):
         query = "SELECT id FROM run INDEXED BY runs_to_release WHERE dataflow = 'flow' AND released_at IS NULL"
         assert session.execute(text(query)).scalars().all() == [RUN]
     ledger.close()
+
+
+REVISIONS = [f"{number:04d}" for number in range(1, int(HEAD))]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_ledger_of_each_earlier_revision_gets_the_tables_of_a_new_one(tmp_path, revision):
+    old, new = (create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("old", "new"))
+    upgrade(old, revision)
+    Ledger.open(str(old.url)).close()
+    upgrade(new)
+    columns = [
+        {table.name: set(table.columns.keys()) for table in reflected(each).tables.values()} for each in (old, new)
+    ]
+    assert columns[0] == columns[1]
+    for each in (old, new):
+        each.dispose()
+
+
+def reflected(engine):
+    found = MetaData()
+    found.reflect(engine)
+    return found
