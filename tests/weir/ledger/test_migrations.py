@@ -149,24 +149,23 @@ def test_a_sweep_of_an_old_ledger_begins_with_the_first_epoch(tmp_path):
     ledger.close()
 
 
-REVISIONS = [f"{number:04d}" for number in range(1, int(HEAD))]
-
-
-@pytest.mark.parametrize("revision", REVISIONS)
-def test_a_ledger_of_each_earlier_revision_gets_the_tables_of_a_new_one(tmp_path, revision):
-    old, new = (create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("old", "new"))
-    upgrade(old, revision)
-    Ledger.open(str(old.url)).close()
-    upgrade(new)
-    columns = [
-        {table.name: set(table.columns.keys()) for table in reflected(each).tables.values()} for each in (old, new)
-    ]
-    assert columns[0] == columns[1]
-    for each in (old, new):
-        each.dispose()
-
-
-def reflected(engine):
+def columns_of(engine):
     found = MetaData()
     found.reflect(engine)
-    return found
+    engine.dispose()
+    return {table.name: set(table.columns.keys()) for table in found.tables.values()}
+
+
+@pytest.fixture(scope="module")
+def columns_of_a_new_ledger(tmp_path_factory):
+    engine = create_engine(f"sqlite:///{tmp_path_factory.mktemp('new')}/ledger.db")
+    upgrade(engine)
+    return columns_of(engine)
+
+
+@pytest.mark.parametrize("revision", [f"{number:04d}" for number in range(1, int(HEAD))])
+def test_a_ledger_of_each_earlier_revision_gets_the_tables_of_a_new_one(tmp_path, revision, columns_of_a_new_ledger):
+    engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
+    upgrade(engine, revision)
+    Ledger.open(str(engine.url)).close()
+    assert columns_of(engine) == columns_of_a_new_ledger
