@@ -11,7 +11,7 @@ from weir.ledger.code import archives_of, equal_versions, generations_of
 from weir.ledger.database.migrate import upgrade
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, FailoverRow, ReadSetRow, ResultRow, RunRow
 from weir.ledger.housekeeping import is_due, reached
-from weir.ledger.ledger import HEAD, Ledger
+from weir.ledger.ledger import Ledger
 from weir.ledger.reads import reads_of
 from weir.retention.release_queries import runs_to_release
 from weir.topology.regions import PartitionId
@@ -156,16 +156,10 @@ def columns_of(engine):
     return {table.name: set(table.columns.keys()) for table in found.tables.values()}
 
 
-@pytest.fixture(scope="module")
-def columns_of_a_new_ledger(tmp_path_factory):
-    engine = create_engine(f"sqlite:///{tmp_path_factory.mktemp('new')}/ledger.db")
-    upgrade(engine)
-    return columns_of(engine)
-
-
-@pytest.mark.parametrize("revision", [f"{number:04d}" for number in range(1, int(HEAD))])
-def test_a_ledger_of_each_earlier_revision_gets_the_tables_of_a_new_one(tmp_path, revision, columns_of_a_new_ledger):
-    engine = create_engine(f"sqlite:///{tmp_path}/ledger.db")
-    upgrade(engine, revision)
-    Ledger.open(str(engine.url)).close()
-    assert columns_of(engine) == columns_of_a_new_ledger
+def test_a_ledger_of_the_first_revision_gets_the_tables_of_a_new_one(tmp_path):
+    """All migrations are one chain: a ledger of any later revision has a part of it before it."""
+    old, new = (create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("old", "new"))
+    upgrade(old, "0001")
+    Ledger.open(str(old.url)).close()
+    upgrade(new)
+    assert columns_of(old) == columns_of(new)
