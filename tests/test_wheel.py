@@ -224,6 +224,8 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",  # what is warned of would stand before the JSON
+        "PYTHONWARNINGS": "ignore",
         "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(connection),
         "AIRFLOW_CONN_WEIR_API": json.dumps(api),
         "WEIR_STORE": str(tmp_path / "store"),

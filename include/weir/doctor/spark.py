@@ -21,8 +21,8 @@ def version_finding(area: str, version: str, client: str) -> Finding:
         "version",
         f"Spark {version}; pyspark here is {client}",
         expected="one version, or a client that is older than the server: plans and UDFs are those of its version",
-        mend=f"pip install 'pyspark[connect]=={version}' here and at all workers, or start the server with "
-        f"Spark {client}",
+        mend=f"pip install 'pyspark[connect]=={version}' (or 'pyspark-client=={version}', never both) here and at all "
+        f"workers, or start the server with Spark {client}",
     )
 
 
