@@ -27,6 +27,7 @@ LAYERS = (
         "upkeep",
         "reading",
         "doctor",
+        "trials",
         "flink",
         "java",
         "cli",

@@ -33,6 +33,9 @@ from weir.state.operator_state import operator_state_to_read
 from weir.topology.partitions import Layout
 from weir.topology.regions import InputPartitions, PartitionId
 
+SplitOf = Callable[[Services, Run, Stage, int, str], Any]
+"""Finds the split that a subtask of a source reads, for an attempt; None for a source without a resolver."""
+
 
 def region_job(
     services: Services,
@@ -40,8 +43,9 @@ def region_job(
     state: RunState,
     manifests: Mapping[PartitionId, Manifest],
     states: Mapping[str, AssignedState],
+    split_of: SplitOf | None = None,
 ) -> RegionJob:
-    """Describe the job; `states` are the keyed states that it starts from.
+    """Describe the job; `states` are the keyed states that it starts from, `split_of` finds the split of a source.
 
     Raises Misconfigured where inputs do not fit each other or a split cannot be resolved.
     """
@@ -58,7 +62,13 @@ def region_job(
         subtask=attempt.region.subtask,
         store=services.store.url,
         report=region_folder(run, attempt.region.name, attempt.region.subtask, attempt.id) + "/report.json",
-        stages=tuple(_stage(services, registered, state, stage, inputs, manifests, states) for stage in stages),
+        stages=tuple(
+            replace(
+                _stage(services, registered, state, stage, inputs, manifests, states),
+                slice=(split_of or slice_for)(services, run, stage, attempt.region.subtask, attempt.id),
+            )
+            for stage in stages
+        ),
         parameters=dict(run.parameters),
         spark_conf=spark_conf(stages),
         code=attempt.code,
@@ -111,7 +121,6 @@ def _stage(
             _output(services, attempt_folder(run, stage.name, layout.id, subtask, attempt.id), layout, version)
             for layout in registered.topology.layouts_of(stage.name)
         ),
-        slice=slice_for(services, run, stage, subtask, attempt.id),
         digest=_rule(registered, stage),
         keeps_state_of=_keeper(stage),
         is_persisted=stage.name in registered.topology.persisted_of(attempt.region.name),

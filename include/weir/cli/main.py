@@ -23,6 +23,7 @@ EXIT_ERROR = 2
 
 COMMANDS: Final = {
     "check": "weir.cli.commands.check:check",
+    "try": "weir.cli.commands.trial:try_stage",
     "doctor": "weir.cli.commands.doctor:doctor",
     "runs": "weir.cli.commands.ledger:runs",
     "results": "weir.cli.commands.results:results",

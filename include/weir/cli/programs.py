@@ -23,6 +23,7 @@ from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.content_check import answer_from_json, request_to_json
 from weir.formats.region_job import RegionReport
 from weir.formats.state_query import PROBLEM, query_to_json
+from weir.formats.trial import trial_answer_from_json, trial_request_to_json
 from weir.java import find_java
 from weir.secrecy import without_secrets
 from weir.settings import SPARK_VARIABLE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from weir.formats.content_check import ContentAnswer, ResultToCheck
     from weir.formats.region_job import CheckJob
     from weir.formats.state_query import StateQuery
+    from weir.formats.trial import TrialAnswer, TrialRequest
 
 
 def recomputed(
@@ -130,6 +132,33 @@ def checked(
     return report
 
 
+def tried(request: TrialRequest, folder: Path, environ: Mapping[str, str]) -> tuple[TrialAnswer, pa.Table | None]:
+    """Try a stage on a local Spark; return the answer and the rows to show (None after an error of the stage).
+
+    `folder` is that of the trial. What the stage's code prints goes to the standard error. Raises EngineLost if
+    the program fails.
+    """
+    asked, answer, rows, log = (folder / name for name in ("request.json", "answer.json", "rows.arrow", "log"))
+    asked.write_text(trial_request_to_json(request))
+    with log.open("wb") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "weir_spark.region.trial", str(asked), str(answer), str(rows)],
+            env=spark_environment(environ, folder, None),
+            stdin=subprocess.DEVNULL,
+            stdout=_STANDARD_ERROR,
+            stderr=errors,
+            check=False,
+        )
+    if done.returncode:
+        raise EngineLost(f"the local Spark ended with status {done.returncode}: {_end(log)}")
+    found = trial_answer_from_json(answer.read_text())
+    if found.error:
+        return found, None
+    with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
+        return found, cast("pa.Table", stream.read_all())
+
+
+_STANDARD_ERROR = 2
 _SHOWN = 2000
 
 

@@ -6,7 +6,7 @@ refusal says why, and which command makes the results available again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -138,6 +138,19 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
     raise problem or Misconfigured(f"run {run.id} writes nothing of {stage}")
 
 
+def require_readable(session: Session, state: RunState, partitions: Iterable[PartitionId]) -> None:
+    """Require that all of these, of a run or of an earlier one, are finished and valid. Raises Unreadable."""
+    losses = {each: loss for each in partitions if (loss := _problem(session, state, each)) is not None}
+    if losses:
+        raise _unreadable(session, state, losses)
+
+
+def lost_of(services: Services, state: RunState, losses: Mapping[PartitionId, Loss]) -> Unreadable:
+    """Return the error about results that the store has lost, though the ledger has them."""
+    with services.ledger.transaction() as session:
+        return _unreadable(session, state, losses)
+
+
 def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
     """Return the results of one attempt of a stage, in one layout; also those in quarantine, for inspection.
 
@@ -162,13 +175,13 @@ def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
 
 
 def _problem(session: Session, state: RunState, partition: PartitionId) -> Loss | None:
-    result = state.results.get(partition)
+    result, run = state.results.get(partition), partition.run_id(state.run)
     if result is None:
-        names = (state.run, partition.stage, partition.subtask, partition.layout, "")
+        names = (run, partition.stage, partition.subtask, partition.layout, "")
         return Loss(*names, Fault.NEVER_COMMITTED, "it has not been made so far")
     row = session.get_one(ResultRow, result.result)
     if not state.is_valid(partition) and result.state is not PartitionState.QUARANTINED:
-        names = (state.run, partition.stage, partition.subtask, partition.layout, result.attempt)
+        names = (run, partition.stage, partition.subtask, partition.layout, result.attempt)
         return Loss(*names, Fault.STALE, "what it was made from has changed since")
     return None if result.state is PartitionState.FINISHED else _loss(row, result.state)
 
@@ -184,12 +197,12 @@ def _loss(row: ResultRow, state: PartitionState) -> Loss:
     return Loss(*names, Fault.MISSING, f"it was {state.value} {since}")
 
 
-def _unreadable(session: Session, state: RunState, losses: dict[PartitionId, Loss]) -> Unreadable:
+def _unreadable(session: Session, state: RunState, losses: Mapping[PartitionId, Loss]) -> Unreadable:
     awaited = sorted({str(region) for each in losses for region in state.awaited_for(each)})
     if awaited:
         return Unreadable(losses.values(), f"{', '.join(awaited)} computes it now: try again when that has ended")
     rows = [session.get_one(ResultRow, state.results[each].result) for each in losses if each in state.results]
-    return Unreadable(losses.values(), advice(state.run, rows))
+    return Unreadable(losses.values(), advice(min(each.run_id(state.run) for each in losses), rows))
 
 
 def advice(run: str, rows: Iterable[ResultRow], *, is_named: bool = False) -> str:

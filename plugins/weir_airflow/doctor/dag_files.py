@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m weir_airflow.doctor.dag_files", description=__doc__)
     parser.add_argument("paths", nargs="+", help="DAG files, and folders of them")
     parser.add_argument("--expectations", default="", help="the folder of the suites, if not that of the settings")
+    parser.add_argument("--declare", action="store_true", help="write what is declared, and check nothing")
     given = parser.parse_args(arguments)
     answers = reserve_standard_output()
     os.environ[_CONNECT_MODE] = "1"
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     expectations = given.expectations or _expectations()
     for file in files_of(given.paths):
         _write(answers, {"begun": file})
-        _write(answers, checked(file, expectations))
+        _write(answers, declared(file, expectations) if given.declare else checked(file, expectations))
     sys.stderr.flush()
     os._exit(0)  # also while a thread of a DAG file runs
 
@@ -71,13 +72,25 @@ def files_of(paths: Sequence[str]) -> Iterator[str]:
 
 def checked(file: str, expectations: str) -> dict[str, Any]:
     """Import a DAG file and check its dataflows; return what was found as plain JSON values."""
-    with declared_meanwhile() as declared:
+    with declared_meanwhile() as found:
         problems = list(_import_problems(file))
-    for each in declared:
+    for each in found:
         problems += problems_of(file, each.flow, expectations, each.recovery.failure_enrichers)
     return {
         "file": file,
-        "dataflows": [_described(each) for each in declared],
+        "dataflows": [_described(each) for each in found],
+        "problems": [problem.to_json() for problem in problems],
+    }
+
+
+def declared(file: str, expectations: str) -> dict[str, Any]:
+    """Import a DAG file; return its dataflows as a run is pinned to them, and the folder of the suites."""
+    with declared_meanwhile() as found:
+        problems = list(_import_problems(file))
+    return {
+        "file": file,
+        "dataflows": [each.flow.to_json() for each in found],
+        "expectations": expectations,
         "problems": [problem.to_json() for problem in problems],
     }
 

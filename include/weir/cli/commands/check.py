@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,16 +18,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from weir.doctor.importing import answers_about
 from weir.doctor.problems import Problem
 
 VERSION: Final = 1
 """Of the report as JSON."""
 
 EXIT_PROBLEM: Final = 1
-
-_MODULE: Final = "weir_airflow.doctor.dag_files"
-_HOME: Final = "AIRFLOW_HOME"
-_SHOWN_LINES: Final = 3
 
 
 @dataclass(slots=True)
@@ -88,41 +83,16 @@ def check(
 def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Report:
     """Check DAG files in a process of their own."""
     report = Report()
-    with tempfile.TemporaryDirectory(prefix="weir-check-") as home:
-        # Airflow writes a configuration into the home that it does not find.
-        own = {} if environ.get(_HOME) or Path("~/airflow/airflow.cfg").expanduser().exists() else {_HOME: home}
-        answers = _answers(arguments, {**environ, **own})
-        for answer in answers:
-            if "begun" in answer:
-                report.files.append(answer["begun"])
-            elif "ended" in answer:
-                report.problems.append(_unfinished(report.files, answer["ended"]))
-            else:
-                report.dataflows += [{"file": answer["file"], **each} for each in answer["dataflows"]]
-                report.problems += [Problem.from_json(each) for each in answer["problems"]]
+    for answer in answers_about(arguments, environ):
+        if "begun" in answer:
+            report.files.append(answer["begun"])
+        elif "ended" in answer:
+            report.problems.append(_unfinished(report.files, answer["ended"]))
+        else:
+            report.dataflows += [{"file": answer["file"], **each} for each in answer["dataflows"]]
+            report.problems += [Problem.from_json(each) for each in answer["problems"]]
     report.problems += _same_names(report.dataflows)
     return report
-
-
-def _answers(arguments: Sequence[str], environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the process, and `ended` with the end of its errors if it did not end by itself."""
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, *arguments],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        with process:
-            for line in process.stdout or ():
-                yield json.loads(line)
-        if process.returncode:
-            errors.seek(0)
-            lines = [line.strip() for line in errors.read()[-4000:].splitlines() if line.strip()]
-            said = " | ".join(lines[-_SHOWN_LINES:]) or "without a message"
-            yield {"ended": f"with status {process.returncode}: {said}"}
 
 
 def _unfinished(files: Sequence[str], ended: str) -> Problem:

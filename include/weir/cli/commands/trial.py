@@ -1,0 +1,166 @@
+"""`weir try`: what a stage returns, computed on a local Spark, before it is deployed or while it fails.
+
+Invariants: nothing is stored, and the ledger gets a read lease only. The exit code is 1 if the stage's code raises an
+error or a quality gate fails that fails its task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from weir.cli.commands.state import plain
+from weir.cli.tables import print_line, print_rows, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from weir.formats.trial import TrialAnswer
+    from weir.trials.trying import Outcome
+
+VERSION: Final = 1
+"""Of the report as JSON."""
+
+SHOWN: Final = 5
+"""The default number of rows."""
+
+EXIT_FAILED: Final = 1
+
+
+def try_stage(
+    file: Annotated[
+        Path, typer.Argument(metavar="DAG_FILE", help="The DAG file that declares it.", show_default=False)
+    ],
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="The name of a stage or source.", show_default=False)],
+    epoch: Annotated[
+        str | None,
+        typer.Option(
+            help="The run whose inputs to read: DATAFLOW@EPOCH, Airflow's run id, an epoch, a day. Default: the newest."
+        ),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read no run, but the files of this folder: INPUT.parquet, .csv or .json, or a folder INPUT of them."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="The end of the interval that begins at --epoch, without a run.  [default: a day later]"),
+    ] = None,
+    code: Annotated[
+        str, typer.Option(help="newest: the DAG file and modules of this machine; as_it_was: those of the run.")
+    ] = "newest",
+    subtask: Annotated[int | None, typer.Option(help="Compute only this subtask.  [default: all]")] = None,
+    dataflow: Annotated[str | None, typer.Option(help="The dataflow, if several of the file have the stage.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = SHOWN,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+) -> None:
+    """Compute one stage on a local Spark, and show rows, schema, digest and seconds; nothing is stored.
+
+    It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails.
+    """
+    from weir.cli.programs import tried  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+    from weir.store.store import Store  # noqa: PLC0415
+    from weir.trials.trying import Outcome, Wanted, opened_trial  # noqa: PLC0415
+
+    wanted = Wanted(
+        file=file,
+        stage=stage,
+        epoch=epoch,
+        until=until,
+        samples=samples,
+        dataflow=dataflow,
+        code=code,
+        subtask=subtask,
+        shown=limit,
+    )
+    with tempfile.TemporaryDirectory(prefix="weir-try-") as folder:
+        with opened_trial(wanted, Store.open(str(Path(folder, "store")))) as trial:
+            answer, rows = tried(trial.request, Path(folder), os.environ)
+        outcome = Outcome(trial, answer.reports)
+    if as_json:
+        print(json.dumps(_document(outcome, answer, rows)))
+    else:
+        _print(outcome, answer, rows)
+    is_failed = bool(answer.error) or any(each.violated for each in outcome.checks)
+    raise typer.Exit(EXIT_FAILED if is_failed else 0)
+
+
+def _document(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> dict[str, Any]:
+    trial = outcome.trial
+    head = {
+        "version": VERSION,
+        "dataflow": trial.dataflow,
+        "stage": trial.request.stage,
+        "run": trial.run or None,
+        "interval": list(trial.interval),
+        "code": trial.code,
+        "notes": list(trial.notes),
+        "error": answer.error or None,
+        "traceback": answer.traceback or None,
+    }
+    if rows is None:
+        return head
+    return head | {
+        "rows": plain(rows.to_pylist()),
+        "count": outcome.rows,
+        "schema": outcome.schema,
+        "digest": outcome.digest,
+        "digests": outcome.digests,
+        "as_recorded": outcome.is_as_recorded,
+        "states": {name: {"changed": changed, "rows": count} for name, (changed, count) in outcome.changes.items()},
+        "quality": [
+            {"suite": each.suite, "stage": each.stage, "subtask": each.subtask, "outcome": each.outcome.value}
+            for each in outcome.checks
+        ],
+        "seconds": outcome.seconds,
+    }
+
+
+def _print(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> None:
+    trial = outcome.trial
+    where = trial.run or f"{trial.dataflow}, without a run"
+    print_line(f"{trial.request.stage} of {where}, code {trial.code}")
+    for note in trial.notes:
+        print_line(f"note: {note}")
+    if rows is None:
+        sys.stdout.flush()
+        print(f"{answer.traceback}{answer.error}", file=sys.stderr)
+        return
+    if rows.num_rows:
+        columns = [text(name) for name in rows.column_names]
+        print_rows(columns, ([_cell(value) for value in row.values()] for row in rows.to_pylist()))
+    for line in _lines(outcome, rows.num_rows):
+        print_line(line)
+
+
+def _cell(value: Any) -> str:
+    found = plain(value)
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def _lines(outcome: Outcome, shown: int) -> Iterator[str]:
+    yield f"rows: {outcome.rows:,}" + (f", of which {shown} are shown" if shown < outcome.rows else "")
+    yield f"schema: {outcome.schema}"
+    stage, recorded = outcome.trial.request.stage, outcome.trial.recorded
+    for subtask, digest in outcome.digests.items():
+        known = recorded.get(subtask)
+        said = "" if known is None else ", as the run has recorded" if known == digest else f", the run has {known}"
+        yield f"digest of {stage}[{subtask}]: {digest}{said}"
+    for name, (changed, count) in outcome.changes.items():
+        yield f"state {name}: " + ("" if changed is None else f"{changed:,} rows changed, ") + f"{count:,} rows in all"
+    for check in outcome.checks:
+        failed = ", ".join(each.type for each in check.results if not each.success)
+        said = f"{check.outcome.value}{failed and f': {failed}'} ({len(check.results)} expectations)"
+        yield f"quality {check.suite} of {check.stage}[{check.subtask}]: {said}"
+    yield "seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in outcome.seconds.items())
+    yield "Nothing was stored."

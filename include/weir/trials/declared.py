@@ -1,0 +1,87 @@
+"""Finds the dataflow that a DAG file declares. Invariant: the file is imported in a process of its own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir.dataflow import Dataflow, Stage
+from weir.dataflow.stage import StageKind
+from weir.doctor.importing import answers_about
+from weir.doctor.problems import Problem
+from weir.errors import Misconfigured
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A dataflow as a DAG file declares it now, a stage of it, and the folder of the suites."""
+
+    file: Path
+    flow: Dataflow
+    stage: Stage
+    expectations: str
+
+    @contextmanager
+    def modules_on_path(self) -> Iterator[None]:
+        """Find modules also beside the DAG file meanwhile, as Airflow does."""
+        folder = str(self.file.resolve().parent)
+        sys.path.append(folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)
+
+
+def declared_in(
+    file: Path, stage: str, dataflow: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Declared:
+    """Return the stage of this name that a DAG file declares; `dataflow` says in which, where several have it.
+
+    Raises Misconfigured for a file that cannot be imported, and for a name that is none of a stage with a function.
+    """
+    if not file.is_file():
+        raise Misconfigured(f"there is no DAG file {file}")
+    flows: list[Dataflow] = []
+    expectations = ""
+    for answer in answers_about(["--declare", str(file)], environ):
+        if "ended" in answer:
+            raise Misconfigured(f"{file}: the process that imported it ended {answer['ended']}")
+        for problem in answer.get("problems", ()):
+            raise Misconfigured(str(Problem.from_json(problem)))
+        flows += [Dataflow.from_json(each) for each in answer.get("dataflows", ())]
+        expectations = answer.get("expectations", expectations)
+    flow = _flow(file, [each for each in flows if dataflow in (None, each.name)] or flows, stage, dataflow)
+    return Declared(file, flow, _stage(flow, stage), expectations)
+
+
+def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -> Dataflow:
+    if not flows:
+        raise Misconfigured(f"{file} declares no dataflow")
+    known = ", ".join(each.name for each in flows)
+    if dataflow is not None and dataflow not in [each.name for each in flows]:
+        raise Misconfigured(f"{file} declares no dataflow {dataflow!r}; it declares {known}")
+    having = [each for each in flows if stage in [one.name for one in each.stages]]
+    if len(having) > 1:
+        raise Misconfigured(
+            f"{file} declares the stage {stage!r} in {len(having)} dataflows, {known}: say which, --dataflow NAME"
+        )
+    return having[0] if having else flows[0]
+
+
+def _stage(flow: Dataflow, name: str) -> Stage:
+    known = [each.name for each in flow.stages if each.function]
+    if name not in [each.name for each in flow.stages]:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise Misconfigured(f"{flow} has no stage {name!r}{hint}: it has {', '.join(known)}")
+    stage = flow.stage(name)
+    if stage.function:
+        return stage
+    producer = next(iter(stage.exchanges.values())).stage
+    what = "the state of" if stage.kind is StageKind.STATE else "a sink, which publishes the rows of"
+    raise Misconfigured(f"{name!r} is {what} {producer!r} and computes nothing itself: try {producer!r}")

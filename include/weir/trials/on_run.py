@@ -1,0 +1,296 @@
+"""A trial on the inputs of a run: those that its task would read now, under a read lease.
+
+Invariants: no attempt is registered and no split recorded; the lease is the only thing that is written into the ledger.
+What is tried is the plan as it is declared, or as the run is pinned to it; what it reads is as the run has written it,
+whatever the DAG file says of the stages upstream by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.choosing_code import functions_of
+from weir.attempts.job import region_job, resolve
+from weir.code.archive import Archive, archive_of, pack, top_level
+from weir.code.generation_rules import short
+from weir.coordination.read_leases import ReadLease, claimed, reader
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services
+from weir.coordination.values import Attempt
+from weir.dataflow import Dataflow, Stage
+from weir.dataflow.stage import ResolveContext
+from weir.errors import Misconfigured
+from weir.execution.run_state import RunState
+from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, Manifest
+from weir.formats.region_job import CodeToRun, RegionJob
+from weir.formats.trial import TrialRequest
+from weir.ledger.attempts import Origin
+from weir.ledger.code import archive_row, generations_of
+from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import Run, run_by_id, slices_of
+from weir.ledger.snapshot import run_state
+from weir.reading.availability import lost_of, require_readable
+from weir.reading.choosing import run_named
+from weir.recovery.inputs import probe_partitions
+from weir.state.assigned import assigned_states, check_states
+from weir.state.compactions import present_compactions
+from weir.store.errors import NotFound
+from weir.store.store import Store
+from weir.topology.layouts import WrittenLayouts
+from weir.topology.regions import PartitionId, RegionId, Topology
+from weir.trials.declared import Declared
+from weir.trials.trial import Trial, Trimming, new_attempt, stored_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The stage, the run as a person names it, the subtasks (None: all), and whose code to run."""
+
+    declared: Declared
+    epoch: str
+    subtask: int | None
+    as_it_was: bool
+    shown: int
+
+
+@contextmanager
+def opened_on_run(services: Services, asked: Asked, scratch: Store) -> Iterator[Trial]:
+    """Describe the trial, and lease what it reads until the end.
+
+    Raises Misconfigured for a run that is not known or does not fit the DAG file, Unreadable for inputs that cannot be
+    read, and Retryable.
+    """
+    flow, stage = asked.declared.flow, asked.declared.stage
+    with services.ledger.transaction() as session:
+        row = run_named(session, flow.name, asked.epoch)
+        if row.pinned is None:
+            raise Misconfigured(f"run {row.id} ({row.run_id}) has not begun: run it in Airflow, or give --samples")
+        run = run_by_id(session, row.id)
+        topology = _topology(asked, run)
+        code = _recorded_code(session, row, topology, stage.name) if asked.as_it_was else None
+    region = topology.logical_region_of(stage.name)
+    subtasks = subtasks_of(topology.dataflow.stage(stage.name), asked.subtask)
+    regions = [RegionId(region.name, subtask) for subtask in subtasks]
+    run = replace(run, topology=topology)
+    with services.ledger.transaction(flow.name) as session:
+        state = run_state(session, run, topology)
+        read = list(dict.fromkeys(each for one in regions for each in state.inputs_of(one)))
+        require_readable(session, state, read)
+        claim = claimed(session, services, flow.name, [state.results[each].result for each in read], reader("weir try"))
+    lease = ReadLease(claim)
+    try:
+        yield _Described(services, asked, scratch, run, state, regions).trial(read, code)
+    finally:
+        lease.close()
+
+
+def subtasks_of(stage: Stage, wanted: int | None) -> Sequence[int]:
+    """Return the subtasks to compute. Raises Misconfigured for one that the stage does not have."""
+    if wanted is None:
+        return range(stage.parallelism)
+    if not 0 <= wanted < stage.parallelism:
+        raise Misconfigured(
+            f"stage {stage.name!r} has no subtask {wanted}: it has 0 to {stage.parallelism - 1}; leave --subtask out "
+            "to compute all"
+        )
+    return [wanted]
+
+
+# The plan as it is declared, on what the run has written
+
+
+def _topology(asked: Asked, run: Run) -> Topology:
+    if asked.as_it_was:
+        run.dataflow.stage(asked.declared.stage.name)
+        return run.topology
+    flow, stage = asked.declared.flow, asked.declared.stage.name
+    region = set(Topology(flow).logical_region_of(stage).stages)
+    upstream = _upstream(run.topology, [_read_of(run, each) for each in _boundaries(flow, region)])
+    if upstream & region:
+        raise _unfit(run, f"{', '.join(sorted(upstream & region))} is upstream of {stage} in the run", None)
+    pinned = [each for each in run.dataflow.stages if each.name in upstream]
+    try:
+        mixed = replace(flow, stages=[*pinned, *(each for each in flow.stages if each.name not in upstream)])
+    except Misconfigured as error:
+        raise _unfit(run, "the stages of the DAG file do not fit what the run has written", error) from error
+    written = {name: WrittenLayouts(run.topology.layouts_of(name), "as the run has written it") for name in upstream}
+    return Topology(mixed, {name: found for name, found in written.items() if found.layouts})
+
+
+def _boundaries(flow: Dataflow, region: set[str]) -> Iterator[str]:
+    """Yield the stages that a region reads from the store, of the same run."""
+    for stage in flow.stages:
+        if stage.name in region:
+            yield from (exchange.stage for exchange in stage.exchanges.values() if exchange.is_boundary)
+
+
+def _read_of(run: Run, producer: str) -> str:
+    known = {stage.name for stage in run.dataflow.stages}
+    if producer not in known:
+        raise _unfit(run, f"the run has no stage {producer!r}, which is to be read", None)
+    if not run.topology.layouts_of(producer):
+        raise _unfit(run, f"the run has not written {producer!r}, which is to be read", None)
+    return producer
+
+
+def _upstream(topology: Topology, first: Sequence[str]) -> set[str]:
+    stages = {stage.name: stage for stage in topology.dataflow.stages}
+    found: set[str] = set()
+    waiting = list(first)
+    while waiting:
+        new = set(topology.logical_region_of(waiting.pop()).stages) - found
+        found |= new
+        waiting += [
+            exchange.stage for name in new for exchange in stages[name].exchanges.values() if exchange.is_boundary
+        ]
+    return found
+
+
+def _unfit(run: Run, why: str, error: Misconfigured | None) -> Misconfigured:
+    said = "" if error is None else f" ({error})"
+    return Misconfigured(
+        f"run {run.id} is pinned to another declaration than the DAG file has, and {why}{said}: "
+        f"`weir run adopt {run.id}` lets the run follow the DAG file. Or try it on --samples, or with --code as_it_was"
+    )
+
+
+# The code
+
+
+def _recorded_code(session: Session, row: RunRow, topology: Topology, stage: str) -> tuple[str, str]:
+    """Return fingerprint and path of the archive that has computed a stage's task, or is pinned to compute it."""
+    region = topology.logical_region_of(stage).name
+    known = generations_of(session, row.id, {region})
+    done = [each for each in known if each.is_current] or known
+    fingerprint = done[-1].generation.code.archive if done else row.archive
+    found = None if fingerprint is None else archive_row(session, row.dataflow, fingerprint)
+    if fingerprint is None or found is None or found.deleting_at is not None:
+        raise Misconfigured(
+            f"the code of {stage} in run {row.id} is not stored any more: leave --code out to try the newest"
+        )
+    return fingerprint, found.path
+
+
+def _read_archive(services: Services, recorded: tuple[str, str]) -> Archive:
+    fingerprint, path = recorded
+    try:
+        return archive_of(services.store.read(path), fingerprint)
+    except (NotFound, ValueError) as error:
+        raise Misconfigured(f"{path} is lost or damaged: {error}. Leave --code out to try the newest code") from error
+
+
+# The jobs
+
+
+@dataclass(slots=True)
+class _Described:
+    """The description of a trial from one state of its run, in which all that is read is leased."""
+
+    services: Services
+    asked: Asked
+    scratch: Store
+    run: Run
+    state: RunState
+    regions: Sequence[RegionId]
+    notes: dict[str, None] = field(default_factory=dict)
+    splits: dict[str, list[Any]] = field(default_factory=dict)
+
+    def trial(self, read: Sequence[PartitionId], recorded: tuple[str, str] | None) -> Trial:
+        """Return the trial; `read` is all that it reads, `recorded` the archive of its code (None: the newest)."""
+        probed = probe_partitions(self.services, self.services.store_id(), self.state, read)
+        if probed.losses:
+            raise lost_of(self.services, self.state, probed.losses)
+        topology, name = self.run.topology, self.asked.declared.stage.name
+        functions = functions_of(topology, topology.logical_region_of(name).name)
+        archive = pack(top_level(functions)) if recorded is None else _read_archive(self.services, recorded)
+        code = stored_code(self.scratch, self.run.dataflow.name, archive, functions)
+        stage = topology.dataflow.stage(name)
+        trimming = Trimming(
+            flow=topology.dataflow,
+            stage=stage,
+            layouts={each: topology.layouts_of(each) for each in (name, *(state.name for state in stage.states))},
+            # A run has digests of one version.
+            digest_version=OF_STORED_ROWS if self._pinned().chosen is None else OF_RESULT,
+            expectations=self.asked.declared.expectations,
+            scratch=self.scratch,
+            code=code,
+        )
+        jobs = tuple(trimming.trimmed(self._job(region, probed.manifests)) for region in self.regions)
+        return Trial(
+            request=TrialRequest(name, jobs, (), self.asked.shown),
+            dataflow=self.run.dataflow.name,
+            run=self.run.id,
+            code=f"{short(code.version)}, {'newest' if recorded is None else 'as it was'}",
+            interval=jobs[0].interval,
+            recorded=self._recorded(name),
+            notes=tuple(self.notes),
+        )
+
+    def _pinned(self) -> Topology:
+        with self.services.ledger.transaction() as session:
+            return run_by_id(session, self.run.id).topology
+
+    def _job(self, region: RegionId, manifests: Mapping[PartitionId, Manifest]) -> RegionJob:
+        attempt = Attempt(
+            id=new_attempt(),
+            run=self.run.id,
+            region=region,
+            try_number=1,
+            lineage=self.run.lineage,
+            session_id="",
+            session_url="",
+            code=CodeToRun(version="", archive="", path=""),
+        )
+        registered = Registered(attempt, self.run, self.run.topology, Origin.FIRST, ())
+        self.notes |= dict.fromkeys(check_states(registered, self.state, manifests))
+        kept = set(self.run.topology.states)
+        read = {
+            manifests[part].attempt
+            for each in self.state.inputs(region)
+            if each.argument in kept
+            for part in each.partitions
+        }
+        compacted = present_compactions(self.services, read) if read else {}
+        states = assigned_states(registered, self.state, manifests, compacted)
+        return region_job(self.services, registered, self.state, manifests, states, self._split)
+
+    def _split(self, services: Services, run: Run, stage: Stage, subtask: int, _attempt: str) -> Any:
+        """Return the split that the run has recorded, else what the resolver returns now, which is recorded nowhere."""
+        if stage.resolve is None:
+            return None
+        if stage.name not in self.splits:
+            with services.ledger.transaction() as session:
+                known = slices_of(session, run.id, stage.name)
+            if known is not None and len(known) != stage.parallelism:
+                known = None
+            if known is None:
+                self.notes[f"the splits of {stage.name} are resolved now: the run has recorded none that fit"] = None
+                known = resolve(stage, resolve_context(run, stage, services))
+            self.splits[stage.name] = known
+        return self.splits[stage.name][subtask]
+
+    def _recorded(self, stage: str) -> dict[int, str]:
+        """Return the digests of the stage's current results, by subtask: equal in all layouts."""
+        return {
+            each.subtask: result.digest
+            for each, result in self.state.results.items()
+            if each.is_of_own_run and each.stage == stage
+        }
+
+
+def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContext:
+    """Return what a resolver of a source gets."""
+    return ResolveContext(
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=run.interval,
+        parallelism=stage.parallelism,
+        parameters=run.parameters,
+        options=stage.options,
+        connection=services.connections,
+    )

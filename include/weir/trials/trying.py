@@ -1,0 +1,247 @@
+"""`weir.run_stage`: computes one stage in a notebook; and what `weir try` has in common with it.
+
+Invariant: the store that a trial writes to is a folder of its own, which is deleted at its end: with the process, where
+a DataFrame may still read it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.environment import opened_services
+from weir.errors import Misconfigured
+from weir.formats.checks import CheckReport
+from weir.formats.region_job import OutputReport, RegionReport
+from weir.ledger.runs import runs_of
+from weir.reading.choosing import run_named
+from weir.reading.opened import together
+from weir.state.spark_schema import spark_ddl
+from weir.store.store import Store
+from weir.trials.declared import Declared, declared_in
+from weir.trials.on_run import Asked, opened_on_run
+from weir.trials.on_samples import interval_of, reads_stored, trial_on_samples
+from weir.trials.trial import Trial
+
+NEWEST, AS_IT_WAS = "newest", "as_it_was"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a person asks for: a stage of a DAG file, on a run or on samples, with which code, of which subtasks."""
+
+    file: Path
+    stage: str
+    epoch: str | None = None
+    until: str | None = None
+    samples: Path | None = None
+    dataflow: str | None = None
+    code: str = NEWEST
+    subtask: int | None = None
+    shown: int = 20
+
+
+@contextmanager
+def opened_trial(
+    wanted: Wanted, scratch: Store, services: Services | None = None, environ: Mapping[str, str] = os.environ
+) -> Iterator[Trial]:
+    """Describe what is to be computed, and lease what it reads until the end.
+
+    Raises Misconfigured, which says what to do where a stage cannot be tried so, Unreadable and Retryable.
+    """
+    if wanted.code not in (NEWEST, AS_IT_WAS):
+        raise Misconfigured(f"there is no code {wanted.code!r}: write {NEWEST} or {AS_IT_WAS}")
+    if wanted.code == AS_IT_WAS and wanted.samples is not None:
+        raise Misconfigured("code as_it_was is that of a run: leave the samples out, or the code")
+    declared = declared_in(wanted.file, wanted.stage, wanted.dataflow, environ)
+    with declared.modules_on_path(), ExitStack() as closing:
+        if wanted.samples is not None:
+            yield _on_samples(declared, wanted, scratch)
+        elif not reads_stored(declared.flow, wanted.stage) and wanted.code == NEWEST:
+            yield _on_any(declared, wanted, scratch, services, closing)
+        else:
+            services = services or closing.enter_context(opened_services())
+            yield closing.enter_context(_on_run(services, declared, wanted, scratch))
+
+
+def _on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Trial:
+    interval = interval_of(wanted.epoch, wanted.until)
+    return trial_on_samples(declared, wanted.samples, interval, wanted.subtask, wanted.shown, scratch)
+
+
+def _on_any(declared: Declared, wanted: Wanted, scratch: Store, services: Services | None, closing: ExitStack) -> Trial:
+    """Describe the trial of a stage that reads nothing stored: of the run, or of the interval alone without one."""
+    try:
+        services = services or closing.enter_context(opened_services())
+        with services.ledger.transaction() as session:
+            _require_run(session, declared, wanted)
+    except Misconfigured as error:
+        start, end = interval_of(wanted.epoch, wanted.until)
+        trial = _on_samples(declared, wanted, scratch)
+        until = "" if wanted.until else ": --until names another end"
+        note = (
+            f"there is no run to take the interval from ({error}). It is {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
+        )
+        return replace(trial, notes=(f"{note}{until}", *trial.notes))
+    return closing.enter_context(_on_run(services, declared, wanted, scratch))
+
+
+def _require_run(session: Session, declared: Declared, wanted: Wanted) -> str:
+    """Return the name of the run: the newest that has begun, unless one is named. Raises Misconfigured."""
+    if wanted.epoch is not None:
+        return str(run_named(session, declared.flow.name, wanted.epoch).id)
+    begun = [row.id for row in runs_of(session, declared.flow.name) if row.pinned is not None]
+    if not begun:
+        raise Misconfigured(
+            f"no run of {declared.flow.name} has begun: run it in Airflow, or try the stage on samples, "
+            "--samples FOLDER"
+        )
+    return str(begun[-1])
+
+
+@contextmanager
+def _on_run(services: Services, declared: Declared, wanted: Wanted, scratch: Store) -> Iterator[Trial]:
+    if wanted.until is not None:
+        raise Misconfigured("the interval is that of the run: leave --until out, or give --samples")
+    with services.ledger.transaction() as session:
+        run = _require_run(session, declared, wanted)
+    asked = Asked(
+        declared=declared,
+        epoch=run,
+        subtask=wanted.subtask,
+        as_it_was=wanted.code == AS_IT_WAS,
+        shown=wanted.shown,
+    )
+    with opened_on_run(services, asked, scratch) as trial:
+        yield trial
+
+
+# What has come out
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the jobs of a trial have computed."""
+
+    trial: Trial
+    reports: tuple[RegionReport, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all subtasks that were computed."""
+        return sum(each.digest.rows for each in self._outputs)
+
+    @property
+    def schema(self) -> str:
+        """The columns of the stage, as Spark DDL."""
+        return spark_ddl(self._outputs[0].spark_schema)
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """The digest of each subtask that was computed: that which a task would record."""
+        pairs = zip(self.trial.request.jobs, self._outputs, strict=True)
+        return {job.subtask: str(output.digest) for job, output in pairs}
+
+    @property
+    def digest(self) -> str:
+        """The digest of all rows."""
+        return together([each.digest for each in self._outputs])
+
+    @property
+    def is_as_recorded(self) -> bool | None:
+        """Whether all digests are those that the run has recorded; None where it has none of one of them."""
+        found = self.digests
+        if not found.keys() <= self.trial.recorded.keys():
+            return None
+        return all(self.trial.recorded[subtask] == digest for subtask, digest in found.items())
+
+    @property
+    def changes(self) -> dict[str, tuple[int | None, int]]:
+        """By state: how many rows would be written (None: not counted), and how many it would have."""
+        found: dict[str, tuple[int | None, int]] = {}
+        for output in (each for report in self.reports for each in report.outputs):
+            if output.stage != self.trial.request.stage:
+                changed, rows = found.get(output.stage, (0, 0))
+                own = None if output.state is None else output.state.changed
+                total = None if changed is None or own is None else changed + own
+                found[output.stage] = (total, rows + output.digest.rows)
+        return found
+
+    @property
+    def checks(self) -> tuple[CheckReport, ...]:
+        """The results of the quality gates of the stage and its states."""
+        return tuple(each for report in self.reports for each in report.checks)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds that each step took, of all subtasks."""
+        found: dict[str, float] = {}
+        for step, seconds in (each for report in self.reports for each in report.metrics.items()):
+            found[step] = round(found.get(step, 0.0) + seconds, 3)
+        return found
+
+    @property
+    def _outputs(self) -> Sequence[OutputReport]:
+        stage = self.trial.request.stage
+        return [next(each for each in report.outputs if each.stage == stage) for report in self.reports]
+
+
+@dataclass(frozen=True, slots=True)
+class TriedStage(Outcome):
+    """What `weir.run_stage` returns: the rows in `frame`, a DataFrame, and what a task would record about them."""
+
+    frame: Any
+
+
+def run_stage(
+    file: str | Path,
+    stage: str,
+    epoch: str | None = None,
+    *,
+    samples: str | Path | None = None,
+    until: str | None = None,
+    dataflow: str | None = None,
+    code: Literal["newest", "as_it_was"] = "newest",
+    subtask: int | None = None,
+    session: Any = None,
+    services: Services | None = None,
+) -> TriedStage:
+    """Compute one stage of the dataflow that a DAG file declares, and store nothing.
+
+    `epoch` names a run as in `weir.open` (None: the newest): its results are read, leased meanwhile. With `samples`, a
+    folder with a Parquet, CSV or JSON file for each input, no run is needed; `epoch` and `until` are the interval then.
+    `code` is the code on this machine, or that which has computed the stage in the run. `subtask` is one of several
+    (None: all). It is computed on the Spark of `session`, or on a local one. The rows are in `frame` until the process
+    ends; `schema`, `digest`, `digests`, `is_as_recorded`, `changes`, `checks` and `seconds` describe them.
+
+    Raises Misconfigured for what cannot be tried, Unreadable for inputs that cannot be read, Retryable; errors of the
+    stage's own code and of Spark pass through.
+    """
+    program = importlib.import_module("weir_spark.region.trial")
+    wanted = Wanted(
+        file=Path(file),
+        stage=stage,
+        epoch=epoch,
+        until=until,
+        samples=None if samples is None else Path(samples),
+        dataflow=dataflow,
+        code=code,
+        subtask=subtask,
+    )
+    folder = tempfile.mkdtemp(prefix="weir-try-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    scratch = Store.open(folder)
+    with opened_trial(wanted, scratch, services) as trial:
+        found = program.compute(trial.request, session or program.local_session(trial.request), scratch)
+    return TriedStage(trial, found.reports, found.rows)

@@ -1,0 +1,198 @@
+"""Tries a stage: computes its jobs as a task would, into a store that nothing else reads.
+
+Invariant: a job is run by the same code as in a task; only its store is another one, and its samples take the place of
+inputs. An error of the stage's own code is answered with the lines of that code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.connections import Connections, from_environment
+from weir.errors import Misconfigured, WeirError
+from weir.formats.region_job import (
+    InputToRead,
+    OutputReport,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    RegionReport,
+    StageToRun,
+)
+from weir.formats.trial import Sample, TrialAnswer, TrialRequest, trial_answer_to_json, trial_request_from_json
+from weir.store.store import Store
+from weir.topology.partitions import PLAIN
+from weir_spark.region import region
+from weir_spark.results import writer
+from weir_spark.results.reader import read_input
+from weir_spark.session import Log, active, configure, is_remote, session_of_program
+
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {"csv": {"header": "true", "inferSchema": "true"}, "parquet": {}}
+)
+_SHOWN: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The reports of the jobs, and the rows of the stage in all of them; they are read when they are used."""
+
+    reports: tuple[RegionReport, ...]
+    rows: DataFrame
+
+
+def compute(
+    request: TrialRequest,
+    session: SparkSession,
+    store: Store,
+    log: Log = print,
+    connections: Connections = from_environment,
+) -> Tried:
+    """Run all jobs of a request in an existing session; they read and write `store`.
+
+    Raises as `region.run` does, and Misconfigured for a sample that cannot be read.
+    """
+    # Python workers of a session keep the modules that it was given first.
+    session = session if is_remote(session) else session.newSession()
+    with active(session):
+        configure(session, {})
+        stored = {each.argument: _stored(session, each, store) for each in request.samples}
+        jobs = [_with_samples(job, request.stage, stored) for job in request.jobs]
+        reports = tuple(region.run(job, session, store, log, connections) for job in jobs)
+        return Tried(reports, _rows(session, store, outputs_of(request.stage, reports)))
+
+
+def local_session(request: TrialRequest) -> SparkSession:
+    """Return a session of this process, started with those settings of the stages, too, that only a start can set."""
+    quick = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
+    return session_of_program("weir try", None, {**quick, **request.jobs[0].spark_conf})
+
+
+def outputs_of(stage: str, reports: Iterable[RegionReport]) -> list[OutputReport]:
+    """Return what the jobs wrote of a stage, in one layout each."""
+    return [next(each for each in report.outputs if each.stage == stage) for report in reports]
+
+
+def _stored(session: SparkSession, sample: Sample, store: Store) -> OutputReport:
+    """Write a sample as a result, so that it is read, and divided among subtasks, as a result is."""
+    folder = f"samples/{sample.argument}"
+    output = OutputToWrite(PLAIN, folder, store.spark_url(folder))
+    try:
+        rows = session.read.options(**_options(sample)).format(sample.format).load(sample.path)
+        writer.check_rows(rows, sample.argument, [PLAIN])
+        written = writer.write(rows, sample.argument, output)
+    except (PySparkException, Misconfigured) as error:
+        raise Misconfigured(
+            f"the sample of the input {sample.argument!r} cannot be used: {sample.path}: {_first_lines(error)}"
+        ) from error
+    return writer.report(written, sample.argument, output, store)
+
+
+def _options(sample: Sample) -> Mapping[str, str]:
+    """Return the options to read a sample with; JSON is one object a line, or one array a file."""
+    if sample.format != "json":
+        return _OPTIONS[sample.format]
+    path = Path(sample.path)
+    first = next(iter(sorted(each for each in path.rglob("*.json*") if each.is_file())), path)
+    with first.open("rb") as file:
+        return {"multiLine": str(file.read(100).lstrip().startswith(b"[")).lower()}
+
+
+def _with_samples(job: RegionJob, stage: str, stored: Mapping[str, OutputReport]) -> RegionJob:
+    def read(each: InputToRead) -> InputToRead:
+        found = stored.get(each.argument)
+        if found is None:
+            return each
+        store = Store.open(job.store)
+        files = tuple(store.spark_url(f"{found.folder}/{file.name}") for file in found.files)
+        part = PartitionToRead(f"the sample {each.argument}", 0, files, job.attempt)
+        return replace(each, spark_schema=found.spark_schema, partitions=(part,))
+
+    def given(each: StageToRun) -> StageToRun:
+        return replace(each, inputs=tuple(map(read, each.inputs))) if each.name == stage else each
+
+    return replace(job, stages=tuple(map(given, job.stages)))
+
+
+def _rows(session: SparkSession, store: Store, outputs: Sequence[OutputReport]) -> DataFrame:
+    frames = []
+    for output in outputs:
+        files = tuple(store.spark_url(f"{output.folder}/{file.name}") for file in output.files)
+        part = PartitionToRead(output.stage, 0, files)
+        frames.append(
+            read_input(
+                session,
+                InputToRead(
+                    argument=output.stage, layout=output.layout, spark_schema=output.spark_schema, partitions=(part,)
+                ),
+            )
+        )
+    return reduce(DataFrame.unionByName, frames)
+
+
+def explained(error: Exception) -> TrialAnswer:
+    """Return the answer about an error: what it says, and the lines of the stage's own code that led to it."""
+    kind = "" if isinstance(error, WeirError) else f"{type(error).__name__}: "
+    return TrialAnswer(error=f"{kind}{_first_lines(error)}", traceback=_own_lines(error))
+
+
+def _own_lines(error: Exception) -> str:
+    """Return the traceback from the stage's function on, with file names as in the archive."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [place for place, each in enumerate(frames) if "weir-code-" in each.filename]
+    if not own:
+        return ""
+    lines = "".join(traceback.format_list([frames[place] for place in own]))
+    roots = {frames[place].filename.partition("/modules/")[0] + "/modules/" for place in own}
+    return reduce(lambda text, root: text.replace(root, ""), roots, lines)
+
+
+def _first_lines(error: Exception) -> str:
+    """Return what an error says, without the plans and stack traces that Spark appends."""
+    text = str(error).strip()
+    for mark in (";\n'", ";\n+-", "\n\nJVM stacktrace", "\n\tat "):
+        text = text.partition(mark)[0]
+    return text[:_SHOWN]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the trial that the command line names; return the exit code."""
+    parser = argparse.ArgumentParser(description="Try a stage on a Spark of its own.")
+    for name in ("request", "answer", "rows"):
+        parser.add_argument(name)
+    given = parser.parse_args(arguments)
+    request = trial_request_from_json(Path(given.request).read_text())
+    session = local_session(request)
+    try:
+        tried = compute(request, session, Store.open(request.jobs[0].store))
+        _write(tried.rows.limit(request.shown).toArrow(), Path(given.rows))
+        answer = TrialAnswer(tried.reports)
+    except Exception as error:  # noqa: BLE001  the stage's code may raise anything
+        answer = explained(error)
+    finally:
+        with suppress(Exception):
+            session.stop()
+    Path(given.answer).write_text(trial_answer_to_json(answer))
+    return 0
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
