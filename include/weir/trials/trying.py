@@ -52,10 +52,24 @@ class Wanted:
     shown: int = 20
 
 
+def scratch_in(folder: Path) -> Store:
+    """Make a store of a trial's own in a folder."""
+    scratch = Store.open(str(folder / "store"))
+    scratch.initialise()
+    return scratch
+
+
 @contextmanager
 def opened_trial(
     wanted: Wanted, scratch: Store, services: Services | None = None, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Trial]:
+    """Describe what is to be computed, of a DAG file; raises as `trial_of`."""
+    with trial_of(declared_in(wanted.file, wanted.stage, wanted.dataflow, environ), wanted, scratch, services) as trial:
+        yield trial
+
+
+@contextmanager
+def trial_of(declared: Declared, wanted: Wanted, scratch: Store, services: Services | None = None) -> Iterator[Trial]:
     """Describe what is to be computed, and lease what it reads until the end.
 
     Raises Misconfigured, which says what to do where a stage cannot be tried so, Unreadable and Retryable.
@@ -64,7 +78,6 @@ def opened_trial(
         raise Misconfigured(f"there is no code {wanted.code!r}: write {NEWEST} or {AS_IT_WAS}")
     if wanted.code == AS_IT_WAS and wanted.samples is not None:
         raise Misconfigured("code as_it_was is that of a run: leave the samples out, or the code")
-    declared = declared_in(wanted.file, wanted.stage, wanted.dataflow, environ)
     with declared.modules_on_path(), ExitStack() as closing:
         if wanted.samples is not None:
             yield _on_samples(declared, wanted, scratch)
@@ -241,7 +254,7 @@ def run_stage(
     )
     folder = tempfile.mkdtemp(prefix="weir-try-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    scratch = Store.open(folder)
+    scratch = scratch_in(Path(folder))
     with opened_trial(wanted, scratch, services) as trial:
         found = program.compute(trial.request, session or program.local_session(trial.request), scratch)
     return TriedStage(trial, found.reports, found.rows)

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request = trial_request_from_json(Path(given.request).read_text())
     session = local_session(request)
     try:
-        tried = compute(request, session, Store.open(request.jobs[0].store))
+        tried = compute(request, session, Store.open(request.jobs[0].store), partial(print, file=sys.stderr))
         _write(tried.rows.limit(request.shown).toArrow(), Path(given.rows))
         answer = TrialAnswer(tried.reports)
     except Exception as error:  # noqa: BLE001  the stage's code may raise anything

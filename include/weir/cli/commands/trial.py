@@ -69,8 +69,7 @@ def try_stage(
     It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails.
     """
     from weir.cli.programs import tried  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
-    from weir.store.store import Store  # noqa: PLC0415
-    from weir.trials.trying import Outcome, Wanted, opened_trial  # noqa: PLC0415
+    from weir.trials.trying import Outcome, Wanted, opened_trial, scratch_in  # noqa: PLC0415
 
     wanted = Wanted(
         file=file,
@@ -84,7 +83,7 @@ def try_stage(
         shown=limit,
     )
     with tempfile.TemporaryDirectory(prefix="weir-try-") as folder:
-        with opened_trial(wanted, Store.open(str(Path(folder, "store")))) as trial:
+        with opened_trial(wanted, scratch_in(Path(folder))) as trial:
             answer, rows = tried(trial.request, Path(folder), os.environ)
         outcome = Outcome(trial, answer.reports)
     if as_json:
@@ -129,7 +128,7 @@ def _document(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> d
 def _print(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> None:
     trial = outcome.trial
     where = trial.run or f"{trial.dataflow}, without a run"
-    print_line(f"{trial.request.stage} of {where}, code {trial.code}")
+    print_line(f"{trial.request.stage} of {where} ({trial.code})")
     for note in trial.notes:
         print_line(f"note: {note}")
     if rows is None:
