@@ -113,7 +113,10 @@ def _on_any(declared: Declared, wanted: Wanted, scratch: Store, services: Servic
 def _require_run(session: Session, declared: Declared, wanted: Wanted) -> str:
     """Return the name of the run: the newest that has begun, unless one is named. Raises Misconfigured."""
     if wanted.epoch is not None:
-        return str(run_named(session, declared.flow.name, wanted.epoch).id)
+        try:
+            return str(run_named(session, declared.flow.name, wanted.epoch).id)
+        except Misconfigured as error:
+            raise Misconfigured(f"{error}. Without a run, try the stage on samples: --samples FOLDER") from error
     begun = [row.id for row in runs_of(session, declared.flow.name) if row.pinned is not None]
     if not begun:
         raise Misconfigured(

@@ -34,6 +34,9 @@ SHOWN: Final = 5
 
 EXIT_FAILED: Final = 1
 
+_LEAST_SECONDS: Final = 0.05
+"""A step that takes less is not shown."""
+
 
 def try_stage(
     file: Annotated[
@@ -159,7 +162,8 @@ def _lines(outcome: Outcome, shown: int) -> Iterator[str]:
         yield f"state {name}: " + ("" if changed is None else f"{changed:,} rows changed, ") + f"{count:,} rows in all"
     for check in outcome.checks:
         failed = ", ".join(each.type for each in check.results if not each.success)
-        said = f"{check.outcome.value}{failed and f': {failed}'} ({len(check.results)} expectations)"
+        said = f"{check.outcome.value}{failed and f': {failed}'} ({len(check.results)} expectation(s))"
         yield f"quality {check.suite} of {check.stage}[{check.subtask}]: {said}"
-    yield "seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in outcome.seconds.items())
+    steps = sorted(outcome.seconds.items(), key=lambda step: -step[1])
+    yield "seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in steps if seconds >= _LEAST_SECONDS)
     yield "Nothing was stored."
