@@ -10,12 +10,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import uuid
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.errors import Misconfigured
+from weir.settings import SPARK_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -120,3 +123,22 @@ def _chosen_java(home: Path) -> Java:
             "correct it, unset it, or set WEIR_JAVA=bundled"
         )
     return Java(home, version, is_bundled=False)
+
+
+_OF_OTHER_SERVERS = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", SPARK_VARIABLE}
+
+
+def spark_environment(environ: Mapping[str, str], folder: Path, url: str | None) -> dict[str, str]:
+    """Return the environment of a program with Spark: a client of the server at `url`, else with a Java of its own.
+
+    Raises Misconfigured where there is no pyspark.
+    """
+    if find_spec("pyspark") is None:
+        raise Misconfigured(
+            "this command computes with Spark: pip install 'weir[connect]' to do so on a Spark Connect server, "
+            "'weir[local]' to do so on this machine"
+        )
+    java = {} if url else find_java(folder / "java", environ).environment(environ)
+    kept = {key: value for key, value in environ.items() if key not in _OF_OTHER_SERVERS}
+    remote = {SPARK_VARIABLE: url} if url else {}
+    return {**kept, **java, **remote, "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable)}

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,8 +22,7 @@ from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.content_check import answer_from_json, request_to_json
 from weir.formats.region_job import RegionReport
 from weir.formats.state_query import PROBLEM, query_to_json
-from weir.formats.trial import trial_answer_from_json, trial_request_to_json
-from weir.java import find_java
+from weir.java import spark_environment
 from weir.secrecy import without_secrets
 from weir.settings import SPARK_VARIABLE
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from weir.formats.content_check import ContentAnswer, ResultToCheck
     from weir.formats.region_job import CheckJob
     from weir.formats.state_query import StateQuery
-    from weir.formats.trial import TrialAnswer, TrialRequest
 
 
 def recomputed(
@@ -88,25 +85,6 @@ def own_server(environ: Mapping[str, str]) -> str | None:
     return command_environment(environ).get(SPARK_VARIABLE)
 
 
-_OF_OTHER_SERVERS = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", SPARK_VARIABLE}
-
-
-def spark_environment(environ: Mapping[str, str], folder: Path, url: str | None) -> dict[str, str]:
-    """Return the environment of a program with Spark: a client of the server at `url`, else with a Java of its own.
-
-    Raises Misconfigured where there is no pyspark.
-    """
-    if find_spec("pyspark") is None:
-        raise Misconfigured(
-            "this command computes with Spark: pip install 'weir[connect]' to do so on a Spark Connect server, "
-            "'weir[local]' to do so on this machine"
-        )
-    java = {} if url else find_java(folder / "java", environ).environment(environ)
-    kept = {key: value for key, value in environ.items() if key not in _OF_OTHER_SERVERS}
-    remote = {SPARK_VARIABLE: url} if url else {}
-    return {**kept, **java, **remote, "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON", sys.executable)}
-
-
 def _end(log: Path) -> str:
     return without_secrets(" ".join(log.read_text(errors="replace").split()))[-500:] or "without a message"
 
@@ -132,33 +110,6 @@ def checked(
     return report
 
 
-def tried(request: TrialRequest, folder: Path, environ: Mapping[str, str]) -> tuple[TrialAnswer, pa.Table | None]:
-    """Try a stage on a local Spark; return the answer and the rows to show (None after an error of the stage).
-
-    `folder` is that of the trial. What the stage's code prints goes to the standard error. Raises EngineLost if
-    the program fails.
-    """
-    asked, answer, rows, log = (folder / name for name in ("request.json", "answer.json", "rows.arrow", "log"))
-    asked.write_text(trial_request_to_json(request))
-    with log.open("wb") as errors:
-        done = subprocess.run(
-            [sys.executable, "-m", "weir_spark.region.trial", str(asked), str(answer), str(rows)],
-            env=spark_environment(environ, folder, None),
-            stdin=subprocess.DEVNULL,
-            stdout=_STANDARD_ERROR,
-            stderr=errors,
-            check=False,
-        )
-    if done.returncode:
-        raise EngineLost(f"the local Spark ended with status {done.returncode}: {_end(log)}")
-    found = trial_answer_from_json(answer.read_text())
-    if found.error:
-        return found, None
-    with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
-        return found, cast("pa.Table", stream.read_all())
-
-
-_STANDARD_ERROR = 2
 _SHOWN = 2000
 
 

@@ -7,7 +7,6 @@ a DataFrame may still read it.
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import shutil
 import tempfile
@@ -17,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
@@ -27,11 +28,12 @@ from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.runs import runs_of
 from weir.reading.choosing import run_named
 from weir.reading.opened import together
-from weir.state.spark_schema import spark_ddl
+from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
 from weir.trials.declared import Declared, declared_in
 from weir.trials.on_run import Asked, opened_on_run
 from weir.trials.on_samples import interval_of, reads_stored, trial_on_samples
+from weir.trials.program import computed
 from weir.trials.trial import Trial
 
 NEWEST, AS_IT_WAS = "newest", "as_it_was"
@@ -213,11 +215,33 @@ class Outcome:
         return [next(each for each in report.outputs if each.stage == stage) for report in self.reports]
 
 
-@dataclass(frozen=True, slots=True)
 class TriedStage(Outcome):
-    """What `weir.run_stage` returns: the rows in `frame`, a DataFrame, and what a task would record about them."""
+    """What `weir.run_stage` returns: the rows, and what a task would record about them.
 
-    frame: Any
+    The rows lie in a folder that is deleted when the process ends.
+    """
+
+    def arrow(self) -> pa.Table:
+        """Read all rows into memory."""
+        schema = arrow_schema(self._outputs[0].spark_schema)
+        tables = (pq.read_table(file, columns=schema.names).select(schema.names).cast(schema) for file in self.files)
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def spark(self, session: Any) -> Any:
+        """Give all rows as a DataFrame of `session`, which must be able to read this machine's files."""
+        if not self.files:
+            return session.createDataFrame([], self.schema)
+        return session.read.schema(self.schema).parquet(*self.files)
+
+    @property
+    def files(self) -> list[str]:
+        """The Parquet files with the rows."""
+        store = Store.open(self.trial.request.jobs[0].store)
+        return [
+            store.spark_url(f"{output.folder}/{file.name}").removeprefix("file://")
+            for output in self._outputs
+            for file in output.files
+        ]
 
 
 def run_stage(
@@ -230,21 +254,20 @@ def run_stage(
     dataflow: str | None = None,
     code: Literal["newest", "as_it_was"] = "newest",
     subtask: int | None = None,
-    session: Any = None,
     services: Services | None = None,
 ) -> TriedStage:
-    """Compute one stage of the dataflow that a DAG file declares, and store nothing.
+    """Compute one stage of the dataflow that a DAG file declares, on a local Spark, and store nothing.
 
     `epoch` names a run as in `weir.open` (None: the newest): its results are read, leased meanwhile. With `samples`, a
     folder with a Parquet, CSV or JSON file for each input, no run is needed; `epoch` and `until` are the interval then.
     `code` is the code on this machine, or that which has computed the stage in the run. `subtask` is one of several
-    (None: all). It is computed on the Spark of `session`, or on a local one. The rows are in `frame` until the process
-    ends; `schema`, `digest`, `digests`, `is_as_recorded`, `changes`, `checks` and `seconds` describe them.
+    (None: all). The rows are given by `arrow()` and `spark(session)`; `schema`, `digest`, `digests`, `is_as_recorded`,
+    `changes`, `checks` and `seconds` describe them. Ledger and store are those of the environment, or of the local
+    stack, unless `services` are given.
 
-    Raises Misconfigured for what cannot be tried, Unreadable for inputs that cannot be read, Retryable; errors of the
-    stage's own code and of Spark pass through.
+    Raises Misconfigured for what cannot be tried and for an error of the stage's own code, with its lines; Unreadable
+    for inputs that cannot be read, Retryable, and EngineLost.
     """
-    program = importlib.import_module("weir_spark.region.trial")
     wanted = Wanted(
         file=Path(file),
         stage=stage,
@@ -254,10 +277,12 @@ def run_stage(
         dataflow=dataflow,
         code=code,
         subtask=subtask,
+        shown=0,
     )
-    folder = tempfile.mkdtemp(prefix="weir-try-")
+    folder = Path(tempfile.mkdtemp(prefix="weir-try-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    scratch = scratch_in(Path(folder))
-    with opened_trial(wanted, scratch, services) as trial:
-        found = program.compute(trial.request, session or program.local_session(trial.request), scratch)
-    return TriedStage(trial, found.reports, found.rows)
+    with opened_trial(wanted, scratch_in(folder), services) as trial:
+        answer, _ = computed(trial.request, folder, os.environ)
+    if answer.error:
+        raise Misconfigured(f"stage {stage} of {trial.run or trial.dataflow}: {answer.error}\n{answer.traceback}")
+    return TriedStage(trial, answer.reports)

@@ -38,7 +38,7 @@ from weir.topology.partitions import PLAIN
 from weir_spark.region import region
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-from weir_spark.session import Log, active, configure, is_remote, session_of_program
+from weir_spark.session import Log, active, configure, session_of_program
 
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {"csv": {"header": "true", "inferSchema": "true"}, "parquet": {}}
@@ -61,24 +61,16 @@ def compute(
     log: Log = print,
     connections: Connections = from_environment,
 ) -> Tried:
-    """Run all jobs of a request in an existing session; they read and write `store`.
+    """Run all jobs of a request in a session that has run none before; they write into `store`.
 
     Raises as `region.run` does, and Misconfigured for a sample that cannot be read.
     """
-    # Python workers of a session keep the modules that it was given first.
-    session = session if is_remote(session) else session.newSession()
     with active(session):
         configure(session, {})
         stored = {each.argument: _stored(session, each, store) for each in request.samples}
         jobs = [_with_samples(job, request.stage, stored) for job in request.jobs]
         reports = tuple(region.run(job, session, store, log, connections) for job in jobs)
         return Tried(reports, _rows(session, store, outputs_of(request.stage, reports)))
-
-
-def local_session(request: TrialRequest) -> SparkSession:
-    """Return a session of this process, started with those settings of the stages, too, that only a start can set."""
-    quick = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
-    return session_of_program("weir try", None, {**quick, **request.jobs[0].spark_conf})
 
 
 def outputs_of(stage: str, reports: Iterable[RegionReport]) -> list[OutputReport]:
@@ -175,7 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(name)
     given = parser.parse_args(arguments)
     request = trial_request_from_json(Path(given.request).read_text())
-    session = local_session(request)
+    # What only a start can set is set here, too.
+    quick = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
+    session = session_of_program("weir try", None, {**quick, **request.jobs[0].spark_conf})
     try:
         tried = compute(request, session, Store.open(request.jobs[0].store), partial(print, file=sys.stderr))
         _write(tried.rows.limit(request.shown).toArrow(), Path(given.rows))

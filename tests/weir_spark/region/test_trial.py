@@ -304,13 +304,13 @@ def test_samples_take_the_place_of_inputs_and_are_divided_as_they_are(trials, sa
     assert "the state history is empty, as in the first epoch" in outcome.trial.notes
 
 
-def test_a_notebook_gets_a_data_frame_of_the_stage_that_a_dag_file_declares(trials):
-    """Its session is given; the DAG file has a stage whose modules lie beside it."""
+def test_a_notebook_gets_the_rows_of_the_stage_that_a_dag_file_declares(trials):
     (trials.folder / "dag.py").write_text(DAG.replace("MODULE", trials.module))
-    tried = weir.run_stage(
-        trials.folder / "dag.py", "clean", "2013-01-02", session=trials.spark, services=trials.services
-    )
-    assert (tried.trial.run, tried.is_as_recorded, tried.frame.count()) == (SECOND, True, 18)
+    tried = weir.run_stage(trials.folder / "dag.py", "clean", "2013-01-02", services=trials.services)
+    assert (tried.trial.run, tried.is_as_recorded, tried.rows) == (SECOND, True, 18)
+    rows = tried.arrow().sort_by("id").to_pylist()
+    assert rows == [{"tail": f"t{number % 5}", "id": number} for number in range(18)]
+    assert [row.asDict() for row in tried.spark(trials.spark).orderBy("id").collect()] == rows
     with pytest.raises(Misconfigured, match="has no stage 'claen', did you mean 'clean'"):
         declared_in(trials.folder / "dag.py", "claen")
 

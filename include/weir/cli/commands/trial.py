@@ -71,7 +71,7 @@ def try_stage(
 
     It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails.
     """
-    from weir.cli.programs import tried  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+    from weir.trials.program import computed  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
     from weir.trials.trying import Outcome, Wanted, opened_trial, scratch_in  # noqa: PLC0415
 
     wanted = Wanted(
@@ -87,7 +87,7 @@ def try_stage(
     )
     with tempfile.TemporaryDirectory(prefix="weir-try-") as folder:
         with opened_trial(wanted, scratch_in(Path(folder))) as trial:
-            answer, rows = tried(trial.request, Path(folder), os.environ)
+            answer, rows = computed(trial.request, Path(folder), os.environ)
         outcome = Outcome(trial, answer.reports)
     if as_json:
         print(json.dumps(_document(outcome, answer, rows)))
