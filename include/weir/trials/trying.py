@@ -86,8 +86,15 @@ def trial_of(declared: Declared, wanted: Wanted, scratch: Store, services: Servi
         elif not reads_stored(declared.flow, wanted.stage) and wanted.code == NEWEST:
             yield _on_any(declared, wanted, scratch, services, closing)
         else:
-            services = services or closing.enter_context(opened_services())
+            services = services or _services(closing)
             yield closing.enter_context(_on_run(services, declared, wanted, scratch))
+
+
+def _services(closing: ExitStack) -> Services:
+    try:
+        return closing.enter_context(opened_services())
+    except Misconfigured as error:
+        raise Misconfigured(f"{error}. Without a ledger, try the stage on samples: --samples FOLDER") from error
 
 
 def _on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Trial:

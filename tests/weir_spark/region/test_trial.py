@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
 from tests.weir.checking import write_suite
+from tests.weir.command_line import use
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 import weir
@@ -239,6 +240,18 @@ def test_what_is_read_is_leased_meanwhile(trials):
 def test_an_epoch_without_a_run_is_answered_with_the_runs_that_there_are(trials):
     with pytest.raises(Misconfigured, match=r"flow has no run 2013-01-09: .*flow@20130102"):
         trials.tried("aircraft", epoch="2013-01-09")
+
+
+def test_without_a_ledger_samples_are_named(trials, tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    flow = trials.flow()
+    declared = Declared(tmp_path / "dag.py", flow, flow.stage("known"), "")
+    wanted = Wanted(file=declared.file, stage="known")
+    with (
+        pytest.raises(Misconfigured, match=r"there is no ledger .* --samples FOLDER"),
+        trial_of(declared, wanted, scratch_in(tmp_path)),
+    ):
+        pass
 
 
 def test_an_input_that_is_gone_is_answered_with_the_command_that_brings_it_back(trials):
