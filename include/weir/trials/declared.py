@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from weir.dataflow import Dataflow, Stage
@@ -19,12 +19,16 @@ from weir.errors import Misconfigured
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A dataflow as a DAG file declares it now, a stage of it, and the folder of the suites."""
+    """A dataflow as a DAG file declares it now, a stage of it, and the folder of the suites.
+
+    `sql` has the texts of SQL files, by the paths that stages name.
+    """
 
     file: Path
     flow: Dataflow
     stage: Stage
     expectations: str
+    sql: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def modules_on_path(self) -> Iterator[None]:
@@ -47,16 +51,18 @@ def declared_in(
     if not file.is_file():
         raise Misconfigured(f"there is no DAG file {file}")
     flows: list[Dataflow] = []
+    texts: list[Mapping[str, str]] = []
     expectations = ""
     for answer in answers_about(["--declare", str(file)], environ):
         if "ended" in answer:
             raise Misconfigured(f"{file}: the process that imported it ended {answer['ended']}")
         for problem in answer.get("problems", ()):
             raise Misconfigured(str(Problem.from_json(problem)))
-        flows += [Dataflow.from_json(each) for each in answer.get("dataflows", ())]
+        flows += [Dataflow.from_json(each["flow"]) for each in answer.get("dataflows", ())]
+        texts += [each["sql"] for each in answer.get("dataflows", ())]
         expectations = answer.get("expectations", expectations)
     flow = _flow(file, [each for each in flows if dataflow in (None, each.name)] or flows, stage, dataflow)
-    return Declared(file, flow, _stage(flow, stage), expectations)
+    return Declared(file, flow, _stage(flow, stage), expectations, texts[flows.index(flow)])
 
 
 def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -> Dataflow:

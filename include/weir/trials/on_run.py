@@ -207,7 +207,11 @@ class _Described:
             raise lost_of(self.services, self.state, probed.losses)
         topology, name = self.run.topology, self.asked.declared.stage.name
         functions = functions_of(topology, topology.logical_region_of(name).name)
-        archive = pack(top_level(functions)) if recorded is None else _read_archive(self.services, recorded)
+        archive = (
+            pack(top_level(functions), self.asked.declared.sql)
+            if recorded is None
+            else _read_archive(self.services, recorded)
+        )
         code = stored_code(self.scratch, self.run.dataflow.name, archive, functions)
         stage = topology.dataflow.stage(name)
         trimming = Trimming(
@@ -292,5 +296,6 @@ def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContex
         parallelism=stage.parallelism,
         parameters=run.parameters,
         options=stage.options,
-        connection=services.connections,
+        connection=services.look_ups.connection,
+        variable=services.look_ups.variable,
     )

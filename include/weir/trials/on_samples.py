@@ -15,7 +15,8 @@ from typing import Any
 from weir.attempts.job import resolve
 from weir.code.archive import pack, top_level
 from weir.code.generation_rules import short
-from weir.connections import from_environment
+from weir.code.sql_rules import is_sql
+from weir.connections import FROM_ENVIRONMENT
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import Exchange, ResolveContext, StageKind, spark_conf
 from weir.dataflow.state import State, StateKind
@@ -56,8 +57,8 @@ def trial_on_samples(
     flow, stage = declared.flow, declared.stage
     samples = () if folder is None else tuple(_samples(stage, folder))
     plan = (stage,) if samples else plan_of(flow, stage.name)
-    functions = tuple(each.function for each in plan if top_level([each.function]))
-    archive = pack(top_level(functions))
+    functions = tuple(each.function for each in plan if is_sql(each.function) or top_level([each.function]))
+    archive = pack(top_level(functions), declared.sql)
     code = stored_code(scratch, flow.name, archive, functions)
     described = _Described(flow, plan, frozenset(each.argument for each in samples), interval)
     written = declared_layouts(flow)
@@ -247,7 +248,8 @@ class _Described:
                 parallelism=stage.parallelism,
                 parameters=self.flow.parameters,
                 options=stage.options,
-                connection=from_environment,
+                connection=FROM_ENVIRONMENT.connection,
+                variable=FROM_ENVIRONMENT.variable,
             )
             self.splits[stage.name] = resolve(stage, context)
         return self.splits[stage.name]

@@ -84,12 +84,12 @@ def checked(file: str, expectations: str) -> dict[str, Any]:
 
 
 def declared(file: str, expectations: str) -> dict[str, Any]:
-    """Import a DAG file; return its dataflows as a run is pinned to them, and the folder of the suites."""
+    """Import a DAG file; return its dataflows as a run is pinned to them, and where their suites and queries are."""
     with declared_meanwhile() as found:
         problems = list(_import_problems(file))
     return {
         "file": file,
-        "dataflows": [each.flow.to_json() for each in found],
+        "dataflows": [{"flow": each.flow.to_json(), "sql": dict(each.sql)} for each in found],
         "expectations": expectations,
         "problems": [problem.to_json() for problem in problems],
     }

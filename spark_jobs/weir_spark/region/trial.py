@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.connections import Connections, from_environment
+from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.errors import Misconfigured, WeirError
 from weir.formats.region_job import (
     InputToRead,
@@ -59,7 +59,7 @@ def compute(
     session: SparkSession,
     store: Store,
     log: Log = print,
-    connections: Connections = from_environment,
+    look_ups: LookUps = FROM_ENVIRONMENT,
 ) -> Tried:
     """Run all jobs of a request in a session that has run none before; they write into `store`.
 
@@ -69,7 +69,7 @@ def compute(
         configure(session, {})
         stored = {each.argument: _stored(session, each, store) for each in request.samples}
         jobs = [_with_samples(job, request.stage, stored) for job in request.jobs]
-        reports = tuple(region.run(job, session, store, log, connections) for job in jobs)
+        reports = tuple(region.run(job, session, store, log, look_ups) for job in jobs)
         return Tried(reports, _rows(session, store, outputs_of(request.stage, reports)))
 
 

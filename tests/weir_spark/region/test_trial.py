@@ -80,7 +80,7 @@ class Trials:
     """A dataflow of which two epochs have been computed, and trials of its stages."""
 
     def __init__(self, folder: Path, url: str, spark) -> None:
-        self.folder, self.spark = folder, spark
+        self.folder, self.spark, self.sql = folder, spark, {}
         self.module = f"pipeline_{uuid.uuid4().hex[:12]}"
         self.write(PIPELINE)
         self.store = Store.open(str(folder / "results"))
@@ -120,7 +120,7 @@ class Trials:
         folder = self.folder / uuid.uuid4().hex
         folder.mkdir()
         flow = flow or self.flow()
-        declared = Declared(self.folder / "dag.py", flow, flow.stage(stage), self.services.expectations)
+        declared = Declared(self.folder / "dag.py", flow, flow.stage(stage), self.services.expectations, self.sql)
         asked = Wanted(file=declared.file, stage=stage, **wanted)
         scratch = scratch_in(folder)
         with trial_of(declared, asked, scratch, services or self.services) as trial:
@@ -326,6 +326,16 @@ def test_a_notebook_gets_the_rows_of_the_stage_that_a_dag_file_declares(trials):
     assert [row.asDict() for row in tried.spark(trials.spark).orderBy("id").collect()] == rows
     with pytest.raises(Misconfigured, match="has no stage 'claen', did you mean 'clean'"):
         declared_in(trials.folder / "dag.py", "claen")
+
+
+def test_a_query_is_tried(trials, samples):
+    as_csv(samples, [("a", 1), ("b", 2)])
+    queried = {"aircraft": {"function": "sql/two.sql", "state": (), "inputs": [blocking("clean")], "parallelism": 1}}
+    trials.sql = {"sql/two.sql": "select tail, id + 1 as n from clean"}
+    _, rows = trials.tried("aircraft", flow=trials.flow(**queried), samples=samples)
+    assert rows == [("a", 2), ("b", 3)]
+    _, rows = trials.tried("aircraft", flow=trials.flow(**queried), epoch="2013-01-02")
+    assert len(rows) == 18
 
 
 def test_each_input_needs_a_sample_but_those_of_the_epoch_before(trials, samples):
