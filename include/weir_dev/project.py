@@ -1,17 +1,23 @@
-"""Where the checkout is that this command belongs to, and where it keeps its state.
+"""Where the project is that this command works on, and where it keeps its state.
 
-Invariant: nothing depends on the working directory.
+Invariant: nothing depends on the working directory. A project is a checkout of Weir, or what `weir init` has made, whose
+launcher names its folder.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Final
 
 from weir.errors import Misconfigured
 
+PROJECT_VARIABLE: Final = "WEIR_PROJECT"
+"""The environment variable by which the launcher of a project names its folder."""
 
-def project_root() -> Path:
-    """The checkout's root: the folder of `pyproject.toml`, `dags` and `plugins`.
+
+def checkout() -> Path:
+    """The root of the checkout of Weir: the folder of `pyproject.toml`, `dags` and `plugins`.
 
     Raises Misconfigured if the package was installed without its checkout.
     """
@@ -19,12 +25,23 @@ def project_root() -> Path:
     missing = [name for name in ("pyproject.toml", "dags", "plugins") if not (root / name).exists()]
     if missing:
         raise Misconfigured(
-            f"the local stack runs from a checkout of Weir, but {root} has no {', '.join(missing)}: "
-            "clone the repository and type ./weir there"
+            f"this command runs in a checkout of Weir, but {root} has no {', '.join(missing)}: clone the repository and "
+            "type ./weir there, or make a project of your own by `weir-dev init FOLDER` and type ./weir there"
         )
     return root
 
 
+def project_root() -> Path:
+    """The folder of the project: its DAGs are in `dags`. Raises Misconfigured."""
+    named = os.environ.get(PROJECT_VARIABLE)
+    if named is None:
+        return checkout()
+    root = Path(named)
+    if not (root / "dags").is_dir():
+        raise Misconfigured(f"{PROJECT_VARIABLE} is {named}, which has no folder dags: type ./weir in your project")
+    return root
+
+
 def state_folder() -> Path:
-    """The folder of everything that `weir up` keeps: `.weir` in the checkout."""
+    """The folder of everything that `weir up` keeps: `.weir` in the project."""
     return project_root() / ".weir"

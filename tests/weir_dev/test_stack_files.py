@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from weir.errors import Misconfigured
-from weir_dev.commands.stack import stack_of_this_checkout
+from weir_dev.commands.stack import stack_of_project
 from weir_dev.stack import airflow_database
 from weir_dev.stack.airflow_components import COMPONENTS, SCHEDULERS, airflow_programs
 from weir_dev.stack.airflow_environment import (
@@ -240,7 +240,7 @@ def test_a_stack_of_an_earlier_weir_keeps_its_sqlite_files(request_of, monkeypat
     (folder / file).parent.mkdir(parents=True)
     (folder / file).touch()
     monkeypatch.setattr("weir_dev.commands.stack.state_folder", lambda: folder)
-    assert stack_of_this_checkout().request.database is Database.SQLITE
+    assert stack_of_project().request.database is Database.SQLITE
     with pytest.raises(Misconfigured, match=r"in sqlite, not in postgres: \./weir up goes on with what is there"):
         Stack(request_of("a", Database.POSTGRES)).start()
     assert [path.name for path in folder.iterdir()] == [file.partition("/")[0]]
@@ -248,8 +248,8 @@ def test_a_stack_of_an_earlier_weir_keeps_its_sqlite_files(request_of, monkeypat
 
 def test_a_new_stack_has_a_postgresql_server_and_sqlite_if_that_is_asked_for(request_of, monkeypatch):
     monkeypatch.setattr("weir_dev.commands.stack.state_folder", lambda: request_of("a").folder)
-    assert stack_of_this_checkout().request.database is Database.POSTGRES
-    assert stack_of_this_checkout(database=Database.SQLITE).request.database is Database.SQLITE
+    assert stack_of_project().request.database is Database.POSTGRES
+    assert stack_of_project(database=Database.SQLITE).request.database is Database.SQLITE
 
 
 def test_a_stack_with_both_databases_elsewhere_has_no_server_of_its_own(request_of):

@@ -28,7 +28,7 @@ from weir.topology.regions import RegionId
 from weir_dev.airflow_api import AirflowApi, DagRun
 from weir_dev.demo.evidence import epoch_key
 from weir_dev.files import write_atomically
-from weir_dev.project import project_root
+from weir_dev.project import checkout
 from weir_dev.stack.airflow_components import SCHEDULERS
 from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.task_processes import TaskProcess, task_processes
@@ -175,7 +175,7 @@ class Field:
 
     def expected(self, epoch: str) -> list[dict[str, int]]:
         """Return what plain Python computes of an epoch and all before it."""
-        path = project_root() / FLOWS / "ladder.py"
+        path = checkout() / FLOWS / "ladder.py"
         spec = importlib.util.spec_from_file_location("weir_chaos_ladder", path)
         if spec is None or spec.loader is None:
             raise FileNotFoundError(path)

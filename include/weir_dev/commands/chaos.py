@@ -15,7 +15,7 @@ from rich.console import Console
 from weir.cli.progress import Progress, exits_on_signals
 from weir.errors import Misconfigured
 from weir_dev.commands.stack import EXIT_WRONG
-from weir_dev.project import project_root, state_folder
+from weir_dev.project import checkout, state_folder
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Database, StackRequest
 
@@ -182,7 +182,7 @@ def _clear(folder: Path) -> None:
 
 
 def _request(folder: Path, control: Path, spark_workers: int, environment: dict[str, str]) -> StackRequest:
-    root = project_root()
+    root = checkout()
     flows = root / "tests" / "flows"
     if not flows.is_dir():
         raise Misconfigured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from weir.cli.progress import Progress, exits_on_signals
 from weir.cli.tables import key, number, print_rows, value
 from weir.secrecy import without_secrets
 from weir_dev.ports import LOCALHOST, LOOPBACK
-from weir_dev.project import project_root, state_folder
+from weir_dev.project import PROJECT_VARIABLE, project_root, state_folder
 from weir_dev.stack.airflow_environment import API, SPARK, SPARK_UI, database_of, lake_folder, needs_postgres
 from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import PERSON
@@ -43,7 +44,7 @@ def up(
     """Start Airflow and Spark in the background, and say how to log in."""
     console = Console()
     progress = Progress(console)
-    stack = stack_of_this_checkout(
+    stack = stack_of_project(
         lambda state: progress.say(state.describe()), spark_workers, Database.SQLITE if sqlite else None
     )
     if stack.is_running():
@@ -57,7 +58,7 @@ def up(
 def down() -> None:
     """Stop what `weir up` has started; runs, results and the ledger stay."""
     console = Console()
-    stack = stack_of_this_checkout()
+    stack = stack_of_project()
     was_running = stack.is_running()
     with Progress(console).phase("stopping Airflow and Spark"):
         stack.stop()
@@ -68,7 +69,7 @@ def down() -> None:
 def status() -> None:
     """Show the components of the stack."""
     console = Console()
-    stack = stack_of_this_checkout()
+    stack = stack_of_project()
     state = stack.state
     if not stack.is_running():
         console.print("The stack is not running; ./weir up starts it.")
@@ -98,10 +99,10 @@ def demo(
     raise typer.Exit(0 if is_right else EXIT_WRONG)
 
 
-def stack_of_this_checkout(
+def stack_of_project(
     on_change: Callable[[StackState], None] | None = None, spark_workers: int = 0, database: Database | None = None
 ) -> Stack:
-    """The stack of this checkout, running or not, with the kind of database that it has, unless another is given.
+    """The stack of the project, running or not, with the kind of database that it has, unless another is given.
 
     Raises Misconfigured if Weir is installed without one.
     """
@@ -127,12 +128,13 @@ def _components(state: StackState) -> Iterator[tuple[str, ...]]:
 
 def _print_access(console: Console, stack: Stack) -> None:
     lines = {
+        "look first": f"{stack.url}/dags: switch a DAG on; its grid shows what runs, and weir runs what has run",
         "Airflow": stack.url,
         "log in as": f"{PERSON}, password {stack.credentials.person_password}",
         "Spark": f"sc://{LOCALHOST}:{stack.state.ports[SPARK]}, its token in {stack.folder / SECRETS}, its UI at http://{LOOPBACK}:{stack.state.ports[SPARK_UI]}",
         **_cluster(stack.state),
         "results": stack.store_url,
-        "report": _where_the_report_is(stack),
+        **({} if PROJECT_VARIABLE in os.environ else {"report": _where_the_report_is(stack)}),
         "ledger": without_secrets(stack.ledger_url) + _why_sqlite(stack),
         "logs": f"{stack.logs}, of tasks {stack.task_logs}",
         "stop": "./weir down",

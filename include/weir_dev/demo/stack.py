@@ -11,7 +11,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
 from weir.errors import Misconfigured
-from weir_dev.project import project_root, state_folder
+from weir_dev.project import checkout, state_folder
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import StackRequest
 
@@ -47,7 +47,7 @@ JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:Reser
 
 def new_stack(on_change: Callable[[StackState], None], database: Database) -> Stack:
     """Make an empty folder for the demo, and a stack in it that is not started. Raises Misconfigured if one runs."""
-    root = project_root()
+    root = checkout()
     folder = state_folder() / "demo"
     request = StackRequest.owned_by_this_process(
         folder=folder,

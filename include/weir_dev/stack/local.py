@@ -48,7 +48,7 @@ def problem_of_ledger() -> str | None:
 
 def subject_of_doctor() -> Subject:
     """Return the local stack as `weir doctor` examines it. Raises Misconfigured without a checkout."""
-    from weir_dev.commands.stack import stack_of_this_checkout  # noqa: PLC0415  a notebook needs no command line
+    from weir_dev.commands.stack import stack_of_project  # noqa: PLC0415  a notebook needs no command line
     from weir_dev.stack import doctor_subject  # noqa: PLC0415
 
-    return doctor_subject.local_stack(stack_of_this_checkout())
+    return doctor_subject.local_stack(stack_of_project())
