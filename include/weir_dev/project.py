@@ -1,7 +1,7 @@
 """Where the project is that this command works on, and where it keeps its state.
 
-Invariant: nothing depends on the working directory. A project is a checkout of Weir, or what `weir init` has made, whose
-launcher names its folder.
+Invariant: nothing depends on the working directory. A project is a checkout of Weir, or what `weir init` has made,
+whose launcher names its folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def checkout() -> Path:
     missing = [name for name in ("pyproject.toml", "dags", "plugins") if not (root / name).exists()]
     if missing:
         raise Misconfigured(
-            f"this command runs in a checkout of Weir, but {root} has no {', '.join(missing)}: clone the repository and "
-            "type ./weir there, or make a project of your own by `weir-dev init FOLDER` and type ./weir there"
+            f"this command runs in a checkout of Weir, but {root} has no {', '.join(missing)}: clone the repository "
+            "and type ./weir there, or make a project of your own by `weir-dev init FOLDER` and type ./weir there"
         )
     return root
 

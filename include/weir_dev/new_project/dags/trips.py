@@ -15,9 +15,7 @@ trips = files_source(
     schema="trip_id BIGINT, zone STRING, distance DOUBLE",
     reader={"header": "true"},
 )
-clean = Stage(
-    "clean", "trips_stages:clean", [pipelined(trips)]
-)  # the same Spark plan as `trips`: nothing is stored between
+clean = Stage("clean", "trips_stages:clean", [pipelined(trips)])  # in the same Spark plan as `trips`
 by_zone = Stage("by_zone", sql="sql/by_zone.sql", inputs=[blocking(clean, by="zone")], parallelism=2)
 zones = sink(by_zone, "zones", to=files(f"{PROJECT}/out/zones"))
 
