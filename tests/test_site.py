@@ -1,0 +1,79 @@
+"""The documentation is a site: every page and every link is there, and the reference pages are those of the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weir.dataflow
+import weir_airflow
+from weir_airflow.provider import OPTIONS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as strictly as MkDocs can: a missing page or anchor, or a page outside the navigation, fails."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def anchors(page):
+    return set(re.findall(r'\bid="([^"]+)"', page.read_text()))
+
+
+def test_each_public_name_has_its_place_in_the_reference(site):
+    expected = {f"weir.dataflow.{name}" for name in weir.dataflow.__all__}
+    assert expected - anchors(site / "reference/declarations/index.html") == set()
+    expected = {f"{getattr(weir_airflow, name).__module__}.{name}" for name in weir_airflow.__all__}
+    assert expected - anchors(site / "reference/dags/index.html") == set()
+    assert "weir.reading.opening.open_results" in anchors(site / "reference/reading/index.html")
+    assert "weir_spark.region.context.StageContext" in anchors(site / "reference/stage_functions/index.html")
+
+
+def test_no_list_becomes_a_paragraph(site):
+    # Markdown as MkDocs reads it wants a blank line before a list, where a forge wants none.
+    pages = {page: re.findall(r"(?s)<p>(.*?)</p>", page.read_text()) for page in site.rglob("*.html")}
+    assert len(pages) > 80
+    found = [(page, text) for page, texts in pages.items() for text in texts if re.search(r"\n(- |\d+\. )", text)]
+    assert found == []
+
+
+def test_the_page_about_the_command_line_is_its_help():
+    command = [
+        sys.executable,
+        "-m",
+        "typer",
+        "weir.cli.main",
+        "utils",
+        "docs",
+        "--name",
+        "weir",
+        "--title",
+        "Command line",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    page = (DOCS / "reference/command_line.md").read_text()
+    assert done.stdout.split() == page.split(), (
+        f"make it anew: {' '.join(command[1:])} > docs/reference/command_line.md"
+    )
+
+
+def test_the_page_about_options_has_each_as_airflow_lists_it():
+    page = (DOCS / "reference/options.md").read_text()
+    rows = re.findall(r"(?m)^\| `([a-z_]+)` \| (.*?) \| `([^`]*)` \|$", page)
+    assert {name: (meaning, example) for name, meaning, example in rows} == OPTIONS
+
+
+def test_the_home_page_has_the_picture_of_the_readme():
+    (picture,) = re.findall(r"(?s)```\n\$ ./weir demo\n.*?```", (ROOT / "README.md").read_text())
+    assert picture in (DOCS / "index.md").read_text()
