@@ -63,6 +63,7 @@ EXTRAS = [
         ("weir (pyproject.toml)", [*PROJECT["project"]["dependencies"], *EXTRAS]),
         ("weir (pyproject.toml:stack)", PROJECT["dependency-groups"]["stack"]),
         ("weir (pyproject.toml:dev)", PROJECT["dependency-groups"]["dev"]),
+        ("weir (pyproject.toml:docs)", PROJECT["dependency-groups"]["docs"]),
     ],
 )
 def test_the_lock_pins_what_the_project_requires_in_the_versions_that_it_allows(asked_by, wanted):
