@@ -61,7 +61,9 @@ def make_project(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Misconfigured(f"{folder} is there and not empty: name a new folder")
     shutil.copytree(_SOURCE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / ".gitignore").write_text(".weir/\nout/\n__pycache__/\n")
+    (folder / ".gitignore").write_text(".weir/\nout/*\n!out/.gitkeep\n__pycache__/\n")
+    (folder / "out").mkdir()
+    (folder / "out" / ".gitkeep").touch()  # a target makes its folder, and none above
     (folder / "data").mkdir()
     for number in range(_DAYS):
         day = _FIRST_DAY + timedelta(days=number)

@@ -131,7 +131,7 @@ def test_a_folder_of_somebody_else_is_not_replaced(sink):
 def test_a_disk_that_is_not_there_is_away(sink):
     version = sink.version(1, [(1, "a")])
     sink.root.parent.rmdir()
-    with pytest.raises(TargetAway, match="cannot be reached"):
+    with pytest.raises(TargetAway, match="which is not there: mount its disk, or create it"):
         sink.target().prepare(version, None)
     assert not sink.root.parent.exists()
 
