@@ -175,7 +175,8 @@ class FilesTarget(SinkTarget):
                 self._root.mkdir(exist_ok=True)
             except FileNotFoundError as error:  # folders above are not made: they may be on a disk that is not mounted
                 raise TargetAway(
-                    f"{self._root} needs the folder {self._root.parent}, which is not there: mount its disk, or create it"
+                    f"{self._root} needs the folder {self._root.parent}, which is not there: mount its disk, or "
+                    "create it"
                 ) from error
             self._versions.mkdir(exist_ok=True)
             lock = (self._versions / "lock").open("a")
