@@ -1,4 +1,4 @@
-"""The files of docs/tutorial.md are a sound project; its commands are typed in `tests/e2e/test_tutorial.py`."""
+"""The files of docs/tutorial.md are a sound project; its commands are typed in `tests/e2e/long/test_tutorial.py`."""
 
 import subprocess
 

@@ -16,8 +16,9 @@ from weir_dev.stack.credentials import PERSON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200)]
 
-ROOT = Path(__file__).parents[2]
-ASKING = ("./weir runs", "./weir state", "./weir failovers", "./weir why")
+ROOT = Path(__file__).parents[3]
+FAILED = "exit code"
+ASKING = ("./weir runs", "./weir state", "./weir failovers", "./weir why", "./weir checkpoints")
 SECONDS = 240
 """How long an answer may take until it is the page's: Airflow notices files, and runs tasks."""
 
@@ -44,7 +45,7 @@ def test_each_command_of_the_tutorial_says_what_the_page_shows(project):
 
 def await_answer(project, command):
     until = time.monotonic() + (SECONDS if command.typed.startswith(ASKING) else 0)
-    while not command.is_answered_by(said := typed(project, command.typed)):
+    while FAILED in (said := typed(project, command.typed)) or not command.is_answered_by(said):
         assert time.monotonic() < until, f"$ {command.typed}\n{said}\nexpected:\n{command.output}"
         time.sleep(2)
 
@@ -56,7 +57,7 @@ def typed(project, command):
         words, place = ["sh", "-c", command], project
     environment = {key: value for key, value in os.environ.items() if key != PROJECT_VARIABLE}
     done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}exit code {done.returncode}\n"
+    return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}{FAILED} {done.returncode}\n"
 
 
 def clear(run, task, index):
