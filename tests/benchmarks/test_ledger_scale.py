@@ -195,7 +195,7 @@ def measure_questions(world: World, measured: Measured) -> None:
     measured.of("weir plan", lambda: ask(world.services, Question(newest)))
     measured.of("weir plan --fail", lambda: ask(world.services, Question(newest, fail="totals[0]")))
     measured.of("weir why", lambda: read(why))
-    measured.of("weir runs", lambda: read(lambda session: run_overviews(session, "wide")))
+    measured.of("weir runs", lambda: read(lambda session: run_overviews(session, "wide", 30)))
 
 
 @pytest.mark.parametrize("subtasks", [100, 500])

@@ -120,14 +120,19 @@ def sources_of_task(session: Session, run: str, region: RegionId) -> list[Source
     return [SourceRead(each.name, splits[each.name][region.subtask]) for each in stages if each.name in splits]
 
 
-def run_overviews(session: Session, dataflow: str | None = None) -> list[RunOverview]:
-    """Return all runs, of one dataflow or of all, by dataflow and epoch; also those of which no task could begin.
+def run_overviews(
+    session: Session, dataflow: str | None = None, newest: int | None = None
+) -> tuple[list[RunOverview], int]:
+    """Return the runs of one dataflow or of all, by dataflow and epoch, and how many older ones were left out.
 
-    Raises Misconfigured for a dataflow that the ledger does not know.
+    `newest` is how many of each dataflow are wanted; all those of which no task could begin are. Raises Misconfigured
+    for a dataflow that the ledger does not know.
     """
-    rows, failed = runs_of(session, dataflow), _by_run(failed_begins(session, dataflow))
-    if dataflow is not None and not rows and not failed:
+    known, failed = runs_of(session, dataflow), _by_run(failed_begins(session, dataflow))
+    if dataflow is not None and not known and not failed:
         require_dataflow(session, dataflow)
+    by_dataflow = (list(rows) for _, rows in groupby(known, lambda row: row.dataflow))
+    rows = [row for each in by_dataflow for row in (each if newest is None else each[-newest:])]
     found = [_overview(session, row, failed.pop((row.dag_id, row.run_id), [])) for row in rows]
     found += [
         RunOverview(
@@ -139,7 +144,7 @@ def run_overviews(session: Session, dataflow: str | None = None) -> list[RunOver
         )
         for (_, run_id), each in failed.items()
     ]
-    return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.run_id))
+    return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.run_id)), len(known) - len(rows)
 
 
 def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str], list[FailedBeginRow]]:

@@ -180,7 +180,7 @@ class _Known:
             attempt=attempt,
             is_valid=self._valid.get(row.id) if row.is_current else None,
             consumers=tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
-            readers=tuple(self._readers[row.id]),
+            readers=tuple(dict.fromkeys(self._readers[row.id])),
             published=tuple(self._versions[row.folder]),
             story=(written, *committed_entry(attempt, later), *later),
         )

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from weir.rebuild.rebuild import Rebuilt, RebuiltRun
     from weir.recovery.history import RunOverview
 
+NEWEST = 30
+"""The default number of runs of a dataflow that are listed: the state of each is read."""
+
 SHOWN = 3
 """The largest number of tasks that failed to begin in a row of `weir runs`."""
 
@@ -63,8 +66,11 @@ def upgrade() -> None:
         print_line(f"The ledger {url_without_password(settings().ledger)} has the newest tables.")
 
 
-def runs(dataflow: OptionalDataflow = None) -> None:
-    """List runs with their valid, stale and missing regions, and published versions.
+def runs(
+    dataflow: OptionalDataflow = None,
+    limit: Annotated[int, typer.Option(min=0, help="How many of the newest runs of each dataflow; 0: all.")] = NEWEST,
+) -> None:
+    """List the newest runs with their valid, stale and missing regions, and published versions.
 
     Below them is said of which dataflows the ledger had lost commits.
     """
@@ -73,11 +79,13 @@ def runs(dataflow: OptionalDataflow = None) -> None:
     from weir.recovery.history import run_overviews  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
-        found, lines = run_overviews(session, dataflow), lines_about(session, dataflow)
+        (found, older), lines = run_overviews(session, dataflow, limit or None), lines_about(session, dataflow)
     if not found:
         print_line(f"The ledger is empty: {NO_RUN}.")
         return
     print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
+    if older:
+        print_line(f"{older:,} older run(s) are not listed: --limit 0 lists all.")
     for line in lines:
         print_line(line)
 

@@ -36,6 +36,17 @@ def test_runs_are_listed_with_their_state(healed):
     assert "delays v1" in line
 
 
+def test_of_many_runs_the_newest_are_listed(healed):
+    for day in (2, 3):
+        healed.airflow.dag_run(day)
+        healed.airflow.run_until_quiet()
+    told = typed("runs", "--limit", "2")
+    assert [f"2013010{day}T" in told for day in (1, 2, 3)] == [False, True, True]
+    assert told.splitlines()[-1] == "1 older run(s) are not listed: --limit 0 lists all."
+    assert [f"2013010{day}T" in typed("runs", "--limit", "0") for day in (1, 2, 3)] == [True] * 3
+    assert "not listed" not in typed("runs")
+
+
 def test_failovers_are_told_with_their_causes_and_steps(healed):
     told = typed("failovers", "ladder", "20130101T000000Z")
     assert "totals[0], attempt t0002-" in told
