@@ -60,8 +60,9 @@ def _import(expectations: Sequence[Expectation]) -> None:
         types = ", ".join(sorted({each.type for each in expectations}))
         raise Misconfigured(
             f"the Python that runs this Spark job has no Great Expectations, which is needed for {types} (plain "
-            "aggregates need none): pip install 'weir[quality]' there, for the driver of a submitted "
-            f"region, or for the worker of Airflow where it talks to a Spark Connect server: {error}"
+            "aggregates need none): install great-expectations>=1.24,<2 there, for the driver of a submitted region, "
+            "or by pip install 'weir[quality]' for the worker of Airflow where it talks to a Spark Connect server: "
+            f"{error}"
         ) from error
 
 
