@@ -63,7 +63,8 @@ def numbers(ctx, slice):
     return ctx.spark.range(slice, 10, 2).selectExpr("id AS k", f"length('{token}') AS n")
 """
 QUERY = "SELECT k, n, {{ ctx.epoch }} AS epoch FROM numbers WHERE k < {{ ctx.parameters.least }}"
-SECRETS = ("opens-sesame-7", "7-emases-snepo", "kkk-8-kkk")
+# None is the beginning of a secret of another test: the masker of a process knows all that it has seen.
+SECRETS = ("orchard-town-7", "7-nwot-drahcro", "8-town-key")
 
 
 @pytest.fixture(scope="module")
