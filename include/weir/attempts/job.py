@@ -237,6 +237,20 @@ def reads_of_job(
     )
 
 
+def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContext:
+    """Return what a resolver of a source gets."""
+    return ResolveContext(
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=run.interval,
+        parallelism=stage.parallelism,
+        parameters=run.parameters,
+        options=stage.options,
+        connection=services.look_ups.connection,
+        variable=services.look_ups.variable,
+    )
+
+
 def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt: str) -> Any:
     """Return the split that subtask `subtask` of the source `stage` reads; None for a source without a resolver.
 
@@ -248,17 +262,7 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     with services.ledger.transaction() as session:
         known = slices_of(session, run.id, stage.name)
     if known is None:
-        context = ResolveContext(
-            dataflow=run.dataflow.name,
-            epoch=run.epoch,
-            interval=run.interval,
-            parallelism=stage.parallelism,
-            parameters=run.parameters,
-            options=stage.options,
-            connection=services.look_ups.connection,
-            variable=services.look_ups.variable,
-        )
-        resolved = resolve(stage, context)
+        resolved = resolve(stage, resolve_context(run, stage, services))
         with services.ledger.transaction(run.dataflow.name) as session:
             if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:
                 raise Fenced(

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from weir.attempts.choosing_code import functions_of
-from weir.attempts.job import region_job, resolve
+from weir.attempts.job import region_job, resolve, resolve_context
 from weir.code.archive import Archive, archive_of, pack, top_level
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import ReadLease, claimed, reader
@@ -23,7 +23,6 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt
 from weir.dataflow import Dataflow, Stage
-from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, Manifest
@@ -285,17 +284,3 @@ class _Described:
             for each, result in self.state.results.items()
             if each.is_of_own_run and each.stage == stage
         }
-
-
-def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContext:
-    """Return what a resolver of a source gets."""
-    return ResolveContext(
-        dataflow=run.dataflow.name,
-        epoch=run.epoch,
-        interval=run.interval,
-        parallelism=stage.parallelism,
-        parameters=run.parameters,
-        options=stage.options,
-        connection=services.look_ups.connection,
-        variable=services.look_ups.variable,
-    )
