@@ -59,33 +59,34 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
 
     Raises Misconfigured.
     """
-    _refuse(dataflow, _dataflow_problems(dataflow, max_parallelism, stages))
-    _refuse(dataflow, (text for stage in stages for text in state_problems(stage)))
-    _refuse(dataflow, (text for stage in stages for text in quality_problems(stage)))
+    refuse(dataflow, _dataflow_problems(dataflow, max_parallelism, stages))
+    refuse(dataflow, (text for stage in stages for text in state_problems(stage)))
+    refuse(dataflow, (text for stage in stages for text in quality_problems(stage)))
     stages = with_state_stages(stages)
-    _refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
-    _refuse(dataflow, _name_problems(stages))
+    refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
+    refuse(dataflow, _name_problems(stages))
     by_name = {stage.name: stage for stage in stages}
-    _refuse(dataflow, (text for stage in stages for text in _input_problems(stage, by_name)))
+    refuse(dataflow, (text for stage in stages for text in _input_problems(stage, by_name)))
     reads = {
         stage.name: [exchange.stage for exchange in stage.exchanges.values() if not exchange.is_previous]
         for stage in stages
     }
-    _refuse(dataflow, _cycle_problems(reads))
+    refuse(dataflow, _cycle_problems(reads))
     sized = {stage.name: _with_settings_of_producer(stage, by_name) for stage in stages}
     ordered = tuple(sized[name] for name in topological_order(reads))
-    _refuse(dataflow, (text for stage in ordered for text in meeting_problems(stage, sized)))
-    _refuse(dataflow, _unread_problems(ordered))
-    _refuse(dataflow, _region_problems(ordered))
+    refuse(dataflow, (text for stage in ordered for text in meeting_problems(stage, sized)))
+    refuse(dataflow, _unread_problems(ordered))
+    refuse(dataflow, _region_problems(ordered))
     return ordered
 
 
 def require_divided_state(dataflow: str, stages: Sequence[Stage]) -> None:
     """Raise Misconfigured for states whose rows their subtasks would not find; a run that is recorded has begun so."""
-    _refuse(dataflow, divided_problems(stages))
+    refuse(dataflow, divided_problems(stages))
 
 
-def _refuse(dataflow: str, problems: Iterable[str]) -> None:
+def refuse(dataflow: str, problems: Iterable[str]) -> None:
+    """Raise Misconfigured with all problems of a dataflow, if there are any."""
     found = list(problems)
     if len(found) == 1:
         raise Misconfigured(f"dataflow {dataflow!r}: {found[0]}")
@@ -119,7 +120,7 @@ def require_no_secrets(dataflow: str, stages: Sequence[Stage], parameters: Mappi
         for text in secrets_in("options", stage.options)
     ]
     found += [f"{text}, {_RECORDED}: {_WHERE_IT_RUNS}" for text in secrets_in("parameters", parameters)]
-    _refuse(dataflow, found)
+    refuse(dataflow, found)
 
 
 # The dataflow, its stages one by one

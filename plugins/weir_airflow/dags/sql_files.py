@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from weir import errors
 from weir.code.sql_rules import is_sql, sql_problems
-from weir.errors import Misconfigured
+from weir.dataflow.validation import refuse
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -47,11 +47,7 @@ def sql_of(flow: Dataflow, dag: DAG) -> Mapping[str, str]:
             continue
         found = sql_problems(texts[stage.function], list(stage.exchanges), flow.parameters)
         problems += [f"stage {stage.name!r}: {path}: {problem}" for problem in found]
-    if len(problems) == 1:
-        raise Misconfigured(f"dataflow {flow.name!r}: {problems[0]}")
-    if problems:
-        listed = "\n".join(f"- {problem}" for problem in problems)
-        raise Misconfigured(f"dataflow {flow.name!r} has {len(problems)} problems:\n{listed}")
+    refuse(flow.name, problems)
     return texts
 
 

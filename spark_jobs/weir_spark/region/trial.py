@@ -68,7 +68,7 @@ def compute(
     with active(session):
         configure(session, {})
         stored = {each.argument: _stored(session, each, store) for each in request.samples}
-        jobs = [_with_samples(job, request.stage, stored) for job in request.jobs]
+        jobs = [_with_samples(job, request.stage, stored, store) for job in request.jobs]
         reports = tuple(region.run(job, session, store, log, look_ups) for job in jobs)
         return Tried(reports, _rows(session, store, outputs_of(request.stage, reports)))
 
@@ -103,14 +103,12 @@ def _options(sample: Sample) -> Mapping[str, str]:
         return {"multiLine": str(file.read(100).lstrip().startswith(b"[")).lower()}
 
 
-def _with_samples(job: RegionJob, stage: str, stored: Mapping[str, OutputReport]) -> RegionJob:
+def _with_samples(job: RegionJob, stage: str, stored: Mapping[str, OutputReport], store: Store) -> RegionJob:
     def read(each: InputToRead) -> InputToRead:
         found = stored.get(each.argument)
         if found is None:
             return each
-        store = Store.open(job.store)
-        files = tuple(store.spark_url(f"{found.folder}/{file.name}") for file in found.files)
-        part = PartitionToRead(f"the sample {each.argument}", 0, files, job.attempt)
+        part = PartitionToRead(f"the sample {each.argument}", 0, _files(store, found), job.attempt)
         return replace(each, spark_schema=found.spark_schema, partitions=(part,))
 
     def given(each: StageToRun) -> StageToRun:
@@ -119,11 +117,14 @@ def _with_samples(job: RegionJob, stage: str, stored: Mapping[str, OutputReport]
     return replace(job, stages=tuple(map(given, job.stages)))
 
 
+def _files(store: Store, output: OutputReport) -> tuple[str, ...]:
+    return tuple(store.spark_url(f"{output.folder}/{file.name}") for file in output.files)
+
+
 def _rows(session: SparkSession, store: Store, outputs: Sequence[OutputReport]) -> DataFrame:
     frames = []
     for output in outputs:
-        files = tuple(store.spark_url(f"{output.folder}/{file.name}") for file in output.files)
-        part = PartitionToRead(output.stage, 0, files)
+        part = PartitionToRead(output.stage, 0, _files(store, output))
         frames.append(
             read_input(
                 session,
