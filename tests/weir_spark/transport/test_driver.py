@@ -1,5 +1,8 @@
 """What a submitted driver finds: in its environment, at the task that has started it, or nowhere."""
 
+from secrets import token_hex
+from urllib.parse import quote
+
 import pytest
 
 from weir.connections import FROM_ENVIRONMENT, Connection, LookUps, answering
@@ -48,11 +51,13 @@ def test_a_driver_in_a_cluster_says_how_it_gets_a_connection_or_a_variable(kind,
 def test_what_functions_are_given_is_hidden_where_it_is_recorded(monkeypatch):
     from weir.secrecy import without_secrets
 
-    monkeypatch.setenv("AIRFLOW_CONN_BANK", "http://me:opens%20sesame@bank/?api_key=kkk-7-kkk&colour=green-ish")
-    monkeypatch.setenv("AIRFLOW_VAR_BANK_TOKEN", "ttt-8-ttt")
+    # A process keeps what it hides: no other test may have the same secrets.
+    password, key, token = f"opens {token_hex(8)}", token_hex(8), token_hex(8)
+    monkeypatch.setenv("AIRFLOW_CONN_BANK", f"http://me:{quote(password)}@bank/?api_key={key}&colour=green-ish")
+    monkeypatch.setenv("AIRFLOW_VAR_BANK_TOKEN", token)
     monkeypatch.setenv("AIRFLOW_VAR_CITY", "Reykjavik")
     found = FROM_ENVIRONMENT.hiding()
-    text = "opens sesame, kkk-7-kkk, ttt-8-ttt, green-ish, Reykjavik"
+    text = f"{password}, {key}, {token}, green-ish, Reykjavik"
     assert without_secrets(text) == text
     found.connection("bank"), found.variable("bank_token"), found.variable("city")
     assert without_secrets(text) == "***, ***, ***, green-ish, Reykjavik"
