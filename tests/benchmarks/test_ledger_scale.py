@@ -71,6 +71,7 @@ def square(subtasks: int) -> Dataflow:
             Stage("totals", "pipelines.ladder:totals", reads, parallelism=subtasks),
             sink("totals", "delays"),
         ],
+        max_parallelism=512,
     )
 
 

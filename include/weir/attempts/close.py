@@ -243,6 +243,7 @@ def _wait_for_target(services: Services, registered: Registered, away: TargetAwa
         row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
         waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
         note_unprepared(session, row, away, services.now())
+        drop_leases(session, row.id)  # the next turn finds the results, and takes its own
         return replace(waiting, attempt="")  # the ledger cannot tell when the target answers
 
 

@@ -66,7 +66,7 @@ class Undelivered:
         """Describe it for people."""
         return (
             f"version {self.version} of {self.sink} of {self.run} is published, and not yet in {self.target}, "
-            f"since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.error}"
+            f"since {self.since:%Y-%m-%d %H:%M:%S}Z: {without_secrets(str(self.error))}"
         )
 
     def needs_person(self, now: datetime) -> bool:
@@ -207,7 +207,7 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
             row = session.get_one(DeliveryRow, number)
             if row.outcome is not None:  # another process has committed it meanwhile
                 return None
-            note_problem(row, str(error)[:_TEXT], services.now())
+            note_problem(row, without_secrets(str(error))[:_TEXT], services.now())
             since = row.problem_since or services.now()
             problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
             if problem.needs_person(services.now()):
@@ -243,7 +243,8 @@ def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:
 def _waits(delivery: Delivery, problem: Undelivered) -> Event:
     version, target = delivery.version, str(delivery.target)
     of = Subject(version.dataflow, version.epoch, problem.run)
-    more = {"sink": version.sink, "version": version.number, "target": target, "error": str(problem.error)[:_TEXT]}
+    error = without_secrets(str(problem.error))[:_TEXT]
+    more = {"sink": version.sink, "version": version.number, "target": target, "error": error}
     return person_event("version_waits", of, _subject(delivery), str(problem)[:_TEXT], **more)
 
 

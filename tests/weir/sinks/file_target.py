@@ -67,8 +67,9 @@ class FileTarget(SinkTarget):
 
     def _reach(self, what):
         type(self).step(what)
-        if Path(self.options["folder"], "away").exists():
-            raise TargetAway("the server does not answer")
+        away = Path(self.options["folder"], "away")
+        if away.exists():
+            raise TargetAway(f"the server does not answer {away.read_text()}")
 
     def _path(self, version):
         return Path(self.options["folder"], f"{version.sink}@{version.epoch}.json")

@@ -15,7 +15,7 @@ from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 from weir.attempts import close
 from weir.dataflow import Dataflow, files, sink, target
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import CheckpointRow, DeliveryRow, PublicationRow, RunRow
+from weir.ledger.database.tables import CheckpointRow, DeliveryRow, LeaseRow, PublicationRow, RunRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
@@ -267,6 +267,8 @@ def test_a_target_that_is_away_before_the_publication_holds_it_back_without_a_tr
     assert waiting.state == "up_for_reschedule"
     assert "nothing is published until its target answers" in waiting.waits_on
     assert published(world.store, "ladder", "delays", EPOCH) is None
+    with world.ledger.transaction() as session:
+        assert session.scalars(select(LeaseRow.result)).all() == []  # or each turn leases the results once more
     (lake / "away").unlink()
     world.airflow.run_until_quiet()
     assert world.airflow.state_of(run) == "success"
@@ -317,6 +319,18 @@ def test_a_target_that_a_sink_has_no_longer_holds_up_no_later_epoch(world, lake,
     assert (closing.state, waiting.state) == ("success", "up_for_reschedule")
     assert commits(other) == ["20130102T000000Z 1"]
     assert [str(lake) in str(each.target.options) for each in deliver(world.services, "ladder")] == [True]
+
+
+def test_what_a_target_says_is_told_without_secrets(world, lake, monkeypatch):
+    monkeypatch.setattr(FileTarget, "step", staticmethod(lambda name: name == "commit" and away_with_secret(lake)))
+    waiting = until_close_waits(world, world.airflow.dag_run())
+    ((problem,),) = rows(world, DeliveryRow.problem)
+    for told in (problem, waiting.waits_on):
+        assert "postgres://me:***@db" in told, told
+
+
+def away_with_secret(lake):
+    (lake / "away").write_text("postgres://me:hunter22@db")
 
 
 def test_upkeep_commits_what_no_closing_task_does_and_tells_a_person_after_an_hour(
@@ -441,7 +455,7 @@ def run_of(world):
 
 def test_the_command_line_lists_what_is_where_and_takes_a_day_out(world, lake, monkeypatch):
     use(monkeypatch, world.folder)
-    assert "has published anything" in typed("sinks")
+    assert "No version has been published for a target" in typed("sinks")
     world.run_first(1)
     (found,) = json.loads(typed("sinks", "ladder", "--json"))["sinks"]
     assert (found["epoch"], found["sink"], found["version"], found["state"]) == (EPOCH, "delays", 1, "committed")

@@ -45,7 +45,7 @@ def versions(
         print(json.dumps({"version": VERSION, "sinks": found}))
         return
     if not found:
-        Console().print("No sink with a target has published anything: declare one by sink(..., to=...).")
+        Console().print("No version has been published for a target, which a sink has by sink(..., to=...).")
         return
     print_rows(_COLUMNS, (tuple(_cell(name, value) for name, value in each.items()) for each in found))
 
