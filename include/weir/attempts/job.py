@@ -6,14 +6,13 @@ attempt and used by all later ones.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from weir.attempts.copies import with_copies
+from weir.code.functions import check_call, load
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.coordination.values import AssignedState
@@ -278,19 +277,6 @@ def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
     Raises Misconfigured if it cannot be found or called, or returns anything else; its own errors pass through.
     """
     owner = f"resolver {stage.resolve} of source {stage.name}"
-    return checked_splits(_resolver(str(stage.resolve), owner)(context), owner, context.parallelism)
-
-
-def _resolver(reference: str, owner: str) -> Callable[[ResolveContext], Any]:
-    module, _, name = reference.partition(":")
-    try:
-        found: Callable[[ResolveContext], Any] = getattr(importlib.import_module(module), name)
-        inspect.signature(found).bind(None)
-    except (ImportError, AttributeError) as error:
-        raise Misconfigured(
-            f"{owner} cannot be imported: {error}. Is the module installed on this worker, and is the function's name "
-            "right?"
-        ) from error
-    except TypeError as error:
-        raise Misconfigured(f"{owner} must be `def {name}(ctx)`: {error}") from error
-    return found
+    resolver = load(str(stage.resolve), owner)
+    check_call(resolver, owner, ("ctx",), ())
+    return checked_splits(resolver(context), owner, context.parallelism)

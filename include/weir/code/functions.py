@@ -1,4 +1,4 @@
-"""Functions of the user, which are named as "module:function".
+"""Functions and classes of the user, which are named as "module:function" and "module:Class".
 
 Invariant: a wrong name, and a function that cannot be called with what it gets, are errors before anything is computed.
 """
@@ -13,12 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.extras import command_for
 
 
 def load(reference: str, owner: str) -> Callable[..., Any]:
-    """Import the function that `owner` ("stage clean", for example) names as "module:function".
+    """Import the function or class that `owner` ("stage clean", for example) names as "module:name".
 
-    Raises Misconfigured if there is no such module or function; errors of the module's own code pass through.
+    Raises Misconfigured if there is no such module or name; errors of the module's own code pass through.
     """
     module_name, separator, name = reference.partition(":")
     if not separator or not module_name or not name:
@@ -27,9 +28,12 @@ def load(reference: str, owner: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if callable(function):
         return function  # type: ignore[no-any-return]  # getattr gives Any
+    if function is not None:
+        raise Misconfigured(f"{owner}: {reference} is no function and no class, but of type {type(function).__name__}")
     near = difflib.get_close_matches(name, [key for key in vars(module) if not key.startswith("_")], 1)
     hint = f", did you mean {near[0]!r}?" if near else ""
-    raise Misconfigured(f"{owner}: the module {module_name} has no function {name!r}{hint} ({module.__file__})")
+    kind = "class" if name[:1].isupper() else "function"
+    raise Misconfigured(f"{owner}: the module {module_name} has no {kind} {name!r}{hint} ({module.__file__})")
 
 
 def check_call(function: Callable[..., Any], owner: str, positional: tuple[str, ...], named: tuple[str, ...]) -> None:
@@ -55,7 +59,9 @@ def import_module(name: str, owner: str) -> Any:
                 f"{owner}: there is no module {missing!r} on this machine{_place_of_package(missing)}; is its package "
                 "installed where tasks run, or its folder on PYTHONPATH?"
             ) from error
-        raise Misconfigured(f"{owner}: importing the module {name} failed: {error}") from error
+        command = command_for(error)
+        cure = "" if command is None else f". {command} where it runs"
+        raise Misconfigured(f"{owner}: importing the module {name} failed: {error}{cure}") from error
 
 
 def _place_of_package(missing: str) -> str:

@@ -7,12 +7,12 @@ process of a task. No error shows a password.
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from weir.code.functions import load
 from weir.connections import Connection, Connections
 from weir.dataflow.notifications import Channel, Receiver
 from weir.errors import Misconfigured, Retryable
@@ -50,16 +50,7 @@ def send(receiver: Receiver, document: dict[str, Any], connections: Connections,
 
 def imported(receiver: Receiver) -> Callable[..., Any]:
     """Import what a callback or a notifier names. Raises Misconfigured."""
-    module, _, name = receiver.address.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise Misconfigured(
-            f"{receiver.address} cannot be imported: {error}. Its module has to be where Airflow's tasks run"
-        ) from error
-    if not callable(found):
-        raise Misconfigured(f"{receiver.address} is no function and no class: write what is in the module {module}")
-    return found  # type: ignore[no-any-return]  # the user's own
+    return load(receiver.address, receiver.name)
 
 
 def _notify(make: Callable[[], Any], context: Mapping[str, Any]) -> None:

@@ -5,16 +5,15 @@ Invariant: a library of a target is imported only where the target is used.
 
 from __future__ import annotations
 
-import importlib
 import io
 from dataclasses import dataclass
 from typing import BinaryIO, Final, cast
 
+from weir.code.functions import load
 from weir.connections import Connection
 from weir.coordination.services import Services
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
-from weir.extras import command_for
 from weir.sinks.protocol import SinkTarget, VersionFile
 from weir.store.local import is_local
 from weir.store.verification import StoreFile
@@ -63,14 +62,7 @@ def open_target(target: Target, services: Services) -> SinkTarget:
 def class_of(target: Target) -> type[SinkTarget]:
     """Import the class of a target. Raises Misconfigured where that is not possible, or where it is none."""
     reference = BUILT_IN.get(target.kind, target.kind)
-    module, _, name = reference.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        cure = command_for(error) or "Its module has to be"
-        raise Misconfigured(
-            f"the target {target} cannot be opened: {error}. {cure} where Airflow's tasks run"
-        ) from error
+    found = load(reference, f"the target {target}")
     if not (isinstance(found, type) and issubclass(found, SinkTarget)):
         raise Misconfigured(f"the target {reference} must be a class that extends weir.sinks.SinkTarget")
     return found

@@ -49,9 +49,9 @@ def test_a_resolver_says_what_each_subtask_reads(resolved):
     ("text", "name", "said"),
     [
         ("def flights_of(ctx): return [1, 2]", "flights_of", r"of source flights must return a list of 3 values"),
-        ("def flights_of(ctx): return []", "flights_at", r"cannot be imported: .*flights_at"),
-        ("def flights_of(): return []", "flights_of", r"must be `def flights_of\(ctx\)`"),
-        ("import nowhere_to_be_found", "flights_of", r"cannot be imported: No module named"),
+        ("def flights_of(ctx): return []", "flights_at", r"has no function 'flights_at', did you mean 'flights_of'\?"),
+        ("def flights_of(): return []", "flights_of", r"expected `def flights_of\(ctx\)`"),
+        ("import nowhere_to_be_found", "flights_of", "importing the module .* failed: No module named"),
     ],
 )
 def test_what_is_wrong_with_a_resolver_is_said(resolved, text, name, said):

@@ -163,7 +163,7 @@ def test_receivers_and_enrichers_exist_and_take_what_they_get(module):
     texts = [text for _, text in found]
     assert texts[0].startswith(f"callback('{m}:tell') in notify is called with (a value), and is declared with (event,")
     assert "missing a required argument: 'channel'" in texts[0]
-    assert texts[1].startswith(f"{m}:nobody is no function and no class")
+    assert texts[1].startswith(f"callback {m}:nobody: the module {m} has no function 'nobody'")
     assert f"notifier('{m}:Mail') in notify is called with (form=)" in texts[2]
     assert f"failure_enrichers '{m}:tell': expected `def tell(failure)`, found" in texts[3]
 

@@ -76,8 +76,8 @@ def test_a_function_gets_the_notification_and_the_options_of_its_declaration():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("no.such.module:tell", "cannot be imported: No module named 'no'"),
-        (f"{MODULE}:nothing", "is no function and no class"),
+        ("no.such.module:tell", "there is no module 'no'"),
+        (f"{MODULE}:nothing", "has no function 'nothing'"),
         (f"{MODULE}:not_callable", "is no function and no class"),
     ],
 )
