@@ -199,6 +199,7 @@ def measure_questions(world: World, measured: Measured) -> None:
     measured.of("weir runs", lambda: read(lambda session: run_overviews(session, "wide", 30)))
 
 
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("subtasks", [100, 500])
 def test_what_a_step_costs_in_an_exchange_of_all_to_all(new_world, subtasks, benchmark, monkeypatch) -> None:
     world = new_world(square(subtasks))
