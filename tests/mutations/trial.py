@@ -54,9 +54,8 @@ class Outcome:
         """The row of the table."""
         found = f"{self.kind}: `{self.by}`" if self.kind else "**nothing**"
         of = f" ({self.fault.of})" if self.fault.of else ""
-        said = self.said.replace("|", "\\|")[:160]
         where = self.fault.module.removeprefix("include/").removeprefix("plugins/")
-        return f"| {self.fault.name} | {where} | {self.fault.breaks}{of} | {found} | {said} | {self.seconds:.0f} |"
+        return f"| {self.fault.name} | {where} | {self.fault.breaks}{of} | {found} | {self.seconds:.0f} |"
 
 
 def try_fault(fault: Fault, seconds: float = SECONDS) -> Outcome:
