@@ -1,4 +1,4 @@
-"""What docs/deployment.md has people type is right, as far as can be told without typing it."""
+"""What docs/deployment.md and docs/storage.md have people type is right, as far as can be told without typing it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weir_airflow.dag import dataflow_dag
 from weir_airflow.engines.engines import engine_address
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "deployment.md").read_text()
+TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("deployment.md", "storage.md"))
 BLOCKS = re.findall(r"(?s)```sh\n(.*?)```", TEXT)
 README = (ROOT / "README.md").read_text()
 
