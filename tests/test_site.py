@@ -70,6 +70,37 @@ def test_the_page_about_the_command_line_is_its_help():
     )
 
 
+def options_by_command():
+    """The options of each command by its words, as its page in the reference has them."""
+    _, *sections = re.split(r"(?m)^#+ `weir (.+)`$", (DOCS / "reference/command_line.md").read_text())
+    found = {
+        tuple(sections[i].split()): set(re.findall(r"(?m)^\* `(--[a-z-]+)", sections[i + 1]))
+        for i in range(0, len(sections), 2)
+    }
+    return {
+        words: options.union(*(found[more] for more in found if more[: len(words)] == words))
+        for words, options in found.items()
+    }
+
+
+def shown_commands(page):
+    """The words of each command that a page shows, in its text or on a line of an example."""
+    examples = "\n".join(re.findall(r"(?s)```\w*\n(.*?)```", page))
+    shown = re.findall(r"`weir ([^`]+)`", page) + re.findall(r"(?m)^(?:\$ )?(?:\./)?weir ([a-z].*)$", examples)
+    return [re.split(r"\s{2,}|\s#", " ".join(each.splitlines()))[0].split() for each in shown]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_each_command_that_a_page_shows_exists_with_its_options(page):
+    known, of_the_stack = options_by_command(), {"up", "down", "status", "demo", "init", "chaos", "test"}
+    for words in shown_commands(page.read_text()):
+        if words[0] in of_the_stack:
+            continue
+        command = tuple(words[:2]) if tuple(words[:2]) in known else (words[0],)
+        assert command in known, words
+        assert {word for word in words if word.startswith("--")} <= known[command], words
+
+
 def test_the_page_about_options_has_each_as_airflow_lists_it():
     page = (DOCS / "reference/options.md").read_text()
     rows = re.findall(r"(?m)^\| `([a-z_]+)` \| (.*?) \| `([^`]*)` \|$", page)

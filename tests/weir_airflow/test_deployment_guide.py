@@ -32,9 +32,10 @@ def connections():
             yield Connection.from_json(value, conn_id=name.lower())
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_each_block_is_shell(block):
-    subprocess.run(["bash", "-n", "-c", block], check=True)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_each_block_of_shell_is_shell(page):
+    for block in re.findall(r"(?s)```sh\n(.*?)```", page.read_text()):
+        subprocess.run(["bash", "-n", "-c", block], check=True)
 
 
 def test_each_connection_is_one_that_weir_accepts():
