@@ -1,4 +1,4 @@
-"""What docs/deployment.md and docs/storage.md have people type is right, as far as can be told without typing it."""
+"""What guides to deployment, storage and migration have people type is right, as far as can be told without that."""
 
 from __future__ import annotations
 
@@ -134,3 +134,18 @@ def test_the_secrets_of_compose_are_made_as_they_must_be(tmp_path):
     Fernet(made["FERNET_KEY"])
     assert len(made["JWT_SECRET"]) >= 64  # bytes, for the algorithm that Airflow signs with
     assert all(json.loads(json.dumps(value)).isalnum() for name, value in made.items() if name != "FERNET_KEY")
+
+
+def test_the_migrated_dag_has_the_tasks_that_its_guide_names():
+    functions, declaration, _ = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs/migrating.md").read_text())
+    modules = [{}, {}]
+    for text, module in zip((functions, declaration), modules, strict=True):
+        exec(compile(text, "docs/migrating.md", "exec"), module)  # noqa: S102  it is ours
+    dag = modules[1]["dag"]
+    named = {stage.function.removeprefix("trips_jobs:") for stage in (modules[1]["clean"], modules[1]["by_zone"])}
+    assert named <= set(modules[0])
+    after = {task.task_id: task.downstream_task_ids for task in dag.tasks}
+    assert after["fetch"] == {"trips.trips-clean"}
+    assert "count" in after["trips.trips-clean"]
+    assert after["count"] == {"trips.by_zone-zones"}
+    assert after["trips.weir_close"] == {"mail"}
