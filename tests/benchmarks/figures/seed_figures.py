@@ -81,7 +81,6 @@ def snapshot_tables(found: Measurements) -> str:
             f"{_gigabytes(one):.3g}",
             f"{one['written'] / 1e6:,.1f}",
             _spread(one["seconds"], 2),
-            ", ".join(f"{each:.2f}" for each in one["steps"].values()),
             _spread(one["waited"], 3),
             f"{one['load']:.1f}",
             one["date"],
@@ -90,7 +89,7 @@ def snapshot_tables(found: Measurements) -> str:
         if one["mode"] in MODES
     ]
     first = _markdown(
-        "snapshot | keys | state, GB | written, MB | duration, s | plan, write, seal, s | waiting, s | load | date",
+        "snapshot | keys | state, GB | written, MB | duration, s | waiting, s | load | date",
         rows,
     )
     parallel = [
