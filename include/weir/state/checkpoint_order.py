@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MISSING, ClearAnswer, Clearer
+from weir.coordination.evidence import require_closes_known
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
@@ -63,18 +64,30 @@ def is_complete(session: Session, run: str) -> bool:
 
 
 def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> None:
-    """Start the earlier run if it is queued after this one, and require that it will be closed."""
+    """Start the earlier run if it is queued after this one, and require that it will be closed.
+
+    Raises LedgerBehind where the ledger has lost that it was.
+    """
     with services.ledger.transaction() as session:
         item = clear_item(session, earlier, CLOSE)
     (answer,) = clearer.inspect([item])
     if answer.state is None:
         clearer.start(earlier.dag_id, earlier.run_id)
-    if answer.state in _OVER:
-        with services.ledger.transaction() as session:
-            _require_running(session, earlier.id, answer)
+    if answer.state not in _OVER:
+        return
+    with services.ledger.transaction() as session:
+        if is_complete(session, earlier.id) or _is_in_progress(session, earlier.id, answer):
+            return
+    require_closes_known(services, earlier.dataflow.name, clearer)
+    raise Misconfigured(
+        f"checkpoints complete in the order of epochs, but run {earlier.id} of the epoch before is not closed, and no "
+        f"task computes what it lacks (weir_close is {answer.state} in Airflow): `weir plan {earlier.id}` shows it. "
+        f"Clear that and weir_close of {earlier.run_id} (or have that interval run again); then clear this task"
+    )
 
 
-def _require_running(session: Session, run: str, closing: ClearAnswer) -> None:
+def _is_in_progress(session: Session, run: str, closing: ClearAnswer) -> bool:
+    """Report whether a task runs, or will run, that a run or an earlier one needs."""
     row = session.get_one(RunRow, run)
     # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in; nor of its closing task a
     # try that was to be followed by another one when a user marked the task.
@@ -84,13 +97,7 @@ def _require_running(session: Session, run: str, closing: ClearAnswer) -> None:
     # The newest try of a region: an earlier try keeps the state in which it ended.
     tries = (newest[-1] for each in up_to for newest in newest_attempts(session, each).values())
     is_running = any(each.state in _UNFINISHED and not _is_over(each, run, closing) for each in tries)
-    is_idle = not is_running and session.scalar(owed.limit(1)) is None
-    if is_idle and not is_complete(session, run):
-        raise Misconfigured(
-            f"checkpoints complete in the order of epochs, but run {run} of the epoch before is not closed, and no "
-            f"task computes what it lacks (weir_close is {closing.state} in Airflow): `weir plan {run}` shows it. "
-            f"Clear that and weir_close of {row.run_id} (or have that interval run again); then clear this task"
-        )
+    return is_running or session.scalar(owed.limit(1)) is not None
 
 
 def _is_over(row: AttemptRow, run: str, closing: ClearAnswer) -> bool:

@@ -84,9 +84,11 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
     found: dict[RunRegion, None] = {}
     # A plan that a person applies re-runs finally failed regions, too: they miss released inputs.
     open_regions = [failed, *_given_up(history, failover)]
+    owed = {row.run_region for row in ledger.pending_clears()}  # the plan that is to clear one names what it misses
     while open_regions:
         where = open_regions.pop()
-        if where != failed and kinds.get(where) == JOINED and not _is_yet_to_come(history, failover, where):
+        is_awaited = where in owed or not _is_yet_to_come(history, failover, where)
+        if where != failed and kinds.get(where) == JOINED and is_awaited:
             continue
         for partition in _with_siblings(history, history.epochs.inputs_of(where)):
             producer = history.epochs.producer(partition)
