@@ -77,9 +77,14 @@ class KeyedState:
 
         Two rows of one key are an error, unless `order_by` names columns: the row that is highest in them wins. With
         `only_changed` rows that are as the epoch before has left them are not written (and their time to live goes on).
+
         With `blind` nobody looks for the rows that these replace, nor for those that this epoch deletes: all changes of
-        the epoch are written as they are, and the number of rows is known in bounds only. Other upserts of the epoch
-        are then blind, too, so `only_changed` is an error.
+        the epoch are written as they are, also deletions of unknown keys. The number of rows is known in bounds only,
+        until a compaction that includes the oldest files (without `ttl`), an epoch without blind upserts, or a
+        savepoint counts them; `weir verify --content` cannot compare them. It is an error beside `only_changed` and
+        `per_key`, with `grows=True`, and with a suite that expects a number of rows. The first epoch is exact
+        nevertheless, the first after a restore or after a change of parallelism, schema or `ttl`, and all with
+        `full=True`; the first epoch without blind upserts reads all rows once.
         """
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         self._require_columns(rows, [*self.stored.schema.fieldNames(), *names], "upsert")
