@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -79,6 +80,29 @@ class PartitionPlan:
     digest: str
     is_restored: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; its run is that of the restored epoch."""
+        return {
+            "stage": self.partition.stage,
+            "subtask": self.partition.subtask,
+            "layout": self.partition.layout,
+            "digest": self.digest,
+            "is_restored": self.is_restored,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StaleTask:
+    """A region of a later run that has read other state, and why it runs again."""
+
+    run: str
+    region: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"{self.region} of {self.run}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
@@ -94,13 +118,30 @@ class Restored:
     epoch: str
     lineage: int
     partitions: tuple[PartitionPlan, ...]
-    stale: tuple[str, ...]
+    stale: tuple[StaleTask, ...]
     later: tuple[str, ...]
     is_repinned: bool
     fenced: tuple[str, ...] = ()
     owed: int = 0
     dropped: int = 0
     copied_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {
+            "dataflow": self.dataflow,
+            "source": self.source,
+            "epoch": self.epoch,
+            "lineage": self.lineage,
+            "partitions": [each.to_json() for each in self.partitions],
+            "stale": [asdict(each) for each in self.stale],
+            "later_runs": list(self.later),
+            "is_repinned": self.is_repinned,
+            "fenced": list(self.fenced),
+            "pending_clears": self.owed,
+            "dropped_clears": self.dropped,
+            "copied_bytes": self.copied_bytes,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +269,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         lineage=lineage + 1,
         partitions=tuple(PartitionPlan(each, digest, each in replaced) for each, digest in sorted(wanted.items())),
         stale=tuple(
-            f"{region} of {run}: {reason.removeprefix('weir: ')}"
+            StaleTask(run, str(region), reason.removeprefix("weir: "))
             for run, regions in sorted(stale.items())
             for region, reason in sorted(regions.items())
         ),

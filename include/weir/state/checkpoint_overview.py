@@ -27,10 +27,10 @@ SUBSUMED, DROPPED = "subsumed", "dropped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointOverview:
-    """A checkpoint or savepoint. Sizes are in bytes; `duration` in seconds, None where it is not complete.
+    """A checkpoint or savepoint. Sizes are in bytes; `seconds` is how long it took, None where it is not complete.
 
-    `amplification` is that of retained checkpoints, whose manifests are in the store; else None. `code` are,
-    by state, the versions of code that have made it of the one of the epoch before.
+    `folder` is that of a savepoint; else None. `amplification` is that of retained checkpoints, whose manifests are in
+    the store; else None. `code` are, by state, the versions of code that have made it of the one of the epoch before.
     """
 
     dataflow: str
@@ -39,13 +39,13 @@ class CheckpointOverview:
     epoch: str
     status: str
     triggered_at: datetime
-    duration: float | None
+    seconds: float | None
     full_bytes: int
     incremental_bytes: int
     new_files: int
     shared_files: int
     subsumed_by: int | None
-    folder: str
+    folder: str | None
     amplification: Amplification | None
     code: Mapping[str, tuple[str, ...]]
 
@@ -121,13 +121,13 @@ def _overview(
         epoch=row.epoch,
         status=_status(row),
         triggered_at=row.triggered_at,
-        duration=done,
+        seconds=done,
         full_bytes=row.full_bytes,
         incremental_bytes=row.incremental_bytes,
         new_files=row.new_files,
         shared_files=row.shared_files,
         subsumed_by=row.subsumed_by,
-        folder=row.folder,
+        folder=row.folder or None,
         amplification=None if found is None else _amplification(found, *written[row.dataflow, row.number]),
         code=code,
     )

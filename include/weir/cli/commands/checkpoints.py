@@ -57,7 +57,7 @@ def _cells(each: CheckpointOverview) -> tuple[str, ...]:
         each.kind,
         each.status,
         f"{each.triggered_at:%Y-%m-%d %H:%M:%S}Z",
-        "" if each.duration is None else f"{each.duration:.1f}",
+        "" if each.seconds is None else f"{each.seconds:.1f}",
         format_size(each.incremental_bytes),
         format_size(each.full_bytes),
         str(each.files),

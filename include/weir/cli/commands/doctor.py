@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+VERSION: Final = 1
+"""The version of the JSON."""
 EXIT_PROBLEM: Final = 1
 ENVIRONMENT: Final = (
     "WEIR_STORE",
@@ -89,7 +91,8 @@ def doctor(
             findings = examined(subject, connection or ())
     status = worst(findings)
     if as_json:
-        report = {"about": subject.about, "status": status.value, "findings": [each.to_json() for each in findings]}
+        told = [each.to_json() for each in findings]
+        report = {"version": VERSION, "about": subject.about, "status": status.value, "findings": told}
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
     else:
         print_report(console, subject.about, findings)

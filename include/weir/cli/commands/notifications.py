@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,8 +13,6 @@ from weir.cli.tables import key, number, print_rows, text, value
 from weir.environment import opened_services
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from weir.ledger.outbox import Waiting
 
 VERSION = 1
@@ -41,12 +40,12 @@ def notifications(
         names = receiving_dataflows(session) if dataflow is None else [dataflow]
         found = [_described(name, each) for name in names for each in waiting_receivers(session, name, services.now())]
     if as_json:
-        print(json.dumps({"version": VERSION, "receivers": found}))
+        print(json.dumps({"version": VERSION, "receivers": found}, default=datetime.isoformat))
         return
     if not found:
         Console().print("No notification waits: all receivers have got what they are told.")
         return
-    print_rows(_COLUMNS, (tuple("" if cell is None else str(cell) for cell in each.values()) for each in found))
+    print_rows(_COLUMNS, (tuple(map(_cell, each.values())) for each in found))
 
 
 def _described(dataflow: str, waiting: Waiting) -> dict[str, Any]:
@@ -54,13 +53,15 @@ def _described(dataflow: str, waiting: Waiting) -> dict[str, Any]:
         "dataflow": dataflow,
         "receiver": waiting.receiver.name,
         "waiting": waiting.count,
-        "oldest_at": _shown(waiting.oldest),
-        "last_told_at": _shown(waiting.told_at),
-        "problem_since": _shown(waiting.problem_since),
-        "retry_at": _shown(waiting.retry_at),
+        "oldest_at": waiting.oldest,
+        "last_told_at": waiting.told_at,
+        "problem_since": waiting.problem_since,
+        "retry_at": waiting.retry_at,
         "problem": waiting.problem,
     }
 
 
-def _shown(at: datetime | None) -> str | None:
-    return None if at is None else f"{at:%Y-%m-%d %H:%M:%S}Z"
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}Z"
+    return "" if value is None else str(value)

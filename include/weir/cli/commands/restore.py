@@ -6,7 +6,6 @@ Invariant: with --dry-run nothing changes, and the report is the same.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,7 +51,7 @@ def restore(
     with opened_services(may_be_new=True) as services:
         done = restore_snapshot(services, RestoreRequest(dataflow, source, fork, allow, dry_run), open_store)
     if as_json:
-        print(json.dumps({"version": 1, "is_dry": dry_run, **asdict(done)}, default=str))
+        print(json.dumps({"version": 1, "is_dry": dry_run, **done.to_json()}))
     else:
         _print_report(done, is_dry=dry_run, is_fork=fork is not None)
 
@@ -87,7 +86,7 @@ def _print_what_follows(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
     elif done.stale:
         will = "would run again" if is_dry else "run again"
         _print(f"Read other state, and {will}:")
-        _print_some(done.stale)
+        _print_some([str(each) for each in done.stale])
         _print(f"  then, one epoch after the other while the state differs: {', '.join(done.later)}")
     elif done.later:
         _print(f"No run after epoch {done.epoch} has read other state: nothing runs again")

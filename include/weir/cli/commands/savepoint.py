@@ -99,7 +99,7 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
         source = show_savepoint(services, dataflow, savepoint, open_store)
         require_whole(source)
     if as_json:
-        print(json.dumps({"version": 1, **_content(source)}))
+        print(json.dumps({"version": 1, "savepoint": _content(source)}))
         return
     known = source.checkpoint
     _print(
@@ -130,9 +130,11 @@ def _content(source: Source) -> dict[str, Any]:
         "dataflow": known.dataflow,
         "number": known.number,
         "epoch": known.epoch,
+        "status": "complete",  # what is not raises an error
         "folder": source.folder.url,
         "bytes": known.full_bytes,
         "files": known.new_files,
+        "triggered_at": known.triggered_at,
         "completed_at": known.completed_at,
         "states": [
             {
@@ -145,6 +147,15 @@ def _content(source: Source) -> dict[str, Any]:
                 "rows": sum(part.rows for part in state.partitions),
             }
             for state in known.states
+        ],
+        "results": [
+            {
+                "stage": result.stage,
+                "subtask": result.subtask,
+                "layout": result.layout,
+                "files": len(result.files),
+            }
+            for result in known.results
         ],
     }
 

@@ -6,6 +6,7 @@ Invariant: only `rollback` changes anything, and that only in the target.
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +43,7 @@ def versions(
     with opened_services() as services, services.ledger.transaction() as session:
         found = [_described(row) for row in every_delivery(session, dataflow)]
     if as_json:
-        print(json.dumps({"version": VERSION, "sinks": found}))
+        print(json.dumps({"version": VERSION, "sinks": found}, default=datetime.isoformat))
         return
     if not found:
         Console().print("No version has been published for a target, which a sink has by sink(..., to=...).")
@@ -53,6 +54,8 @@ def versions(
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}Z"
     return format_size(value) if name == "copied_bytes" else str(value)
 
 
@@ -92,7 +95,7 @@ def _described(row: Any) -> dict[str, Any]:
         "rows": delivery.version.rows,
         "copied_bytes": row.copied_bytes,
         "state": row.outcome or "pending",
-        "delivered_at": None if row.delivered_at is None else f"{row.delivered_at:%Y-%m-%d %H:%M:%S}Z",
-        "problem_since": None if row.problem_since is None else f"{row.problem_since:%Y-%m-%d %H:%M:%S}Z",
+        "delivered_at": row.delivered_at,
+        "problem_since": row.problem_since,
         "problem": row.problem,
     }

@@ -47,7 +47,7 @@ def test_each_checkpoint_is_told_with_its_files_and_by_which_one_it_was_subsumed
     newest = found[-1]
     assert newest["epoch"] == "20130104T000000Z"
     assert newest["full_bytes"] == 4 * newest["incremental_bytes"] > 0
-    assert newest["duration"] == 0
+    assert newest["seconds"] == 0
     assert newest["amplification"]["reading"] == 4
     [(version,)] = {tuple(versions) for each in found for versions in each["code"].values()}
     assert all(version[:20] in line for line in typed("checkpoints").splitlines() if "2013010" in line)

@@ -35,7 +35,7 @@ def test_a_savepoint_is_made_listed_shown_and_dropped(days):
     [made] = json.loads(typed("savepoint", "list", "--json"))["savepoints"]
     assert (made["number"], made["status"], made["epoch"]) == (3, "complete", EPOCHS[1])
     assert made["folder"] in typed("savepoint", "list", "ladder")
-    shown = json.loads(typed("savepoint", "show", "ladder", "3", "--json"))
+    shown = json.loads(typed("savepoint", "show", "ladder", "3", "--json"))["savepoint"]
     assert [(state["name"], state["subtasks"]) for state in shown["states"]] == [("history", 2)]
     assert "state history of stage aircraft: " in typed("savepoint", "show", "ladder", "3")
     assert "Savepoint 3 of ladder is deleted" in typed("savepoint", "drop", "ladder", "3")
@@ -67,7 +67,7 @@ def test_a_dry_run_says_what_would_run_again(days):
     assert f"of ladder@{EPOCHS[1]}: " in told
     assert states_of(days, 1) == before
     said = json.loads(typed("restore", "ladder", "mine", "--json"))
-    assert (said["is_dry"], said["epoch"], said["owed"]) == (False, EPOCHS[0], 2)
+    assert (said["is_dry"], said["epoch"], said["pending_clears"]) == (False, EPOCHS[0], 2)
     assert states_of(days, 1) != before
 
 

@@ -1,0 +1,152 @@
+"""The JSON of commands has the fields, and the types, of the tables in docs/reference/contracts.md."""
+
+import json
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.weir.command_line import invoked, use
+from tests.weir.notifications import receiving
+from tests.weir.restoring import aircraft, run_days
+from tests.weir.small_dataflow import Saved, World
+
+from weir.cli.commands import doctor
+from weir.dataflow import Dataflow, callback, sink, target
+from weir.doctor.examination import ok, problem
+from weir.testing.fakes.ledgers import fast_folder
+
+PAGE = (Path(__file__).parents[3] / "docs/reference/contracts.md").read_text()
+SECTIONS = dict(re.findall(r"(?ms)^### `weir ([a-z]+) .*?--json`\n(.*?)(?=^##|\Z)", PAGE))
+DOCUMENTED = {
+    command: dict(re.findall(r"(?m)^\| `([^`]+)` \| (.+?) \|", section)) for command, section in SECTIONS.items()
+}
+TYPES = {
+    "text": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "bytes": lambda value: isinstance(value, int) and value >= 0,
+    "seconds": lambda value: isinstance(value, float),
+    "number": lambda value: isinstance(value, float),
+    "time": lambda value: datetime.fromisoformat(value).utcoffset().total_seconds() == 0,
+    "epoch": lambda value: bool(re.fullmatch(r"\d{8}T\d{6}Z", value)),
+    "list": lambda value: isinstance(value, list),
+    "list of text": lambda value: all(isinstance(each, str) for each in value),
+    "object": lambda value: isinstance(value, dict),
+    "map": lambda value: all(isinstance(key, str) and isinstance(each, list) for key, each in value.items()),
+    "null": lambda value: value is None,
+}
+YEAR_2020 = 1_577_836_800
+TELL = callback("tests.weir.notifications.receiving:tell")
+
+
+@pytest.fixture(scope="module")
+def lived():
+    """Days of a dataflow with state, a target and a receiver, to whom nothing can be delivered any more; long ago."""
+    with fast_folder() as folder:
+        receiving.reset()
+        (folder / "lake").mkdir()
+        flow = aircraft()
+        to = [target("tests.weir.sinks.file_target:FileTarget", folder=str(folder / "lake"))]
+        stages = [*flow.stages[:-1], sink("aircraft", "known", to=to)]
+        world = World(folder / "world", Dataflow(flow.name, stages, keep="60 days", notify=[TELL]))
+        world.airflow.time = world.airflow.time.replace(year=2020)
+        run_days(world.airflow, 1)
+        receiving.away.add("tell")
+        run_days(world.airflow, 2)
+        receiving.reset()
+        yield Saved(world, folder / "saved")
+
+
+@pytest.fixture
+def world(lived, tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    return lived.go_on(tmp_path)
+
+
+def checkpoints(world, monkeypatch):
+    yield "checkpoints"
+
+
+def savepoint(world, monkeypatch):
+    yield "savepoint create ladder --name mine"
+    yield "savepoint list"
+    yield "savepoint show ladder mine"
+
+
+def restore(world, monkeypatch):
+    world.content["aircraft"] = "wrong"
+    invoked("savepoint", "create", "ladder", "--checkpoint", "1", "--name", "mine")
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    yield "restore ladder mine --dry-run"
+    yield "restore ladder mine"
+
+
+def sinks(world, monkeypatch):
+    yield "sinks"
+
+
+def notifications(world, monkeypatch):
+    yield "notifications"
+
+
+def gc(world, monkeypatch):
+    """A file that the ledger does not know, a result that has lost its files, and runs that are to expire."""
+    monkeypatch.setenv("WEIR_EXPIRE_RUNS", "1 day")
+    (published, *_) = world.folder.glob("store/ladder/*/known/plain/0/*")
+    for file in published.glob("*.bin"):
+        file.unlink()
+    (published.parent / "mine.txt").write_text("not Weir's")
+    for path in world.folder.glob("store/**/*"):
+        os.utime(path, (YEAR_2020, YEAR_2020))
+    yield "gc --full --dry-run"
+    yield "gc --full"
+    yield "gc --full"
+
+
+def doctor_(world, monkeypatch):
+    findings = (ok("store", "place", "file:///data"), problem("airflow", "plugin", "-", expected="it is", mend="load"))
+    subject = doctor.Subject(about="a test", environment=None, is_served=False, findings=findings)
+    monkeypatch.setattr(doctor, "subject_of", lambda *_, **__: subject)
+    yield "doctor"
+
+
+COMMANDS = (checkpoints, savepoint, restore, sinks, notifications, gc, doctor_)
+
+
+def test_each_table_has_its_command():
+    assert {each.__name__.strip("_") for each in COMMANDS} == DOCUMENTED.keys()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__.strip("_"))
+def test_a_command_prints_the_fields_of_its_table(command, world, monkeypatch):
+    documented = DOCUMENTED[command.__name__.strip("_")]
+    found = {}
+    for words in command(world, monkeypatch):
+        for field, value in fields("", json.loads(invoked(*words.split(), "--json").stdout)):
+            found.setdefault(field.replace("savepoints[].", "savepoint."), []).append(value)
+    assert sorted(found) == sorted(documented)
+    wrong = {
+        (field, documented[field], value)
+        for field, values in found.items()
+        for value in map(json.dumps, values)
+        if not any(TYPES[each](json.loads(value)) for each in documented[field].split(" or ")[::-1])
+    }
+    assert wrong == set()
+
+
+def fields(name, value):
+    """Each field of a document with its value, `a[].b` for those of the elements of a list."""
+    if isinstance(value, list):
+        yield f"{name}[]", value
+        for each in value:
+            yield from (pair for pair in fields(f"{name}[]", each) if pair[0] != f"{name}[]")
+    elif isinstance(value, dict) and not name.endswith(".code"):
+        if name and not name.endswith("[]"):
+            yield name, value
+        for key, each in value.items():
+            yield from fields(f"{name}.{key}".removeprefix("."), each)
+    else:
+        yield name, value
