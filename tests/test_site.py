@@ -108,5 +108,5 @@ def test_the_page_about_options_has_each_as_airflow_lists_it():
 
 
 def test_the_home_page_has_the_picture_of_the_readme():
-    (picture,) = re.findall(r"(?s)```\n\$ ./weir demo\n.*?```", (ROOT / "README.md").read_text())
-    assert picture in (DOCS / "index.md").read_text()
+    (picture,) = re.findall(r"!\[.*?\]\(docs/(.*?)\)", (ROOT / "README.md").read_text())
+    assert f"]({picture})" in (DOCS / "index.md").read_text()

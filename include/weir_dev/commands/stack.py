@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -88,13 +89,19 @@ def status() -> None:
 
 def demo(
     sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,  # noqa: FBT002  Typer's
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", help="Write what it prints of the recovery to this SVG file.", show_default=False),
+    ] = None,
 ) -> None:
     """Run two days of real data, lose a result, and watch it heal; about two minutes."""
     from weir_dev.demo.demo import run_demo  # noqa: PLC0415  imports pyarrow
 
     with exits_on_signals():
         is_right = run_demo(
-            Console(width=None if sys.stdout.isatty() else 120), Database.SQLITE if sqlite else Database.POSTGRES
+            Console(width=None if sys.stdout.isatty() and picture is None else 120),
+            Database.SQLITE if sqlite else Database.POSTGRES,
+            picture,
         )
     raise typer.Exit(0 if is_right else EXIT_WRONG)
 

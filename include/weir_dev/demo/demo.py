@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from rich.console import Console
+
 from weir.cli.progress import Progress
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
@@ -35,6 +37,7 @@ from weir_dev.demo.report import (
     Healing,
     changed_tries,
     needed_several_tries,
+    picture_of,
     print_checks,
     print_cleared,
     print_found,
@@ -54,8 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
     from datetime import date
-
-    from rich.console import Console
+    from pathlib import Path
 
     from weir_dev.stack.stack import Stack
 
@@ -75,8 +77,11 @@ _UNFINISHED: Final = frozenset(
 _T = TypeVar("_T")
 
 
-def run_demo(console: Console, database: Database = Database.POSTGRES) -> bool:
-    """Run the demo in a stack of its own, and report whether everything is as it should be."""
+def run_demo(console: Console, database: Database = Database.POSTGRES, picture: Path | None = None) -> bool:
+    """Run the demo in a stack of its own, and report whether everything is as it should be.
+
+    What it prints of the recovery is written to `picture`, an SVG file, if everything is.
+    """
     progress = Progress(console)
     with progress.phase("starting Airflow and Spark"):
         stack = new_stack(lambda state: progress.say(state.describe()), database)
@@ -86,9 +91,13 @@ def run_demo(console: Console, database: Database = Database.POSTGRES) -> bool:
             f"To watch: [bold]{stack.url}[/]  login [bold]{PERSON}[/], "
             f"password [bold]{stack.credentials.person_password}[/], until the demo ends"
         )
-        story = _Story(stack, console, progress)
+        recorded = Console(file=console.file, width=console.width, record=True)
+        story = _Story(stack, recorded, progress)
         try:
-            return story.tell()
+            is_right = story.tell()
+            if picture is not None and is_right:
+                picture.write_text(picture_of(recorded))
+            return is_right
         finally:
             story.close()
     finally:
