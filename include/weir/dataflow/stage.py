@@ -247,7 +247,9 @@ _GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or le
     {
         "inputs": "a source reads no other stage: write Stage(...)",
         "func": "function",
-        "sql": "a source needs a function: write it, and query its rows in a stage, as in Stage(..., sql=...)",
+        "sql": "a query would read what a table or folder has then, so that a repair could get other rows without notice: "
+        "write files_source, delta_source, iceberg_source or postgres_source, which record what they have read, or a "
+        "function with ctx.spark.sql(...), and query its rows in Stage(..., sql=...)",
     }
 )
 def source(

@@ -81,7 +81,7 @@ MISTAKES = {
     ),
     "a source's query": (
         lambda: source("a", sql="a.sql"),
-        "source('a') has no argument sql=: a source needs a function",
+        "source('a') has no argument sql=: a query would read what a table or folder has then",
     ),
     "a query's state": (
         lambda: of_query("b.sql", state=list_state("seen")),
