@@ -26,6 +26,8 @@ PACKAGES = {"weir": "include", "weir_airflow": "plugins", "weir_spark": "spark_j
 """By package, the folder of its sources."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEV = ROOT / "include" / "weir_dev"
+PYTHON = os.environ.get("WEIR_PYTHON", sys.executable)
+"""The Python of the environments into which the soak tests install."""
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,14 @@ def built(project):
 @pytest.fixture(scope="module")
 def wheel(project):
     return built(project)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    """The wheel of the development tools."""
+    folder = tmp_path_factory.mktemp("tools") / "weir_dev"
+    shutil.copytree(DEV, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    return built(folder)
 
 
 def metadata_of(wheel, name):
@@ -123,7 +133,7 @@ def test_each_extra_brings_what_it_is_named_for(requirements):
     assert found == {
         "connect": {"pandas", "pyspark-client"},
         "local": {"pandas", "pyspark"},
-        "submit": {"apache-airflow-providers-apache-spark"},
+        "submit": {"apache-airflow-providers-apache-spark", "pandas"},
         "quality": {"great-expectations"},
         "postgres": {"psycopg2-binary"},
         "s3": {"s3fs"},
@@ -157,15 +167,13 @@ def test_the_provider_tells_each_option_without_a_default_and_is_named_as_the_di
     assert (retention | budgets) <= OPTIONS.keys()
 
 
-def test_the_development_tools_are_a_distribution_of_their_own(tmp_path, files):
-    folder = tmp_path / "weir_dev"
-    shutil.copytree(DEV, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
-    with zipfile.ZipFile(built(folder)) as archive:
+def test_the_development_tools_are_a_distribution_of_their_own(tools):
+    with zipfile.ZipFile(tools) as archive:
         found = {name for name in archive.namelist() if name.endswith(".py")}
     assert found == {str(path.relative_to(DEV.parent)) for path in DEV.rglob("*.py")}
-    tools = tomllib.loads((DEV / "pyproject.toml").read_text())["project"]
-    assert PROJECT["optional-dependencies"]["dev"] == [f"weir-dev=={tools['version']}"]
-    (product,) = (each for each in map(Requirement, tools["dependencies"]) if each.name == "weir")
+    project = tomllib.loads((DEV / "pyproject.toml").read_text())["project"]
+    assert PROJECT["optional-dependencies"]["dev"] == [f"weir-dev=={project['version']}"]
+    (product,) = (each for each in map(Requirement, project["dependencies"]) if each.name == "weir")
     assert str(product.specifier) == f"=={PROJECT['version']}"
     assert product.extras <= PROJECT["optional-dependencies"].keys()
 
@@ -237,7 +245,7 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run(sys.executable, "-m", "venv", str(venv))
+    run(PYTHON, "-m", "venv", str(venv))
     run("pip", "install", "--quiet", f"{wheel}[{extra}]", airflow)
     run("pip", "check")
     run("airflow", "db", "migrate")
@@ -249,3 +257,60 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
     assert found == {"trips", "weir_upkeep", "weir_upkeep_hourly"}
     run("airflow", "dags", "test", "trips", "2026-01-02")
     assert run("python", "read.py").strip() == "[{'zone': 'a', 'n': 10}, {'zone': 'b', 'n': 10}]"
+
+
+EXTRAS = "submit,quality,postgres,s3,delta,iceberg"
+IMPORTS = """
+import deltalake, great_expectations, psycopg2, pyiceberg.catalog.sql, s3fs
+import airflow.providers.apache.spark.operators.spark_submit
+import pyspark.sql.connect.session
+from weir.sinks.targets import delta, files, iceberg, postgres
+from weir_airflow.engines import spark_submit
+from weir_spark.checks import gx
+"""
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Run a command in an environment of its own, which nothing is installed into yet."""
+    places = {
+        "PATH": f"{tmp_path / 'venv/bin'}{os.pathsep}{os.environ['PATH']}",
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+    }
+    without = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "WEIR", "PYTHON"))}
+
+    def run(*command):
+        return subprocess.run(
+            command, env=without | places, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=1800
+        )
+
+    assert run(PYTHON, "-m", "venv", str(tmp_path / "venv")).returncode == 0
+    return run
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+def test_the_other_extras_are_installed_together_and_the_doctor_finds_nothing_wrong_with_them(fresh, wheel, tmp_path):
+    installed = fresh("pip", "install", "--quiet", f"{wheel}[{EXTRAS}]")
+    assert installed.returncode == 0, installed.stderr
+    assert fresh("pip", "check").returncode == 0
+    (tmp_path / "imports.py").write_text(IMPORTS)  # a file: in `python -c`, pyspark takes itself for a doctest
+    imported = fresh("python", "imports.py")
+    assert imported.returncode == 0, imported.stderr
+    told = fresh("weir", "doctor", "--here", "--json")  # that there is neither store nor server are problems
+    versions = [each for each in json.loads(told.stdout)["findings"] if each["area"] == "versions"]
+    assert [each for each in versions if each["status"] != "ok"] == []
+    (extras,) = (each["found"] for each in versions if each["name"] == "extras")
+    assert set(EXTRAS.split(",")) <= set(extras.partition(";")[0].split(", "))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+def test_the_development_tools_are_installed_and_make_a_project(fresh, wheel, tools, tmp_path):
+    installed = fresh("pip", "install", "--quiet", "--find-links", str(wheel.parent), str(tools))
+    assert installed.returncode == 0, installed.stderr
+    assert fresh("pip", "check").returncode == 0
+    made = fresh("weir-dev", "init", "mine")
+    assert made.returncode == 0, made.stderr
+    checked = fresh(str(tmp_path / "mine/weir"), "check", "mine/dags")
+    assert checked.returncode == 0, checked.stdout + checked.stderr

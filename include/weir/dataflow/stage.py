@@ -247,7 +247,7 @@ _GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or le
     {
         "inputs": "a source reads no other stage: write Stage(...)",
         "func": "function",
-        "sql": "a query would read what a table or folder has then, so that a repair could get other rows without notice: "
+        "sql": "a query would read what a table or folder has then, so a repair could get other rows without notice: "
         "write files_source, delta_source, iceberg_source or postgres_source, which record what they have read, or a "
         "function with ctx.spark.sql(...), and query its rows in Stage(..., sql=...)",
     }

@@ -81,8 +81,8 @@ def package_findings(store: str, ledger: str) -> Iterator[Finding]:
 
 def range_findings(distribution: str = "weir") -> Iterator[Finding]:
     """Report installed packages whose versions a distribution does not allow, also those of its extras."""
-    for text in _requirements(distribution):
-        required = Requirement(text)
+    found = map(Requirement, _requirements(distribution))
+    for required in {(each.name, each.specifier): each for each in found}.values():  # several extras may bring one
         version = _version(required.name)
         if required.name in {"apache-airflow", "pyspark", "pyspark-client"} or version is None:
             continue
