@@ -39,6 +39,9 @@ name of a program, such as davfs2."""
 _BY_A_PROGRAM = "fuse."
 """The prefix of file systems that a program serves, such as fuse.sshfs, fuse.gcsfuse and fuse.juicefs."""
 
+_MAY_ONLY_READ = "weir_may_only_read"
+"""In the `info` of a connection, which lasts as long as it: whether SQLite lets it only read. A new one may write."""
+
 LEAST_FREE_SPACE = 64 * 2**10
 """Bytes. With less SQLite cannot even read: each first connection makes a WAL and its index."""
 
@@ -82,7 +85,9 @@ def _switch_to_wal(cursor: Any) -> None:
 def begin(connection: Connection) -> None:
     """Begin a transaction: one that writes waits for the lock here, since a reader that turns into a writer fails."""
     reads = is_reading(connection)
-    connection.exec_driver_sql(f"PRAGMA query_only={'ON' if reads else 'OFF'}")
+    if connection.info.get(_MAY_ONLY_READ, False) is not reads:
+        connection.exec_driver_sql(f"PRAGMA query_only={'ON' if reads else 'OFF'}")
+        connection.info[_MAY_ONLY_READ] = reads
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
