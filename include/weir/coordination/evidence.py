@@ -93,7 +93,7 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
         )
     )
     with services.ledger.transaction() as session:
-        found = {row.id: (row.try_number, run) for row, run in session.execute(query).tuples()}
+        found = {row.id: (row.try_number, run) for row, run in session.execute(query)}
     items = [ClearItem(run.dag_id, run.run_id, run.task_prefix + CLOSE.name, -1, None) for _, run in found.values()]
     try:
         answers = clearer.inspect(items) if items else []
@@ -105,7 +105,7 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
         if (answer.state, answer.try_number) == ("success", number)
     }
     with services.ledger.transaction() as session:
-        lost = [row.id for row, _ in session.execute(query).tuples() if row.id in ended]
+        lost = [row.id for row, _ in session.execute(query) if row.id in ended]
     if lost:
         raise services.ledger.behind(dataflow, f"it does not know that {lost[0]} has closed its run")
 
@@ -141,7 +141,7 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
     with services.ledger.transaction() as session:
         row = session.get(RunRow, run)
         query = select(AttemptRow.id, AttemptRow.state).where(AttemptRow.run == run)
-        found = session.execute(query.where(AttemptRow.id.in_(suspects.values()))).tuples()
+        found = session.execute(query.where(AttemptRow.id.in_(suspects.values())))
         known: dict[str, str] = dict(found.all())
     if row is None or row.expired_at is not None:
         return

@@ -68,7 +68,8 @@ def hold_leases(
     Leases that ran out, since the process was suspended, are taken again on results that have one of `states` still.
     """
     at = clock(session, now)
-    held = dict(session.execute(_HELD, {"of": holder, "at": at}).tuples().all())
+    rows = session.execute(_HELD, {"of": holder, "at": at})
+    held = {result: until for result, until in rows}  # noqa: C416  # to `dict` it would be a mapping, by its keys()
     expired = set(results) - held.keys()
     if not expired and all(each > at + LEASE - RENEWAL for each in held.values()):
         return frozenset()

@@ -185,7 +185,7 @@ def damaged_results(session: Session, attempts: Iterable[str]) -> frozenset[Resu
     asked = sorted(set(attempts))
     if not asked:
         return frozenset()
-    rows = session.execute(_DAMAGED, {"attempts": asked}).tuples()
+    rows = session.execute(_DAMAGED, {"attempts": asked})
     return frozenset((attempt, stage, subtask, layout) for attempt, stage, subtask, layout in rows)
 
 
@@ -230,7 +230,7 @@ def latest_sizes(session: Session, dataflow: str) -> dict[str, ResultSize]:
     found: dict[str, ResultSize] = {}
     if run is None:
         return found
-    for stage, size in connection.execute(_SIZES, {"run": run}).tuples():
+    for stage, size in connection.execute(_SIZES, {"run": run}):
         found[stage] = max(ResultSize(int(size), run), found.get(stage, ResultSize(0, run)))
     return found
 
@@ -239,6 +239,6 @@ def layouts_of_run(session: Session, run: str) -> dict[str, set[str]]:
     """Return the ids of all layouts in which a run has ever written each stage."""
     query = select(ResultRow.stage, ResultRow.layout).where(ResultRow.run == run).distinct()
     found: dict[str, set[str]] = {}
-    for stage, layout in session.execute(query).tuples():
+    for stage, layout in session.execute(query):
         found.setdefault(stage, set()).add(layout)
     return found

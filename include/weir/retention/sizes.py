@@ -118,7 +118,7 @@ def published_bytes(session: Session, names: Collection[str], without: Collectio
         .where(RunRow.id.not_in(without))
         .group_by(RunRow.dataflow)
     )
-    return {name: int(found) for name, found in session.execute(query).tuples()}
+    return {name: int(found) for name, found in session.execute(query)}
 
 
 def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
@@ -136,7 +136,7 @@ def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
     )
     found: dict[str, int] = defaultdict(int)
     for query in (released, compacted):
-        for name, size in session.execute(query).tuples():
+        for name, size in session.execute(query):
             found[name] += int(size)
     return dict(found)
 
@@ -148,7 +148,7 @@ def archive_bytes(session: Session, names: Collection[str]) -> dict[str, int]:
         .where(ArchiveRow.dataflow.in_(names))
         .group_by(ArchiveRow.dataflow)
     )
-    return {name: int(found) for name, found in session.execute(query).tuples()}
+    return {name: int(found) for name, found in session.execute(query)}
 
 
 def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str]]:
@@ -161,11 +161,11 @@ def runs_by_age(session: Session, names: Collection[str]) -> list[tuple[str, str
         RunRow.dataflow.in_(names), RunRow.is_pinned, RunRow.released_at.is_(None)
     )
     by_epoch: dict[str, list[str]] = defaultdict(list)
-    for name, run in session.execute(query.order_by(is_open, RunRow.epoch)).tuples():
+    for name, run in session.execute(query.order_by(is_open, RunRow.epoch)):
         by_epoch[name].append(run)
     in_turn = {name: iter(runs) for name, runs in by_epoch.items()}
     since = func.coalesce(RunRow.closed_at, RunRow.created_at)
-    turns = session.execute(query.order_by(is_open, since, RunRow.id)).tuples()
+    turns = session.execute(query.order_by(is_open, since, RunRow.id))
     return [(name, next(in_turn[name])) for name, _ in turns]
 
 
@@ -186,7 +186,7 @@ def size_estimates(
         },
     )
     found: dict[PartitionId, list[int]] = defaultdict(list)
-    for stage, subtask, layout, size in rows.tuples():
+    for stage, subtask, layout, size in rows:
         found[PartitionId(stage, subtask, layout)].append(size)
     latest = {each: found[each][:LATEST] for each in wanted if each in found}
     return {each: SizeEstimate(min(sizes), max(sizes)) for each, sizes in latest.items()}

@@ -148,7 +148,7 @@ def keyed_state_among(session: Session, rows: Sequence[ResultRow]) -> list[Resul
     """
     keyed = [row for row in rows if row.layout != PLAIN.id]
     runs = {row.run for row in keyed if row.is_current}
-    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(runs))).tuples() if runs else ()
+    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(runs))) if runs else ()
     states = {run: keyed_states(topology_of(content)) for run, content in pinned if content is not None}
     return [row for row in keyed if not row.is_current or row.stage in states.get(row.run, ())]
 
