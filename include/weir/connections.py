@@ -284,6 +284,7 @@ def answering(folder: str, found: LookUps) -> Iterator[dict[str, str]]:
         finally:
             server.shutdown()
             thread.join()
+            os.unlink(path)  # of the same folder, the next one may be asked
 
 
 def asking(path: str) -> LookUps:

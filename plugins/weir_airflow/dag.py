@@ -20,7 +20,7 @@ from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.dags.schedule import has_intervals, inherited_date, require_dates, timetable_of
-from weir_airflow.dags.sql_files import sql_of
+from weir_airflow.dags.stage_files import applications_of, sql_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 
@@ -119,7 +119,8 @@ def dataflow_dag(
         **dag_kwargs,
     )
     with dag:
-        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql_of(flow, dag)))
+        sql, applications = sql_of(flow, dag), applications_of(flow, dag)
+        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql, applications))
     return dag
 
 
@@ -161,8 +162,8 @@ def dataflow_group(
     _refuse_mapped(group)
     _require_intervals(where, group)
     with group:
-        prefix, sql = group.child_id(""), sql_of(flow, group.dag)
-        _add_tasks(Declaration(flow, Topology(flow), recovery, prefix, spark_conn_id, sql))
+        prefix, sql, applications = group.child_id(""), sql_of(flow, group.dag), applications_of(flow, group.dag)
+        _add_tasks(Declaration(flow, Topology(flow), recovery, prefix, spark_conn_id, sql, applications))
     return group
 
 

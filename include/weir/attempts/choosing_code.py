@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
+from weir.code.application_rules import name_in_archive
 from weir.code.archive import Archive, archive_of, top_level
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
-from weir.code.sql_rules import is_sql
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
@@ -208,12 +208,12 @@ def choose_code(
 
 
 def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
-    """Return the pipeline's functions ("module:function") that the tasks of a region call, and its SQL files.
+    """Return the pipeline's functions ("module:function") that the tasks of a region call, and its stages' files.
 
     Weir's own, of sources such as files_source, are in no archive.
     """
     named = (stage.function for stage in topology.stages_of(region))
-    return tuple(each for each in named if is_sql(each) or top_level([each]))
+    return tuple(each for each in named if name_in_archive(each) or top_level([each]))
 
 
 def _stored(

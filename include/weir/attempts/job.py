@@ -23,7 +23,15 @@ from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Fenced, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest
-from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun, StateToRead
+from weir.formats.region_job import (
+    ApplicationToRun,
+    InputToRead,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    StageToRun,
+    StateToRead,
+)
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, fix_slices, slices_of
 from weir.recovery.rules.staleness import restarts_consumers
@@ -123,7 +131,13 @@ def _stage(
         digest=_rule(registered, stage),
         keeps_state_of=_keeper(stage),
         is_persisted=stage.name in registered.topology.persisted_of(attempt.region.name),
+        application=_application(stage),
     )
+
+
+def _application(stage: Stage) -> ApplicationToRun | None:
+    found = stage.application
+    return None if found is None else ApplicationToRun(tuple(found.arguments), found.main_class)
 
 
 def _state(

@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from weir.code.sql_rules import is_sql
+from weir.code.application_rules import STORED, name_in_archive
 from weir.errors import Misconfigured
 
 _OWN = frozenset({"weir", "weir_spark", "weir_airflow"})
@@ -53,6 +53,11 @@ class Archive:
         return buffer.getvalue()
 
     @property
+    def modules(self) -> Archive:
+        """The archive without applications, which are no modules."""
+        return Archive({name: content for name, content in self.files.items() if not name.endswith(STORED)})
+
+    @property
     def name(self) -> str:
         """The name of the zip where it travels to Spark."""
         return f"weir-modules-{self.fingerprint[:16]}.zip"
@@ -77,14 +82,19 @@ def archive_of(data: bytes, fingerprint: str) -> Archive:
 
 def top_level(functions: Iterable[str]) -> tuple[str, ...]:
     """Return the top-level packages and modules of functions ("module:function"), without Weir's own."""
-    modules = (function.partition(":")[0] for function in functions if function and not is_sql(function))
+    modules = (function.partition(":")[0] for function in functions if function and not name_in_archive(function))
     return tuple(sorted({name.partition(".")[0] for name in modules} - _OWN))
 
 
-def pack(modules: Sequence[str], sql: Mapping[str, str] = MappingProxyType({})) -> Archive:
+def pack(
+    modules: Sequence[str],
+    sql: Mapping[str, str] = MappingProxyType({}),
+    applications: Mapping[str, bytes] = MappingProxyType({}),
+) -> Archive:
     """Read the source files of top-level modules, without importing them, from folders or from zips on the path.
 
-    `sql` has the texts of stages' SQL files, which are put beside the modules by the paths that the stages name.
+    `sql` has the texts of stages' SQL files, which are put beside the modules by the paths that the stages name,
+    and `applications` the bytes of their applications.
 
     Modules beside them that they import are packed, too, unless all are installed: what lies in one folder is deployed
     together. Weir's own modules import none beside them. Raises Misconfigured if one of `modules` is not found, or if
@@ -111,7 +121,8 @@ def pack(modules: Sequence[str], sql: Mapping[str, str] = MappingProxyType({})) 
         raise Misconfigured(
             f"the pipeline's modules have another file {twice}: give the SQL file of the stage another name"
         )
-    return Archive({**packages, **files, **texts})
+    stored = {name_in_archive(path): content for path, content in applications.items()}
+    return Archive({**packages, **files, **texts, **stored})
 
 
 def _folders(spec: ModuleSpec | None) -> set[Path]:

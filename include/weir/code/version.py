@@ -1,9 +1,9 @@
 """Derives the code version of a task from the files of an archive.
 
-Invariant: equal versions have equal syntax in all that the task's functions can reach by imports, equal SQL files, and
-equal other files beside. Comments, docstrings, formatting and modules that are not reached do not count, nor does the
-Python version that reads them. Where the imports of a module cannot be followed, the version is that of the whole
-archive.
+Invariant: equal versions have equal syntax in all that the task's functions can reach by imports, equal SQL files and
+applications, and equal other files beside. Comments, docstrings, formatting and modules that are not reached do not
+count, nor does the Python version that reads them. Where the imports of a module cannot be followed, the version is
+that of the whole archive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Final
 
-from weir.code.sql_rules import is_sql, version_of
+from weir.code.application_rules import is_application, name_in_archive
+from weir.code.sql_rules import version_of
 
 _PREFIX: Final = "code:"
 _WHOLE: Final = "archive:"
@@ -39,13 +40,13 @@ _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionD
 
 
 def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
-    """Return the code version of a task with these functions, each "module:function" or the path of a SQL file.
+    """Return the code version of a task with these functions, each "module:function" or the path of a file.
 
     `files` are the files of its archive, by their names there, such as "pipelines/trips.py".
     """
     modules, named = _modules(files), list(functions)
     reached: dict[str, str] = {}
-    waiting = [part for each in named if not is_sql(each) for part in _with_parents(each.partition(":")[0])]
+    waiting = [part for each in named if not name_in_archive(each) for part in _with_parents(each.partition(":")[0])]
     while waiting:
         name = waiting.pop()
         if name in reached or name not in modules:
@@ -56,13 +57,18 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
         reached[name] = _digest("".join(_canonical(tree)).encode())
         waiting += _imported(tree, name, is_package=modules[name].endswith("__init__.py"), modules=modules)
     beside = _files_beside(files, {modules[name] for name in reached})
-    sql = {name: version_of(files[name].decode(errors="replace")) for name in named if name in files}
-    content = sorted([*reached.items(), *((name, _digest(files[name])) for name in beside), *sql.items()])
+    own = ((each, files[name_in_archive(each)]) for each in named if name_in_archive(each) in files)
+    versions = ((each, _version_of_file(each, content)) for each, content in own)
+    content = sorted([*reached.items(), *((name, _digest(files[name])) for name in beside), *versions])
     return f"{_PREFIX}{_digest(repr(content).encode())}"
 
 
+def _version_of_file(name: str, content: bytes) -> str:
+    return _digest(content) if is_application(name) else version_of(content.decode(errors="replace"))
+
+
 def lacking_functions(files: Mapping[str, bytes], functions: Iterable[str]) -> tuple[str, ...]:
-    """Return the functions, each "module:function" or the path of a SQL file, that the files of an archive lack.
+    """Return the functions, each "module:function" or the path of a file, that the files of an archive lack.
 
     One is taken to be there if its module binds the name at its top level, or may bind any ("import *", an error of
     syntax).
@@ -70,8 +76,8 @@ def lacking_functions(files: Mapping[str, bytes], functions: Iterable[str]) -> t
     modules = _modules(files)
     found = []
     for function in functions:
-        if is_sql(function):
-            found += [] if function in files else [function]
+        if name_in_archive(function):
+            found += [] if name_in_archive(function) in files else [function]
             continue
         module, _, name = function.partition(":")
         tree = _parsed(files[modules[module]]) if module in modules else ast.Module([], [])

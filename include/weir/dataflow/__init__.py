@@ -3,6 +3,7 @@
 Invariant: importing this imports no Spark and no Airflow, since DAG files do so at every parse.
 """
 
+from weir.code.application_rules import Application
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
@@ -28,6 +29,7 @@ from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, 
 from weir.dataflow.targets import Target, delta, files, iceberg, postgres, target
 
 __all__ = [
+    "Application",
     "Consumers",
     "Dataflow",
     "DigestRule",

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from weir.code.application_rules import Application
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, TaskSettings
@@ -46,6 +47,7 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
         **({"targets": [each.to_json() for each in stage.targets]} if stage.targets else {}),
         **({"options": dict(stage.options)} if stage.options else {}),
+        **({"application": _application_to_json(stage.application)} if stage.application else {}),
     }
 
 
@@ -75,7 +77,12 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
         quality=tuple(_gate_from_json(gate) for gate in document.get("quality", ())),
         targets=tuple(map(Target.from_json, document.get("targets", ()))),
         options=document.get("options", {}),
+        application=Application(**document["application"]) if "application" in document else None,
     )
+
+
+def _application_to_json(application: Application) -> dict[str, Any]:
+    return {**asdict(application), "arguments": list(application.arguments)}
 
 
 def _rule_from_json(document: Mapping[str, Any]) -> DigestRule:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, cast
 
+from weir.code.application_rules import Application
 from weir.code.sql_rules import SUFFIX, is_sql
 from weir.dataflow.arguments import WORDS_FOR_BY, answers, column_names, copy_of, require, shown
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
@@ -165,7 +166,8 @@ class Stage:
 
     `function` is named as "module:function", so that a DAG file imports no Spark:
     `def clean(ctx, flights: DataFrame) -> DataFrame`. In its place, `sql` names a file with one query, whose inputs are
-    tables; `function` then is that path. `inputs` maps the function's arguments to exchanges;
+    tables; `function` then is that path. `application` is a jar or program that spark-submit runs; `function` then is
+    its path. `inputs` maps the function's arguments to exchanges;
     a sequence of exchanges names each argument after the stage it reads. `max_parallelism` (default: the
     dataflow's) is the number of key groups that the stage's keyed inputs are divided into.
     `resolve` (sources only) names a function that is called once per run and returns the split of each subtask:
@@ -194,12 +196,15 @@ class Stage:
     targets: tuple[Target, ...] = ()
     """Where a sink publishes besides its pointer, in this order."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    application: Application | None = field(default=None, kw_only=True)
     sql: InitVar[str | None] = field(default=None, kw_only=True)
 
     def __post_init__(self, sql: str | None) -> None:
         where = f"stage {self.name!r}"
         if sql is not None:
             object.__setattr__(self, "function", _sql_file(where, sql, self.function))
+        if self.application is not None:
+            object.__setattr__(self, "function", _application_file(where, self.application, self.function))
         require(where, "state", self.state, (State, list, tuple), _STATES)
         require(where, "quality", self.quality, (Gate, list, tuple), _GATES)
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
@@ -239,6 +244,16 @@ def _sql_file(where: str, sql: object, function: object) -> str:
     return str(sql)
 
 
+def _application_file(where: str, application: object, function: str) -> str:
+    """Return the path of a stage's application. Raises Misconfigured."""
+    require(where, "application", application, Application, _APPLICATION)
+    path = cast("Application", application).path
+    if function not in ("", path):
+        raise Misconfigured(f"{where} has an application, {path!r}, and {function!r}: leave one of them out")
+    return path
+
+
+_APPLICATION: Final = 'Application("jars/routes.jar", ["--in", "{{ inputs.NAME }}", "--out", "{{ output }}"])'
 _STATES: Final = "keyed_state(...), list_state(...) or broadcast_state(...), or a list of them, or leave state= out"
 _GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or leave quality= out'
 
@@ -250,6 +265,7 @@ _GATES: Final = 'expectations("name_of_a_suite"), or a list of such gates, or le
         "sql": "a query would read what a table or folder has then, so a repair could get other rows without notice: "
         "write files_source, delta_source, iceberg_source or postgres_source, which record what they have read, or a "
         "function with ctx.spark.sql(...), and query its rows in Stage(..., sql=...)",
+        "application": "a source needs a function: write it, and let the application read its rows as a Stage(...)",
     }
 )
 def source(

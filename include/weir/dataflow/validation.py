@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from weir.code.application_rules import application_problems, secrets_of
 from weir.code.sql_rules import is_sql, path_problems
 from weir.dataflow.arguments import problem_of, reference_for, shown
 from weir.dataflow.digest_rule import rule_problems
@@ -119,6 +120,12 @@ def require_no_secrets(dataflow: str, stages: Sequence[Stage], parameters: Mappi
         for stage in stages
         for text in secrets_in("options", stage.options)
     ]
+    found += [
+        f"stage {stage.name!r}: {text}, {_RECORDED}: let the application find it where it runs"
+        for stage in stages
+        if stage.application is not None
+        for text in secrets_of(stage.application)
+    ]
     found += [f"{text}, {_RECORDED}: {_WHERE_IT_RUNS}" for text in secrets_in("parameters", parameters)]
     refuse(dataflow, found)
 
@@ -167,7 +174,10 @@ def _function_problems(stage: Stage) -> Iterator[str]:
     if stage.resolve is not None:
         references.append(("resolve", stage.resolve))
     for what, reference in references:
-        if what == "function" and is_sql(reference):
+        if what == "function" and stage.application is not None:
+            yield from application_problems(stage.application, list(stage.exchanges))
+            yield from _application_problems(stage)
+        elif what == "function" and is_sql(reference):
             yield from path_problems(reference)
             yield from _sql_problems(stage)
         elif not isinstance(reference, str) or not _FUNCTION.fullmatch(reference):
@@ -181,6 +191,16 @@ def _sql_problems(stage: Stage) -> Iterator[str]:
         yield "a source needs a function: write it, and query its rows in a stage that reads it"
     if stage.states:
         yield f"a query keeps no state: write a function, whose argument {stage.states[0].name!r} is the state's handle"
+
+
+def _application_problems(stage: Stage) -> Iterator[str]:
+    if stage.kind is StageKind.SOURCE:
+        yield "a source needs a function: write it, and let the application read its rows as a Stage(...)"
+    if stage.states:
+        yield (
+            "an application keeps no state: read what the epoch before has written over previous(...), or write a "
+            f"function, whose argument {stage.states[0].name!r} is the state's handle"
+        )
 
 
 def _kind_problems(stage: Stage) -> Iterator[str]:
@@ -394,6 +414,7 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
                 f"{producer.parallelism}) over a pointwise exchange, where subtask i reads partition i: give both the "
                 f'same parallelism, or write blocking("{producer.name}", by=[columns])'
             )
+        yield from _application_in_plan(stage, producer, exchange)
         yield from _ignored_keys(stage, producer, exchange)
         if exchange.kind is ExchangeKind.CACHED and exchange.durable and producer.states:
             yield (
@@ -411,6 +432,19 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
             f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({listed}), so that equal keys "
             "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
         )
+
+
+def _application_in_plan(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator[str]:
+    if not exchange.joins_plan or stage.kind in (StageKind.SINK, StageKind.STATE):
+        return
+    for each in (stage, producer):
+        if each.application is not None:
+            yield (
+                f"stage {stage.name!r} reads {producer.name!r} over a {exchange.kind.value} exchange, but "
+                f"{each.name!r} is an application, which is a process of its own and in no plan with others: write "
+                f'blocking("{producer.name}", ...)'
+            )
+            return
 
 
 def _ignored_keys(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator[str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from weir.code.application_rules import name_in_archive
 from weir.code.functions import check_call, import_module, load
-from weir.code.sql_rules import is_sql
 from weir.dataflow import Dataflow, Receiver, Stage, Target
 from weir.dataflow.notifications import Channel
 from weir.doctor.problems import Problem, texts_of
@@ -58,7 +58,7 @@ class _Check:
 
     def stage(self, stage: Stage) -> Iterator[str]:
         """Yield the problems of a stage."""
-        if stage.function and not is_sql(stage.function):
+        if stage.function and not name_in_archive(stage.function):
             first = ("ctx",) if stage.resolve is None else ("ctx", "slice")
             yield from self._call("function", stage.function, first, tuple(stage.exchanges))
         if stage.resolve is not None:

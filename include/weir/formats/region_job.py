@@ -12,7 +12,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
 from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, RowRange, UpdateDigest
-from weir.formats.paths import folder_of
+from weir.formats.paths import LOADED, folder_of, result_folder
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import KeyFilter, Layout
 
@@ -194,13 +194,21 @@ class CopyToRead:
     copies: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ApplicationToRun:
+    """The arguments of a stage's application, with {{ ... }} in them, and its main class (empty: as it says itself)."""
+
+    arguments: tuple[str, ...]
+    main_class: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageToRun:
     """One stage of the region, in topological order.
 
     `pipelined` maps an argument to the stage of the same region that feeds it, also over a cached exchange. `function`
-    is "module:function" or the path of a SQL file in the archive of the code, and empty for a sink: its rows are those
-    of its one pipelined input. `digest` is the rule of its rows'
+    is "module:function", or the path of a SQL file or an application in the archive of the code, and empty for a sink:
+    its rows are those of its one pipelined input. `digest` is the rule of its rows'
     digest. Where `copy` is given, the stage's rows are written there, and read from there by later stages, unless
     `resume` has them already; where `is_persisted`, Spark keeps them until the attempt ends.
     """
@@ -221,6 +229,7 @@ class StageToRun:
     resume: CopyToRead | None = None
     is_persisted: bool = False
     checks: tuple[CheckToRun, ...] = ()
+    application: ApplicationToRun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +280,31 @@ class RegionJob(SparkJob):
     """None only in jobs of earlier versions."""
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
+
+
+def application_of(job: SparkJob) -> StageToRun | None:
+    """Return the stage of a job that an application computes; it is the only one that computes anything."""
+    stages = job.stages if isinstance(job, RegionJob) else ()
+    return next((stage for stage in stages if stage.application is not None), None)
+
+
+def staging_of(job: SparkJob, stage: StageToRun) -> str:
+    """Return the attempt's own folder, relative to the store, in which an application finds inputs and writes."""
+    return result_folder(job.dataflow, job.epoch, stage.name, LOADED, job.subtask, job.attempt)
+
+
+def staged_input(staging: str, argument: str) -> str:
+    """Return the folder with the rows of an input."""
+    return f"{staging}/{_INPUTS}/{argument}"
+
+
+def staged_output(staging: str) -> str:
+    """Return the folder that an application writes."""
+    return f"{staging}/{_OUTPUT}"
+
+
+_INPUTS: Final = "inputs"
+_OUTPUT: Final = "output"
 
 
 def connections_of(job: SparkJob) -> tuple[str, ...]:

@@ -86,6 +86,11 @@ def _stage(flow: Dataflow, name: str) -> Stage:
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise Misconfigured(f"{flow} has no stage {name!r}{hint}: it has {', '.join(known)}")
     stage = flow.stage(name)
+    if stage.application is not None:
+        raise Misconfigured(
+            f"{name!r} is computed by the application {stage.function!r}, which only spark-submit runs: try it by "
+            "spark-submit on files of yours; what reads it can be tried with --samples"
+        )
     if stage.function:
         return stage
     producer = next(iter(stage.exchanges.values())).stage

@@ -23,6 +23,7 @@ from weir.restarts.strategy import RestartChoice, RestartStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
@@ -149,7 +150,8 @@ class Declaration:
     """A dataflow, the recovery of its tasks, and the prefix of their task ids (`group.`).
 
     `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another. `sql` has
-    the texts of the SQL files of its stages, which are code: a change of them changes no DAG.
+    the texts of the SQL files of its stages, `applications` the files of their applications. These are code: a change
+    of them changes no DAG.
     """
 
     flow: Dataflow
@@ -158,6 +160,7 @@ class Declaration:
     task_prefix: str
     spark_conn_id: str | None = None
     sql: Mapping[str, str] = field(default_factory=dict)
+    applications: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         seen = _SEEN.get()

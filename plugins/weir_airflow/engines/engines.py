@@ -11,6 +11,7 @@ from urllib.parse import quote
 from weir.connections import FROM_ENVIRONMENT
 from weir.errors import Misconfigured
 from weir.extras import needed_for
+from weir.formats.region_job import application_of
 from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
 
 if TYPE_CHECKING:
@@ -127,6 +128,13 @@ class _ConnectServer:
         self.url = engine.url
 
     def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
+        stage = application_of(job)
+        if stage is not None:
+            raise Misconfigured(
+                f"stage {stage.name} is the application {stage.function}, and a Spark Connect server, such as "
+                f"{self.url.partition('/;')[0]}, runs none: give the stage a connection of the type 'spark', by "
+                "task=TaskSettings(spark_conn_id=...)"
+            )
         self._engine.run(job, session_id, on_progress)
 
     def interrupt(self, work: SparkWork) -> None:

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import FROM_ENVIRONMENT, answering, as_variable
-from weir.errors import Fenced, Misconfigured
+from weir.errors import Fenced, Misconfigured, WeirError
 from weir.extras import needed_for
 from weir.formats.codec import region_failure_from_json
 from weir.formats.region_failure import error_of
-from weir.formats.region_job import FAILURE_NAME, JOB_NAME, connections_of
+from weir.formats.region_job import FAILURE_NAME, JOB_NAME, application_of, connections_of, staging_of
 from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.errors import NotFound
 from weir.store.stop_file import request_stop
+from weir_airflow.engines.application import arguments_of, write_application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from weir.connections import LookUps
     from weir.coordination.values import SparkWork
-    from weir.formats.region_job import SparkJob
+    from weir.formats.region_job import SparkJob, StageToRun
     from weir.store.store import Store
     from weir_airflow.engines.submission import Submission
 
@@ -90,18 +91,92 @@ class SubmitEngine:
         """
         del session_id  # the application has an id of its own
         with tempfile.TemporaryDirectory(prefix="weir-submit-", ignore_cleanup_errors=True) as scratch:
-            program, modules = self._write_bundle(Path(scratch))
-            submission = self._submission(job, modules)
-            self._running = (submission, job.folder)
+            bundle = self._write_bundle(Path(scratch))
+            stage = application_of(job)
+            if stage is None:
+                self._compute(job, bundle, scratch, on_progress)
+                return
             try:
-                self._raise_if_stopped(job)
-                on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
-                with self._answering(scratch) as where:
-                    submission.run(program, self._environment(job) | where, scratch)
+                self._run_application(job, stage, bundle, scratch, on_progress)
+                self._compute(job, bundle, scratch, on_progress)
             finally:
-                self._running = None
-        self._raise_if_stopped(job)
+                self._delete(staging_of(job, stage), on_progress)
+
+    def _compute(
+        self, job: SparkJob, bundle: tuple[str, str], scratch: str, on_progress: Callable[[str], None]
+    ) -> None:
+        """Submit the driver of the job and take its answer."""
+        submission = self._driver(job, bundle, scratch, on_progress)
         self._take_answer(job, submission)
+
+    def _run_application(
+        self,
+        job: SparkJob,
+        stage: StageToRun,
+        bundle: tuple[str, str],
+        scratch: str,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        """Have a driver write the inputs of an application, then submit this and wait for its end.
+
+        One after the other: two at once would wait for each other in a cluster that has no room for both.
+        """
+        if deploy_mode_of(self._connection) == CLUSTER:
+            raise Misconfigured(
+                f"stage {stage.name} is the application {stage.function}, whose end only the deploy mode {CLIENT!r} "
+                f"reports for sure: give the stage a connection with that, by task=TaskSettings(spark_conn_id=...). "
+                f"{self._connection.conn_id!r} has {CLUSTER!r}"
+            )
+        preparing = self._driver(job, bundle, scratch, on_progress, "--inputs")
+        if preparing.exit_code != 0:
+            self._take_answer(job, preparing)
+        owner = f"stage {stage.name}[{job.subtask}]: the application {stage.function}"
+        application = self._submission(
+            job,
+            application_args=arguments_of(job, stage, self._store),
+            java_class=(stage.application.main_class if stage.application else "") or None,
+        )
+        environment = {k: v for k, v in self._environment(job).items() if k != STORE_OPTIONS_VARIABLE}
+        path = write_application(job, stage, self._store, scratch)
+        on_progress(f"Submitting the application {stage.function} of stage {stage.name}[{job.subtask}]")
+        self._await(job, application, path, environment, scratch)
+        if application.exit_code != 0:
+            raise application.failure_of_application(owner)
+
+    def _driver(
+        self,
+        job: SparkJob,
+        bundle: tuple[str, str],
+        scratch: str,
+        on_progress: Callable[[str], None],
+        *options: str,
+    ) -> Submission:
+        """Submit a driver of Weir's for the job, and wait for its end."""
+        program, modules = bundle
+        arguments = [f"{job.store}/{job.folder}/{JOB_NAME}", *options]
+        submission = self._submission(job, py_files=modules, application_args=arguments)
+        on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
+        with self._answering(scratch) as where:
+            self._await(job, submission, program, self._environment(job) | where, scratch)
+        return submission
+
+    def _await(
+        self, job: SparkJob, submission: Submission, program: str, environment: dict[str, str], scratch: str
+    ) -> None:
+        """Run a submission to its end. Raises Fenced if it was stopped."""
+        self._running = (submission, job.folder)
+        try:
+            self._raise_if_stopped(job)
+            submission.run(program, environment, scratch)
+        finally:
+            self._running = None
+        self._raise_if_stopped(job)
+
+    def _delete(self, folder: str, on_progress: Callable[[str], None]) -> None:
+        try:
+            self._store.delete_folder(folder)
+        except WeirError as error:
+            on_progress(f"The files in {folder} remain until the next sweep: {error}")
 
     def interrupt(self, work: SparkWork) -> None:
         """Write the stop file of an earlier attempt; its driver reads it every two seconds, wherever it is."""
@@ -122,7 +197,7 @@ class SubmitEngine:
         finally:
             stopping.join()
 
-    def _submission(self, job: SparkJob, modules: str) -> Submission:
+    def _submission(self, job: SparkJob, **more: Any) -> Submission:
         with needed_for("spark-submit"):
             from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider is slow to import
 
@@ -130,10 +205,9 @@ class SubmitEngine:
         return Submission(
             self._connection,
             conf={**job.spark_conf, **(_ONE_DRIVER if is_in_cluster else {})},
-            py_files=modules,
-            application_args=[f"{job.store}/{job.folder}/{JOB_NAME}"],
             name=f"weir {job.dataflow} {job.region}[{job.subtask}] {job.attempt}",
             deploy_mode=CLUSTER if is_in_cluster else CLIENT,
+            **more,
         )
 
     def _answering(self, scratch: str) -> AbstractContextManager[dict[str, str]]:

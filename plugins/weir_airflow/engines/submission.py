@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
+from weir.code.application_rules import ApplicationFailed
 from weir.errors import EngineLost, Fenced, Misconfigured, Retryable
 
 if TYPE_CHECKING:
@@ -27,13 +28,17 @@ _KILLED: Final = frozenset({-15, -9, 137, 143})
 _BY_EXIT_CODE: Final = {75: Retryable, 77: Fenced, 78: Misconfigured}
 """The error by the exit code of a driver in client mode that could not write its failure."""
 
-_UNREACHABLE: Final = (
-    "All masters are unresponsive",
+_NO_CONNECTION: Final = (
     "Connection refused",
     "Connection reset",
     "Connection timed out",
     "NoRouteToHostException",
     "UnknownHostException",
+)
+"""A driver of Weir has no connections but to its cluster; an application may have any."""
+
+_CLUSTER_LOST: Final = (
+    "All masters are unresponsive",
     "Master removed our application",
     "Application has been killed",
     "SparkContext was shut down",
@@ -98,7 +103,7 @@ class Submission:
             return EngineLost(
                 f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {output}"
             )
-        found = next((text for text in _UNREACHABLE if text in tail), None)
+        found = next((text for text in (*_CLUSTER_LOST, *_NO_CONNECTION) if text in tail), None)
         if found is not None:
             return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {output}")
         if "ModuleNotFoundError" in tail:
@@ -110,6 +115,16 @@ class Submission:
             f"region {region}: spark-submit ended with exit code {code}, and the driver has written neither "
             f"report.json nor failure.json into the attempt's folder. {output}"
         )
+
+    def failure_of_application(self, owner: str) -> Exception:
+        """Return the error to raise for an application that ended with another exit code than 0."""
+        code, output = self.exit_code, f"Its last output:\n{self.tail}"
+        found = next((text for text in _CLUSTER_LOST if text in self.tail), None)
+        if code in _KILLED:
+            return EngineLost(f"{owner} was killed (exit code {code}). {output}")
+        if found is not None:
+            return EngineLost(f"{owner} lost its cluster or never reached it ({found}). {output}")
+        return ApplicationFailed(f"{owner} ended with exit code {code}. Nothing was committed. {output}")
 
 
 class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not followed

@@ -126,11 +126,15 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
 
 
 def deployed_code(declared: Declaration) -> Archive:
-    """Pack the modules of all functions of a dataflow, and its SQL files.
+    """Pack the modules of all functions of a dataflow, its SQL files and its applications.
 
-    Raises Misconfigured if a module is not on this machine.
+    Raises Misconfigured if one of them is not on this machine.
     """
-    return pack(top_level(stage.function for stage in declared.flow.stages), declared.sql)
+    try:
+        applications = {name: path.read_bytes() for name, path in declared.applications.items()}
+    except OSError as error:
+        raise Misconfigured(f"{declared.flow}: an application cannot be read: {error}") from error
+    return pack(top_level(stage.function for stage in declared.flow.stages), declared.sql, applications)
 
 
 def task_key(context: Context) -> TaskKey:

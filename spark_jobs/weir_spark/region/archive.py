@@ -78,6 +78,7 @@ def read_archive(code: CodeToRun, store: Store) -> Archive:
 @contextmanager
 def imported_from(archive: Archive) -> Iterator[Imported]:
     """Have this process import the archive's modules from it, and no others of their names, until the end."""
+    archive = archive.modules
     before = _modules_of(archive)
     with tempfile.TemporaryDirectory(prefix="weir-code-", ignore_cleanup_errors=True) as folder:
         found = Imported(archive, Path(folder, archive.name), Path(folder, "modules"))

@@ -31,6 +31,7 @@ from weir.formats.region_job import (
 )
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
+from weir_spark.region.application import rows_of_application
 from weir_spark.region.archive import Imported, imported_from, read_archive
 from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
@@ -186,6 +187,8 @@ class _Execution:
         inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
         if not stage.function:
             return _only(inputs, stage)
+        if stage.application is not None:
+            return rows_of_application(_owner(stage), stage, self.job, self.session, self.store)
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage, files)
@@ -269,7 +272,7 @@ def _check_functions(job: RegionJob, imported: Imported) -> None:
         arguments = (*stage.pipelined, *(read.argument for read in stage.inputs))
         if is_sql(stage.function):
             check_query(_owner(stage), stage.function, _sql(stage, imported), arguments, job.parameters)
-        elif stage.function:
+        elif stage.function and stage.application is None:
             check_call(load(stage.function, _owner(stage)), _owner(stage), _positional(stage), arguments)
 
 

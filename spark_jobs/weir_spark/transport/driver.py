@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import fsspec
 
@@ -31,12 +31,18 @@ from weir.connections import (
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.formats.region_failure import failure_of
-from weir.formats.region_job import FAILURE_NAME, STOP_NAME, SparkJob
+from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
 from weir.settings import store_options
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
 from weir_spark.results.reader import unreadable_input
 from weir_spark.transport.failures import translate_of_own_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    Step = Callable[[SparkJob, SparkSession, Store], RegionReport | None]
+    """What a driver does in its session."""
 
 _EXIT_CODES: tuple[tuple[type[WeirError], int], ...] = ((Retryable, 75), (Fenced, 77), (Misconfigured, 78))
 _OTHER = 1
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.remote:
             _run_on_server(job, options, given)
         else:
-            _run_and_report(job, Store.open(job.store, options))
+            _run_and_report(job, Store.open(job.store, options), _write_inputs if given.inputs else _compute)
     except WeirError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return _exit_code(error)
@@ -67,10 +73,10 @@ def _run_on_server(job: SparkJob, options: dict[str, Any], given: argparse.Names
     ConnectEngine(given.remote, options, retries=given.retries).run(job, given.session_id, _log)
 
 
-def _run_and_report(job: SparkJob, store: Store) -> None:
+def _run_and_report(job: SparkJob, store: Store, step: Step) -> None:
     try:
         with stopped_by_file(store, job, lambda fenced: _end_at_once(job, store, fenced)):
-            _run_in_own_session(job, store)
+            _run_in_own_session(job, store, step)
     except Exception as error:
         translated = translate_of_own_session(error, job.region)
         if translated is error:
@@ -109,11 +115,9 @@ def stopped_by_file(
         is_over.set()
 
 
-def _run_in_own_session(job: SparkJob, store: Store) -> None:
+def _run_in_own_session(job: SparkJob, store: Store, step: Step) -> None:
     from pyspark import SparkConf  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
 
     # A child process inherits this from one with a remote session, and pyspark would ask for a server's URL.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
@@ -122,10 +126,24 @@ def _run_in_own_session(job: SparkJob, store: Store) -> None:
     session = builder.config(map={**quiet, **job.spark_conf}).getOrCreate()
     _log(f"region {job.region}[{job.subtask}] runs on Spark {session.version}, {session.sparkContext.master}")
     try:
-        report = region.run(job, session, store, _log, look_ups_of_driver())
+        report = step(job, session, store)
     finally:
         session.stop()
-    store.create(job.report, region_report_to_json(report))
+    if report is not None:
+        store.create(job.report, region_report_to_json(report))
+
+
+def _compute(job: SparkJob, session: SparkSession, store: Store) -> RegionReport:
+    from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
+
+    return region.run(job, session, store, _log, look_ups_of_driver())
+
+
+def _write_inputs(job: SparkJob, session: SparkSession, store: Store) -> None:
+    """Write what an application reads: there is no report before it has ended."""
+    from weir_spark.region.application import write_inputs  # noqa: PLC0415
+
+    write_inputs(job, session, store, _log)
 
 
 def look_ups_of_driver(environ: Mapping[str, str] = os.environ) -> LookUps:
@@ -212,6 +230,7 @@ def _log(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run one region of a dataflow on Spark.")
     parser.add_argument("job", help="path or URL of the region's job.json")
+    parser.add_argument("--inputs", action="store_true", help="only write the inputs of the region's application")
     parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
     parser.add_argument("--session-id", default=str(uuid.uuid4()), help="the session's id, a UUID")
     parser.add_argument("--retries", type=int, default=8, help="tries at a server that does not answer: 8 are 25 s")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from weir.code.archive import pack, top_level
@@ -71,9 +73,9 @@ class Jobs:
         }
         return RegionJob(stages=stages, **given)  # type: ignore[arg-type]
 
-    def code(self, *functions: str) -> CodeToRun:
+    def code(self, *functions: str, applications: Mapping[str, bytes] = MappingProxyType({})) -> CodeToRun:
         """Pack the modules of functions, store them, and return the code of a task that calls these."""
-        archive = pack(top_level(functions))
+        archive = pack(top_level(functions), applications=applications)
         path = archive_path("flow", archive.fingerprint, uuid.uuid4().hex[:8])
         self.store.create(path, archive.data)
         version = code_version(archive.files, functions)

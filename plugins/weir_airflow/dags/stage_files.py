@@ -1,6 +1,7 @@
-"""The SQL files of a dataflow's stages, as its DAG file finds them.
+"""The SQL files and applications of a dataflow's stages, as its DAG file finds them.
 
 Invariant: a file that is missing, or that cannot be the query of its stage, is an error when the DAG file is parsed.
+Applications may be large, and are not read then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from weir import errors
+from weir.code.application_rules import parameter_problems
 from weir.code.sql_rules import is_sql, sql_problems
 from weir.dataflow.validation import refuse
 
@@ -36,7 +38,7 @@ def sql_of(flow: Dataflow, dag: DAG) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     problems: list[str] = []
     for stage in stages:
-        path = next((folder / stage.function for folder in folders if (folder / stage.function).is_file()), None)
+        path = _found(stage, folders)
         if path is None:
             problems.append(_missing(stage, folders))
             continue
@@ -49,6 +51,28 @@ def sql_of(flow: Dataflow, dag: DAG) -> Mapping[str, str]:
         problems += [f"stage {stage.name!r}: {path}: {problem}" for problem in found]
     refuse(flow.name, problems)
     return texts
+
+
+def applications_of(flow: Dataflow, dag: DAG) -> Mapping[str, Path]:
+    """Return the files of the applications of a dataflow, by the paths that its stages name; found as SQL files are.
+
+    Raises Misconfigured, with all problems.
+    """
+    stages = [(stage, stage.application) for stage in flow.stages if stage.application is not None]
+    folders = list(_folders(dag)) if stages else []
+    found = {stage.function: _found(stage, folders) for stage, _ in stages}
+    problems = [_missing(stage, folders) for stage, _ in stages if found[stage.function] is None]
+    problems += [
+        f"stage {stage.name!r}: {problem}"
+        for stage, application in stages
+        for problem in parameter_problems(application, flow.parameters)
+    ]
+    refuse(flow.name, problems)
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _found(stage: Stage, folders: Sequence[Path]) -> Path | None:
+    return next((folder / stage.function for folder in folders if (folder / stage.function).is_file()), None)
 
 
 def _missing(stage: Stage, folders: Sequence[Path]) -> str:

@@ -1,0 +1,178 @@
+"""The Spark application of a stage: a jar, or a program in Python, that reads and writes folders of Parquet files.
+
+Invariant: a value becomes part of one argument and never more than that: nothing divides or evaluates an argument.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weir.code.sql_rules import is_sql
+from weir.errors import Misconfigured
+from weir.secrecy import secrets_in
+
+PYTHON: Final = ".py"
+SUFFIXES: Final = (".jar", PYTHON)
+STORED: Final = ".application"
+"""The end of its name in an archive, in which a name that ends with .py would be that of a module."""
+
+_PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
+_CLASS: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", re.ASCII)
+_TEMPLATE: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_VALUE: Final = re.compile(
+    r"output|inputs\.(?P<input>\w+)"
+    r"|ctx\.(epoch|subtask|parallelism|interval\[[01]\](\.date)?|parameters\.(?P<parameter>\w+))"
+)
+_OPTION: Final = re.compile(r"-{1,2}(?P<key>[\w.-]+)")
+_KNOWN: Final = (
+    "{{ inputs.NAME }}, {{ output }}, {{ ctx.epoch }}, {{ ctx.interval[0] }}, {{ ctx.interval[1] }}, "
+    "{{ ctx.interval[0].date }}, {{ ctx.subtask }}, {{ ctx.parallelism }} and {{ ctx.parameters.NAME }}"
+)
+_OF_AIRFLOW: Final = {
+    "ds": "{{ ctx.interval[0].date }}",
+    "ts": "{{ ctx.interval[0] }}",
+    "data_interval_start": "{{ ctx.interval[0] }}",
+    "logical_date": "{{ ctx.interval[0] }}",
+    "data_interval_end": "{{ ctx.interval[1] }}",
+}
+"""What stands here for a variable of Airflow's templates."""
+
+
+class ApplicationFailed(Exception):
+    """The application of a stage ended without its whole output; the restart strategy decides on another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A jar or Python program that spark-submit runs today: what computes a stage in the place of a function.
+
+    `path` is looked for below the folder of the DAG file. In `arguments`, `{{ inputs.NAME }}` is the folder of an
+    input, `{{ output }}` the folder to write. `main_class` may be left out where the jar's manifest names one.
+    """
+
+    path: str
+    arguments: Sequence[str] = ()
+    main_class: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, list):
+            object.__setattr__(self, "arguments", tuple(self.arguments))
+
+
+def is_application(reference: object) -> bool:
+    """Report whether what computes a stage is an application, and not a function ("module:function") or a query."""
+    return isinstance(reference, str) and reference.endswith(SUFFIXES)
+
+
+def name_in_archive(reference: str) -> str:
+    """Return the name in an archive of what a stage names; empty for a function, which is part of a module."""
+    if is_application(reference):
+        return f"{reference}{STORED}"
+    return reference if is_sql(reference) else ""
+
+
+def application_problems(application: Application, inputs: Collection[str]) -> Iterator[str]:
+    """Yield the problems of an application of a stage that has these inputs."""
+    path, arguments, main_class = application.path, application.arguments, application.main_class
+    if not is_application(path) or not _PATH.fullmatch(path):
+        yield (
+            f"the path of its application is {path!r}: write that of a .jar or .py file below the folder of the DAG "
+            'file, such as "jars/routes.jar", neither absolute nor with ..'
+        )
+    if not isinstance(main_class, str) or (main_class and not _CLASS.fullmatch(main_class)):
+        yield f'main_class is {main_class!r}: write the name of a class, such as "com.example.Routes"'
+    elif main_class and str(path).endswith(PYTHON):
+        yield f"{path} is a program in Python, which has no main_class: leave main_class={main_class!r} out"
+    if not isinstance(arguments, tuple) or not all(isinstance(each, str) for each in arguments):
+        yield f'arguments are a list of texts, such as ["--out", "{{{{ output }}}}"], not {arguments!r}'
+        return
+    written = [_written(found) for each in arguments for found in _TEMPLATE.finditer(each)]
+    for each in arguments:
+        yield from _text_problems(each)
+    for each in written:
+        yield from _value_problems(each, inputs)
+    if "output" not in written:
+        yield "no argument of its application is {{ output }}, the folder that it has to write: add it"
+    for name in inputs:
+        if f"inputs.{name}" not in written:
+            yield f"no argument of its application is {{{{ inputs.{name} }}}}: add it, or leave the input out"
+
+
+def secrets_of(application: Application) -> Iterator[str]:
+    """Yield the arguments that look like secrets: `--password x`, `password=x`, and passwords in URLs."""
+    before = ""
+    for each in application.arguments:
+        key, sign, value = each.partition("=")
+        named, value = (key, value) if sign else (before, each)
+        option = _OPTION.fullmatch(named)
+        yield from secrets_in("arguments", {option["key"] if option else named: value})
+        before = each
+
+
+def parameter_problems(application: Application, parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems of an application in a dataflow with these parameters."""
+    for written in (_written(found) for each in application.arguments for found in _TEMPLATE.finditer(each)):
+        match = _VALUE.fullmatch(written)
+        name = match["parameter"] if match else None
+        if name is None:
+            continue
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f'write Dataflow(..., parameters={{"{name}": ...}})'
+            yield f"the dataflow has no parameter {name!r}: {hint}"
+            continue
+        try:
+            _text(written, parameters[name])
+        except Misconfigured as error:
+            yield str(error)
+
+
+def bound(arguments: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Return the arguments with values in the place of {{ ... }}. Raises Misconfigured.
+
+    `values` are by what stands there, such as "ctx.epoch"; each becomes part of its argument as text.
+    """
+
+    def text(found: re.Match[str]) -> str:
+        written = _written(found)
+        if written not in values:
+            raise Misconfigured(f"{{{{ {written} }}}} has no value in this run: there are {', '.join(sorted(values))}")
+        return _text(written, values[written])
+
+    return [_TEMPLATE.sub(text, each) for each in arguments]
+
+
+def _written(found: re.Match[str]) -> str:
+    return found[1].strip()
+
+
+def _text_problems(argument: str) -> Iterator[str]:
+    rest = _TEMPLATE.sub("", argument)
+    if "{%" in rest or "{#" in rest:
+        yield f"the argument {argument!r} has a block of Jinja, and only {{{{ ... }}}} is known"
+    elif "{{" in rest:
+        yield f"the argument {argument!r} opens {{{{ and does not close it"
+
+
+def _value_problems(written: str, inputs: Collection[str]) -> Iterator[str]:
+    match = _VALUE.fullmatch(written)
+    if match is None:
+        name = re.sub(r"^(params|ctx\.params|parameters)\.", "ctx.parameters.", written)
+        right = _OF_AIRFLOW.get(written) or (f"{{{{ {name} }}}}" if _VALUE.fullmatch(name) else "")
+        yield f"{{{{ {written} }}}} is unknown: {f'write {right}' if right else f'there are {_KNOWN}'}"
+    elif match["input"] is not None and match["input"] not in inputs:
+        near = difflib.get_close_matches(match["input"], list(inputs), 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, inputs)) or 'none'}"
+        yield f"{{{{ {written} }}}} names no input of the stage: {hint}"
+
+
+def _text(written: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise Misconfigured(f"{{{{ {written} }}}} is {value!r}: only a text, a number or a truth value fits an argument")

@@ -1,0 +1,61 @@
+"""What spark-submit is given of a stage's application: its file, and its arguments.
+
+Invariant: the file is that of the code which the attempt's job names, not the one that is deployed now.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from weir.code.application_rules import bound, name_in_archive
+from weir.code.archive import archive_of
+from weir.errors import Internal, Misconfigured
+from weir.formats.region_job import RegionJob, staged_input, staged_output, staging_of
+from weir.store.errors import NotFound
+
+if TYPE_CHECKING:
+    from weir.formats.region_job import SparkJob, StageToRun
+    from weir.store.store import Store
+
+
+def write_application(job: SparkJob, stage: StageToRun, store: Store, scratch: str) -> str:
+    """Write the application of a stage from the archive of its job's code; return the path. Raises Misconfigured."""
+    code = job.code if isinstance(job, RegionJob) else None
+    if code is None:
+        raise Internal(f"region {job.region} has an application, and no code; report this")
+    try:
+        content = archive_of(store.read(code.path), code.archive).files.get(name_in_archive(stage.function))
+    except (NotFound, ValueError) as error:
+        raise Misconfigured(
+            f"region {job.region}: the code of this attempt is lost: {code.path}: {error}. Clear a subtask of it in "
+            "Airflow, which runs the whole stage with the code that is deployed"
+        ) from error
+    if content is None:
+        raise Misconfigured(f"stage {stage.name}: the code of this attempt has no file {stage.function}")
+    # In a folder of its own: Python looks for modules beside a program first.
+    path = Path(scratch, "application", PurePosixPath(stage.function).name)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return str(path)
+
+
+def arguments_of(job: SparkJob, stage: StageToRun, store: Store) -> list[str]:
+    """Return the arguments of an application with their values. Raises Misconfigured."""
+    if stage.application is None or not isinstance(job, RegionJob):
+        raise Internal(f"stage {stage.name} has no application; report this")
+    staging = staging_of(job, stage)
+    start, end = job.interval
+    values: dict[str, Any] = {
+        "output": store.spark_url(staged_output(staging)),
+        "ctx.epoch": job.epoch,
+        "ctx.interval[0]": start,
+        "ctx.interval[1]": end,
+        "ctx.interval[0].date": start[:10],
+        "ctx.interval[1].date": end[:10],
+        "ctx.subtask": stage.subtask,
+        "ctx.parallelism": stage.parallelism,
+        **{f"inputs.{each.argument}": store.spark_url(staged_input(staging, each.argument)) for each in stage.inputs},
+        **{f"ctx.parameters.{name}": value for name, value in job.parameters.items()},
+    }
+    return bound(stage.application.arguments, values)
