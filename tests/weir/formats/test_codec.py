@@ -28,6 +28,7 @@ from weir.formats.manifest import (
 )
 from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import (
+    ApplicationToRun,
     CheckJob,
     CodeToRun,
     CompactionJob,
@@ -418,6 +419,13 @@ BLIND_CHECKPOINT = replace(
     REVISED_CHECKPOINT, states=(replace(REVISED_CHECKPOINT.states[0], partitions=(BLIND_PARTITION,)),)
 )
 SOURCED_CHECKPOINT = replace(BLIND_CHECKPOINT, sources={"orders": [{"table": "/lake/orders", "version": 12}]})
+APPLICATION_STAGE = replace(
+    GATED_STAGE,
+    name="tariffs",
+    function="jars/tariffs.jar",
+    application=ApplicationToRun(("--in={{ inputs.read }}", "{{ output }}"), "com.example.Tariffs"),
+)
+APPLICATION_JOB = replace(BLIND_JOB, stages=(*BLIND_JOB.stages, APPLICATION_STAGE))
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -456,13 +464,16 @@ OLDER = {
     ("region-job", 7): (LAID_OUT_JOB, codec.region_job_from_json),
     ("region-job-compaction", 7): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-job-check", 7): (CHECK_JOB, codec.region_job_from_json),
+    ("region-job", 8): (BLIND_JOB, codec.region_job_from_json),
+    ("region-job-compaction", 8): (COMPACTION_JOB, codec.region_job_from_json),
+    ("region-job-check", 8): (CHECK_JOB, codec.region_job_from_json),
     ("region-report", 4): (GATED_REPORT, codec.region_report_from_json),
     ("checkpoint", 4): (REVISED_CHECKPOINT, codec.checkpoint_from_json),
     ("checkpoint", 5): (BLIND_CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
     "manifest": (BLIND_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (BLIND_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-job": (APPLICATION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (BLIND_REPORT, codec.region_report_to_json, codec.region_report_from_json),
@@ -534,7 +545,7 @@ def test_the_smallest_values_survive():
     assert codec.region_report_from_json(codec.region_report_to_json(report)) == report
 
 
-@pytest.mark.parametrize("version", [0, 9, "1", True, None])
+@pytest.mark.parametrize("version", [0, 99, "1", True, None])
 def test_an_unknown_version_is_refused_with_both_versions(name, version):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=f"version {version}, this Weir reads 1"):
