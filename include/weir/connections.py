@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -284,7 +285,7 @@ def answering(folder: str, found: LookUps) -> Iterator[dict[str, str]]:
         finally:
             server.shutdown()
             thread.join()
-            os.unlink(path)  # of the same folder, the next one may be asked
+            Path(path).unlink()  # another one may answer here later
 
 
 def asking(path: str) -> LookUps:

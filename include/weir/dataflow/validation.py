@@ -175,7 +175,8 @@ def _function_problems(stage: Stage) -> Iterator[str]:
         references.append(("resolve", stage.resolve))
     for what, reference in references:
         if what == "function" and stage.application is not None:
-            yield from application_problems(stage.application, list(stage.exchanges))
+            own = {state.name for state in stage.states}
+            yield from application_problems(stage.application, [each for each in stage.exchanges if each not in own])
             yield from _application_problems(stage)
         elif what == "function" and is_sql(reference):
             yield from path_problems(reference)

@@ -53,8 +53,10 @@ def rows_of_application(owner: str, stage: StageToRun, job: SparkJob, session: S
     if _UNFINISHED in store.folders(folder):
         raise ApplicationFailed(f"{written} a write into {{{{ output }}}} did not end. Nothing was committed")
     try:
-        return session.read.options(**{**READ_OPTIONS, "mergeSchema": "true"}).parquet(store.spark_url(folder))
+        rows = session.read.options(**{**READ_OPTIONS, "mergeSchema": "true"}).parquet(store.spark_url(folder))
+        _ = rows.schema  # Spark Connect would look for files later
     except AnalysisException as error:
         if error.getCondition() not in READ_FAILED:
             raise
         raise ApplicationFailed(f"{written} {{{{ output }}}} has no Parquet files. Nothing was committed") from error
+    return rows

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.dataflow import (
+    Application,
     Dataflow,
     Stage,
     TaskSettings,
@@ -63,7 +64,53 @@ def of_query(sql, stage=Stage, **settings):
     return flow(A, stage("b", inputs=[blocking("a")], sql=sql, **settings), sink("b", "out"))
 
 
+ROUTES = Application("jars/routes.jar", ["{{ inputs.a }}", "{{ output }}"])
+
+
+def of_application(application=ROUTES, exchange=blocking, **settings):
+    return flow(A, Stage("b", inputs=[exchange("a")], application=application, **settings), sink("b", "out"))
+
+
 MISTAKES = {
+    # Applications
+    "an application's path": (
+        lambda: of_application("jars/routes.jar"),
+        "stage 'b': application is 'jars/routes.jar': write Application(\"jars/routes.jar\", [",
+    ),
+    "an argument": (
+        lambda: of_application(Application("routes.jar", ["{{ inputs.b }}", "{{ inputs.a }}", "{{ output }}"])),
+        "stage 'b': {{ inputs.b }} names no input of the stage",
+    ),
+    "application and function": (
+        lambda: of_application(function="p:b"),
+        "stage 'b' has an application, 'jars/routes.jar', and 'p:b': leave one of them out",
+    ),
+    "application and query": (lambda: of_application(sql="b.sql"), "and 'b.sql': leave one of them out"),
+    "a source's application": (
+        lambda: source("a", application=ROUTES),
+        "source('a') has no argument application=: a source needs a function",
+    ),
+    "an application's state": (
+        lambda: of_application(state=list_state("seen")),
+        "stage 'b': an application keeps no state: read what the epoch before has written over previous(...)",
+    ),
+    "an application in a plan": (
+        lambda: of_application(exchange=pipelined),
+        "but 'b' is an application, which is a process of its own and in no plan with others: write blocking(\"a\"",
+    ),
+    "an application that is cached": (
+        lambda: flow(
+            A,
+            Stage("b", inputs=[blocking("a")], application=ROUTES),
+            Stage("c", "p:c", [cached("b")]),
+            sink("c", "out"),
+        ),
+        "stage 'c' reads 'b' over a cached exchange, but 'b' is an application",
+    ),
+    "an application's secret": (
+        lambda: of_application(Application("routes.jar", [*ROUTES.arguments, "--password", "hush4hush4"])),
+        "stage 'b': arguments[\"password\"]",
+    ),
     # Queries
     "a query's text": (
         lambda: of_query("SELECT 1"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from weir.dataflow import (
+    Application,
     Consumers,
     Dataflow,
     FailoverStrategy,
@@ -191,3 +192,13 @@ def test_a_sink_has_the_digest_rule_of_what_it_publishes():
     rule = digest(round={"fare": 6})
     flow = Dataflow("flow", [source("a", "p:a", digest=rule), sink("a", "out")])
     assert flow.stage("out").digest == rule
+
+
+def test_an_application_is_part_of_the_record_of_a_run_and_absent_where_there_is_none():
+    given = Application("jars/b.jar", ["{{ inputs.a }}", "--out={{ output }}"], main_class="com.example.B")
+    flow = Dataflow(
+        "flow", [source("a", "p:a"), Stage("b", inputs=[blocking("a")], application=given), sink("b", "out")]
+    )
+    assert Dataflow.from_json(json.loads(json.dumps(flow.to_json()))) == flow
+    assert flow.stage("b").function == "jars/b.jar"
+    assert "application" not in json.dumps(flights().to_json())

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from weir.code.application_rules import ApplicationFailed
-from weir.errors import EngineLost, Fenced, Misconfigured
+from weir.code.archive import pack
+from weir.coordination.services import Services
+from weir.dataflow import Application, Dataflow, Stage, blocking, sink, source
+from weir.errors import EngineLost, Fenced, InputUnreadable, Misconfigured
+from weir.execution.failure_class import FailureClass, classify
 from weir.formats.codec import region_job_to_json, region_report_from_json
-from weir.formats.region_job import ApplicationToRun, staging_of
+from weir.formats.region_job import ApplicationToRun, application_of, staging_of
+from weir.store.errors import NotFound
+from weir.store.published import published
 from weir.store.store import Store
+from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.jobs import Jobs
-from weir.topology.partitions import PLAIN, Layout
+from weir.testing.fakes.ledgers import new_ledger
+from weir.topology.partitions import Layout
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +40,10 @@ def numbers(ctx):
 
 def doubled(ctx, read):
     return read.select("k", (2 * F.col("id")).alias("twice"), F.lit("2013-01-01").alias("date"))
+
+
+def total(ctx, doubled):
+    return doubled.groupBy().agg(F.count("twice").alias("rows"), F.sum("twice").alias("twice"))
 """
 DOUBLED = """
 import sys
@@ -145,3 +155,143 @@ def test_an_application_writes_what_the_same_function_returns(by_function, appli
     assert (output.digest, output.digest.rows) == (doubled.digest, 1000)
     assert report.code != by_function.code
     assert is_deleted(job, store)
+
+
+@pytest.mark.soak
+def test_an_application_that_fails_is_told_with_its_last_lines_and_nothing_of_it_is_read(
+    by_function, application, jobs, run, store
+):
+    job = application(FAILING, jobs.read("read", by_function.outputs[0]))
+    with pytest.raises(ApplicationFailed) as raised:
+        run(job)
+    said = str(raised.value)
+    assert (
+        "stage doubled[0]: the application jobs/application.py ended with exit code 78. Nothing was committed" in said
+    )
+    assert "the tariff is unknown" in said
+    assert classify(raised.value) is FailureClass.APPLICATION
+    with pytest.raises(NotFound):
+        store.read(job.report)
+    assert is_deleted(job, store)
+
+
+@pytest.mark.soak
+def test_a_bad_input_is_an_error_of_the_driver_and_no_application_begins(
+    by_function, application, jobs, run, store, tmp_path
+):
+    numbers = by_function.outputs[0]
+    (tmp_path / "the store" / numbers.folder / numbers.files[0].name).unlink()
+    job = application(WAITING.format(folder=str(tmp_path)), jobs.read("read", numbers))
+    with pytest.raises(InputUnreadable, match=r"could not read numbers\[0\] \(by-k-16-\w+\)"):
+        run(job)
+    assert not (tmp_path / "application.json").exists()
+    assert is_deleted(job, store)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_an_application_that_is_ended_leaves_nothing(by_function, application, jobs, engine, store, tmp_path, way):
+    job, errors = application(WAITING.format(folder=str(tmp_path)), jobs.read("read", by_function.outputs[0])), []
+    store.create(f"{job.folder}/job.json", region_job_to_json(job))
+    running = engine()
+
+    def run():
+        try:
+            running.run(job, "", lambda _: None)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    told = tmp_path / "application.json"
+    await_that(told.exists)
+    _, jvm = (psutil.Process(pid) for pid in json.loads(told.read_text()))
+    if way == "stopped":
+        running.stop()
+    else:
+        jvm.send_signal(signal.SIGKILL)
+    thread.join(120)
+    (error,) = errors
+    assert type(error) is (Fenced if way == "stopped" else EngineLost)
+    assert is_deleted(job, store)
+    with pytest.raises(NotFound):
+        store.read(job.report)
+    psutil.Process(json.loads(told.read_text())[0]).kill()  # it never asks Spark again
+
+
+def await_that(condition, seconds=180):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_connect_server_and_a_cluster_run_no_applications(application, engine):
+    job = application(DOUBLED)
+    with pytest.raises(Misconfigured, match=r"a Spark Connect server, such as sc://nowhere:15002, runs none"):
+        engine("spark_connect", "sc://nowhere", port=15002).run(job, "", lambda _: None)
+    with pytest.raises(Misconfigured, match=r"whose end only the deploy mode 'client' reports for sure"):
+        engine(host="yarn", extra='{"deploy-mode": "cluster"}').run(job, "", lambda _: None)
+
+
+class ApplicationsElsewhere:
+    """An engine for a fake Airflow: applications are submitted, all else is computed on a Connect server."""
+
+    def __init__(self, run, connection):
+        self._run, self._connection = run, connection
+        self.reports = []
+
+    def run(self, job, during):
+        report = self._run(job, **({} if application_of(job) else self._connection))
+        during()
+        self.reports.append(report)
+        return report
+
+
+FAILS_ONCE = """
+import pathlib
+flag = pathlib.Path({flag!r})
+if sys.argv[4] == "1" and not flag.exists():
+    flag.touch()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.soak
+def test_a_dataflow_with_an_application_recovers_like_any_other(jobs, run, server, store, tmp_path):
+    given = Application(PATH, [*ARGUMENTS, "{{ ctx.subtask }}"])
+    flow = Dataflow(
+        "flow",
+        [
+            source("numbers", "applied_pipeline:numbers"),
+            Stage("doubled", inputs={"read": blocking("numbers", by="k")}, application=given, parallelism=2),
+            Stage("total", "applied_pipeline:total", [blocking("doubled")]),
+            sink("total", "totals"),
+        ],
+    )
+    head, _, tail = DOUBLED.partition("\nsource,")
+    text = f"{head}{FAILS_ONCE.format(flag=str(tmp_path / 'failed'))}\nsource,{tail}".replace(
+        "date = sys.argv[1:]", "date, _ = sys.argv[1:]"
+    )
+    ledger = new_ledger(tmp_path / "ledger.db")
+    services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
+    airflow = FakeAirflow(services, ApplicationsElsewhere(run, server.connection), flow)
+    airflow.deployed = pack(["applied_pipeline"], applications={PATH: text.encode()})
+    dag_run = airflow.dag_run()
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    assert airflow.executed(dag_run) == {
+        "numbers[0]": 1,
+        "doubled[0]": 1,
+        "doubled[1]": 2,
+        "total-totals[0]": 1,
+        "weir_close[0]": 1,
+    }
+    (part,) = published(store, "flow", "totals", "20130101T000000Z").partitions
+    assert part.rows == 1
+    digests = {each.outputs[0].stage: each.outputs[0].digest for each in airflow.engine.reports}
+    airflow.clear_by_hand(dag_run, "doubled", 1)
+    airflow.run_until_quiet()
+    assert airflow.executed(dag_run)["total-totals[0]"] == 1  # the same rows: its consumer does not run again
+    assert {each.outputs[0].stage: each.outputs[0].digest for each in airflow.engine.reports} == digests
+    ledger.close()
