@@ -28,17 +28,13 @@ _KILLED: Final = frozenset({-15, -9, 137, 143})
 _BY_EXIT_CODE: Final = {75: Retryable, 77: Fenced, 78: Misconfigured}
 """The error by the exit code of a driver in client mode that could not write its failure."""
 
-_NO_CONNECTION: Final = (
+_UNREACHABLE: Final = (
+    "All masters are unresponsive",
     "Connection refused",
     "Connection reset",
     "Connection timed out",
     "NoRouteToHostException",
     "UnknownHostException",
-)
-"""A driver of Weir has no connections but to its cluster; an application may have any."""
-
-_CLUSTER_LOST: Final = (
-    "All masters are unresponsive",
     "Master removed our application",
     "Application has been killed",
     "SparkContext was shut down",
@@ -103,7 +99,7 @@ class Submission:
             return EngineLost(
                 f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {output}"
             )
-        found = next((text for text in (*_CLUSTER_LOST, *_NO_CONNECTION) if text in tail), None)
+        found = next((text for text in _UNREACHABLE if text in tail), None)
         if found is not None:
             return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {output}")
         if "ModuleNotFoundError" in tail:
@@ -118,12 +114,10 @@ class Submission:
 
     def failure_of_application(self, owner: str) -> Exception:
         """Return the error to raise for an application that ended with another exit code than 0."""
+        # Not by its output: that of an application is its own, and says anything.
         code, output = self.exit_code, f"Its last output:\n{self.tail}"
-        found = next((text for text in _CLUSTER_LOST if text in self.tail), None)
         if code in _KILLED:
             return EngineLost(f"{owner} was killed (exit code {code}). {output}")
-        if found is not None:
-            return EngineLost(f"{owner} lost its cluster or never reached it ({found}). {output}")
         return ApplicationFailed(f"{owner} ended with exit code {code}. Nothing was committed. {output}")
 
 

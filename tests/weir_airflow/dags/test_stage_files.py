@@ -102,3 +102,63 @@ def test_a_query_is_packed_with_the_modules_of_its_dataflow(parsed, tmp_path):
     (tmp_path / "elsewhere" / "sql_trips.py").write_text("def trips(ctx): ...\n")
     packed = deployed_code(parsed(AS_DAG % "", dags=QUERY))
     assert packed.files == {"sql_trips.py": b"def trips(ctx): ...\n", "sql/by_zone.sql": QUERY.encode()}
+
+
+APPLICATION = """
+from datetime import UTC, datetime
+from weir.dataflow import Application, Dataflow, Stage, blocking, sink, source
+
+given = Application("jobs/by_zone.py", ["{{ inputs.trips }}", "{{ output }}", "{{ ctx.parameters.least }}"])
+by_zone = Stage("by_zone", application=given, inputs=[blocking("trips", by="zone")], parallelism=2)
+flow = Dataflow("zones", [source("trips", "sql_trips:trips"), by_zone, sink(by_zone, "zones")], parameters=PARAMETERS)
+from weir_airflow.dag import dataflow_dag
+dag = dataflow_dag(flow, schedule="@daily", start_date=datetime(2013, 1, 1, tzinfo=UTC))
+"""
+
+
+@pytest.fixture
+def applied(tmp_path, monkeypatch):
+    """Write a DAG file with an application, and its program unless the text is None; the file."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "sql_trips.py").write_text("def trips(ctx): ...\n")
+    (tmp_path / "jobs").mkdir()
+
+    def write(program, **parameters):
+        if program is not None:
+            (tmp_path / "jobs" / "by_zone.py").write_text(program)
+        file = tmp_path / "zones.py"
+        file.write_text(APPLICATION.replace("PARAMETERS", repr(parameters)))
+        return file
+
+    return write
+
+
+def test_an_application_is_found_beside_the_dag_file_and_packed_by_a_task(applied, tmp_path):
+    from weir_airflow.doctor.dag_files import checked
+    from weir_airflow.tasks.running import deployed_code
+
+    file = applied("print()\n", least=3)
+    (task, *_) = runpy.run_path(str(file))["dag"].tasks
+    assert task.declared.applications == {"jobs/by_zone.py": tmp_path / "jobs" / "by_zone.py"}
+    applied("print(1)\n", least=3)
+    assert deployed_code(task.declared).files == {
+        "sql_trips.py": b"def trips(ctx): ...\n",
+        "jobs/by_zone.py.application": b"print(1)\n",
+    }
+    assert checked(str(file), str(tmp_path))["problems"] == []
+
+
+def test_weir_check_finds_a_missing_application_and_a_parameter_that_the_dataflow_has_not(applied, tmp_path):
+    from weir_airflow.doctor.dag_files import checked
+
+    (problem,) = checked(str(applied(None, last=3)), str(tmp_path))["problems"]
+    said = problem["text"]
+    assert f"stage 'by_zone': there is no file 'jobs/by_zone.py' below {tmp_path}" in said
+    assert "stage 'by_zone': the dataflow has no parameter 'least': did you mean 'last'?" in said
+
+
+def test_weir_try_refuses_an_application_with_what_to_do(applied):
+    from weir.trials.declared import declared_in
+
+    with pytest.raises(Misconfigured, match=r"'by_zone' is computed by the application 'jobs/by_zone.py', which only"):
+        declared_in(applied("print()\n", least=3), "by_zone")

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ from weir.formats.region_job import ApplicationToRun, application_of, staging_of
 from weir.store.errors import NotFound
 from weir.store.published import published
 from weir.store.store import Store
+from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.jobs import Jobs
 from weir.testing.fakes.ledgers import new_ledger
@@ -111,7 +113,7 @@ def run(engine, store):
 
     def runs(job, **connection):
         store.create(f"{job.folder}/job.json", region_job_to_json(job))
-        engine(**connection).run(job, "00000000-0000-4000-8000-000000000002", lambda _: None)
+        engine(**connection).run(job, str(uuid.uuid4()), lambda _: None)
         return region_report_from_json(store.read(job.report))
 
     return runs
@@ -144,7 +146,7 @@ def by_function(jobs, run, server):
 
 
 def is_deleted(job, store):
-    return not store.folders(staging_of(job, job.stages[0]).rpartition("/")[0])
+    return not files_below(store, [staging_of(job, job.stages[0])])
 
 
 def test_an_application_writes_what_the_same_function_returns(by_function, application, jobs, run, store):
@@ -237,15 +239,16 @@ def test_a_connect_server_and_a_cluster_run_no_applications(application, engine)
 class ApplicationsElsewhere:
     """An engine for a fake Airflow: applications are submitted, all else is computed on a Connect server."""
 
-    def __init__(self, run, connection):
-        self._run, self._connection = run, connection
+    def __init__(self, engine, connection, store):
+        self._engine, self._connection, self._store = engine, connection, store
         self.reports = []
 
     def run(self, job, during):
-        report = self._run(job, **({} if application_of(job) else self._connection))
+        engine = self._engine(**({} if application_of(job) else self._connection))
+        engine.run(job, str(uuid.uuid4()), lambda _: None)
         during()
-        self.reports.append(report)
-        return report
+        self.reports.append(region_report_from_json(self._store.read(job.report)))
+        return self.reports[-1]
 
 
 FAILS_ONCE = """
@@ -258,7 +261,7 @@ if sys.argv[4] == "1" and not flag.exists():
 
 
 @pytest.mark.soak
-def test_a_dataflow_with_an_application_recovers_like_any_other(jobs, run, server, store, tmp_path):
+def test_a_dataflow_with_an_application_recovers_like_any_other(jobs, engine, server, store, tmp_path):
     given = Application(PATH, [*ARGUMENTS, "{{ ctx.subtask }}"])
     flow = Dataflow(
         "flow",
@@ -275,10 +278,13 @@ def test_a_dataflow_with_an_application_recovers_like_any_other(jobs, run, serve
     )
     ledger = new_ledger(tmp_path / "ledger.db")
     services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
-    airflow = FakeAirflow(services, ApplicationsElsewhere(run, server.connection), flow)
+    airflow = FakeAirflow(services, ApplicationsElsewhere(engine, server.connection, store), flow)
     airflow.deployed = pack(["applied_pipeline"], applications={PATH: text.encode()})
     dag_run = airflow.dag_run()
+    raised = []
+    airflow._raised, answer = lambda *of: (raised.append(of[-1]), answer(*of)), airflow._raised
     airflow.run_until_quiet()
+    assert [type(each) for each in raised] == [ApplicationFailed]
     assert set(airflow.states().values()) == {"success"}
     assert airflow.executed(dag_run) == {
         "numbers[0]": 1,
