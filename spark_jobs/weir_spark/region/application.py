@@ -16,6 +16,7 @@ from weir.errors import Internal
 from weir.formats.region_job import SparkJob, StageToRun, application_of, staged_input, staged_output, staging_of
 from weir.store.errors import NotFound
 from weir.store.store import Store
+from weir.store.walk import folders_in
 from weir_spark.region.sql import READ_FAILED
 from weir_spark.results.reader import READ_OPTIONS, read_input
 from weir_spark.session import Log, configure
@@ -50,7 +51,7 @@ def rows_of_application(owner: str, stage: StageToRun, job: SparkJob, session: S
             f"{written} its output has no file {_WHOLE}, which Spark writes last: it has to write Parquet files into "
             "the folder {{ output }} itself. Nothing was committed"
         ) from error
-    if _UNFINISHED in store.folders(folder):
+    if _UNFINISHED in folders_in(store, folder):
         raise ApplicationFailed(f"{written} a write into {{{{ output }}}} did not end. Nothing was committed")
     try:
         rows = session.read.options(**{**READ_OPTIONS, "mergeSchema": "true"}).parquet(store.spark_url(folder))

@@ -151,8 +151,7 @@ def test_an_application_is_found_beside_the_dag_file_and_packed_by_a_task(applie
 def test_weir_check_finds_a_missing_application_and_a_parameter_that_the_dataflow_has_not(applied, tmp_path):
     from weir_airflow.doctor.dag_files import checked
 
-    (problem,) = checked(str(applied(None, last=3)), str(tmp_path))["problems"]
-    said = problem["text"]
+    said = "\n".join(each["text"] for each in checked(str(applied(None, last=3)), str(tmp_path))["problems"])
     assert f"stage 'by_zone': there is no file 'jobs/by_zone.py' below {tmp_path}" in said
     assert "stage 'by_zone': the dataflow has no parameter 'least': did you mean 'last'?" in said
 
