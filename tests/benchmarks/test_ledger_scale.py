@@ -156,6 +156,7 @@ def a_day(world: World, day: int) -> None:
         assert task.state == "success", (task.key, task.failed_because, task.waits_on)
 
 
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("history", HISTORIES)
 def test_what_a_step_costs_behind_earlier_results(new_world, history, benchmark, monkeypatch) -> None:
     subtasks, runs, kind, others = HISTORIES[history]
