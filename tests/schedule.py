@@ -1,8 +1,9 @@
 """Which tests run in which process, when there are several: `./weir test` without a path.
 
 The tests of a module run in one process. Modules that share what takes long to start (a stack, Airflow's database, a
-Spark server) form a lane: a process that has begun a lane stays in it until it is empty. Lanes that wait much come
-first, beside those that compute, so that the cores always have work and no process is left alone with a long one.
+Spark server) form a lane: a process that has begun a lane stays in it until it is empty. There is one process more than
+cores, and at each time one lane that waits much, beside those that compute: the cores always have work, and no process
+is left alone with a long one.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ ONE_BY_ONE = "tests that have a stack to themselves, one by one"
 AT_ONCE = "tests of many DAGs of one stack at once"
 LANES = {
     AT_ONCE: (STACKS, QUIET),
-    "stacks of their own": OWN_STACKS,
     "Airflow": ("tests/weir_airflow",),
     "Spark": ("tests/weir_spark", "tests/pipelines"),
-    ONE_BY_ONE: tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid")),
+    "stacks of their own": OWN_STACKS,
     "the rest": ("tests/simulation", "tests/weir/store/test_s3.py", "tests/weir/attempts", "tests"),
+    ONE_BY_ONE: tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid")),
 }
 """The prefixes of paths by lane, both in the order in which they begin. The longest prefix of a path counts."""
 
@@ -42,16 +43,16 @@ WHOLE = {AT_ONCE, ONE_BY_ONE}
 
 
 def processes(config) -> int:
-    """Return how many processes run the tests: none but this one for chosen tests, else some more than cores.
+    """Return how many processes run the tests: none but this one for chosen tests, else one more than cores.
 
-    Much of the time tests wait for stacks, so there are two processes more than cores, if memory allows.
+    One of them waits for stacks most of the time. A second one more would cost what each takes to start.
     """
     option = config.option
     are_chosen = config.args_source is config.ArgsSource.ARGS or option.keyword or option.collectonly
     if are_chosen or config.getoption("benchmark_only", default=False):
         return 0
     of_memory = psutil.virtual_memory().available // MEMORY_OF_A_PROCESS
-    return max(1, min(len(os.sched_getaffinity(0)) + 2, of_memory))
+    return max(1, min(len(os.sched_getaffinity(0)) + 1, of_memory))
 
 
 def place(nodeid: str) -> tuple[int, int]:

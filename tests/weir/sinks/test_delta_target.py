@@ -354,7 +354,7 @@ def test_a_declaration_that_cannot_be_is_refused(path, options, message):
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     monkeypatch.delitem(sys.modules, module.__name__)
-    with pytest.raises(Misconfigured, match=r"pip install 'weir\[delta\]' where Airflow's tasks run"):
+    with pytest.raises(Misconfigured, match=r"pip install 'weir\[delta\]' where it runs"):
         open_target(delta("/lake/delays"), None)
 
 
