@@ -22,7 +22,6 @@ from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import ApplicationToRun, application_of, staging_of
 from weir.store.errors import NotFound
 from weir.store.published import published
-from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.jobs import Jobs
@@ -80,31 +79,12 @@ ARGUMENTS = ("{{ inputs.read }}", "{{ output }}", "{{ ctx.interval[0].date }}")
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = Store.open(str(tmp_path / "the store"))
-    opened.initialise()
-    return opened
-
-
-@pytest.fixture
 def jobs(store, tmp_path, monkeypatch):
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "applied_pipeline.py").write_text(PIPELINE)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     yield Jobs(store)
     sys.modules.pop("applied_pipeline", None)
-
-
-@pytest.fixture
-def engine(store):
-    from airflow.sdk import Connection
-
-    from weir_airflow.engines.engines import engine_for
-
-    def make(conn_type="spark", host="local[1]", **more):
-        return engine_for(Connection(conn_id="spark_default", conn_type=conn_type, host=host, **more), store, {})
-
-    return make
 
 
 @pytest.fixture

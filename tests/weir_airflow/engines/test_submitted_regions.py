@@ -18,7 +18,6 @@ from weir.coordination.values import SparkWork
 from weir.errors import EngineLost, Fenced
 from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir.formats.region_failure import JobFailed
-from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import PLAIN, Layout
 from weir_dev.stack.spark_server import spark_home
@@ -98,13 +97,6 @@ print("Application report for application_1_0001 (state: FINISHED)", flush=True)
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = Store.open(str(tmp_path / "the store"))
-    opened.initialise()
-    return opened
-
-
-@pytest.fixture
 def modules(tmp_path, monkeypatch):
     """The folder of the pipeline, which only this process knows."""
     folder = tmp_path / "modules"
@@ -126,18 +118,6 @@ def new_job(store, modules, tmp_path):
         job = jobs.region(jobs.stage(stage, function, *outputs), parameters={"folder": str(tmp_path)}, **more)
         store.create(f"{job.folder}/job.json", region_job_to_json(job))
         return job
-
-    return make
-
-
-@pytest.fixture
-def engine(store):
-    from airflow.sdk import Connection
-
-    from weir_airflow.engines.engines import engine_for
-
-    def make(conn_type="spark", host="local[2]", **more):
-        return engine_for(Connection(conn_id="spark_default", conn_type=conn_type, host=host, **more), store, {})
 
     return make
 

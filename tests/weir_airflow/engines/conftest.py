@@ -1,0 +1,27 @@
+"""A store, and engines of it, for tests that submit."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.open(str(tmp_path / "the store"))
+    opened.initialise()
+    return opened
+
+
+@pytest.fixture
+def engine(store):
+    """Make an engine for a connection: spark-submit on this machine, if nothing else is said."""
+    from airflow.sdk import Connection
+
+    from weir_airflow.engines.engines import engine_for
+
+    def make(conn_type="spark", host="local[2]", **more):
+        return engine_for(Connection(conn_id="spark_default", conn_type=conn_type, host=host, **more), store, {})
+
+    return make
