@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from weir.code.application_rules import name_in_archive
-from weir.code.archive import Archive, archive_of, top_level
+from weir.code.archive import Archive, archive_of, archived
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
@@ -212,8 +211,7 @@ def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
 
     Weir's own, of sources such as files_source, are in no archive.
     """
-    named = (stage.function for stage in topology.stages_of(region))
-    return tuple(each for each in named if name_in_archive(each) or top_level([each]))
+    return archived(stage.function for stage in topology.stages_of(region))
 
 
 def _stored(

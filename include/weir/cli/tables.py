@@ -10,6 +10,7 @@ import os
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from rich.cells import cell_len
@@ -59,6 +60,13 @@ def number(title: str) -> Column:
 def text(title: str) -> Column:
     """Return a column of sentences, which are folded where they do not fit."""
     return Column(title, _Kind.TEXT)
+
+
+def cell(found: object) -> str:
+    """Return a value as a table shows it: a time in UTC, to the second, and nothing for None."""
+    if isinstance(found, datetime):
+        return f"{found:%Y-%m-%d %H:%M:%S}Z"
+    return "" if found is None else str(found)
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:

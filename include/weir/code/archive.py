@@ -86,6 +86,11 @@ def top_level(functions: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name.partition(".")[0] for name in modules} - _OWN))
 
 
+def archived(functions: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the functions and files of stages that are in the archive: Weir's own functions are in none."""
+    return tuple(each for each in functions if name_in_archive(each) or top_level([each]))
+
+
 def pack(
     modules: Sequence[str],
     sql: Mapping[str, str] = MappingProxyType({}),

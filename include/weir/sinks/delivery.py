@@ -66,7 +66,7 @@ class Undelivered:
         """Describe it for people."""
         return (
             f"version {self.version} of {self.sink} of {self.run} is published, and not yet in {self.target}, "
-            f"since {self.since:%Y-%m-%d %H:%M:%S}Z: {without_secrets(str(self.error))}"
+            f"since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.error}"
         )
 
     def needs_person(self, now: datetime) -> bool:
@@ -108,7 +108,7 @@ def _prepared(
 
 def note_unprepared(session: Session, row: AttemptRow, away: TargetAway, now: datetime) -> None:
     """Record why a closing task waits, and after an hour that a person is to be told."""
-    row.error = without_secrets(str(away))[:_TEXT]
+    row.error = str(away)[:_TEXT]
     if row.began_at + TOLD_AFTER <= now:
         of = Subject(dataflow_of(row.run), epoch_of_run(row.run), row.run)
         text = f"Nothing of {row.run} is published until a target answers: {row.error}"
@@ -207,7 +207,7 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
             row = session.get_one(DeliveryRow, number)
             if row.outcome is not None:  # another process has committed it meanwhile
                 return None
-            note_problem(row, without_secrets(str(error))[:_TEXT], services.now())
+            note_problem(row, str(error)[:_TEXT], services.now())
             since = row.problem_since or services.now()
             problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
             if problem.needs_person(services.now()):
@@ -243,8 +243,7 @@ def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:
 def _waits(delivery: Delivery, problem: Undelivered) -> Event:
     version, target = delivery.version, str(delivery.target)
     of = Subject(version.dataflow, version.epoch, problem.run)
-    error = without_secrets(str(problem.error))[:_TEXT]
-    more = {"sink": version.sink, "version": version.number, "target": target, "error": error}
+    more = {"sink": version.sink, "version": version.number, "target": target, "error": str(problem.error)[:_TEXT]}
     return person_event("version_waits", of, _subject(delivery), str(problem)[:_TEXT], **more)
 
 
@@ -268,7 +267,8 @@ def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None
 
 
 def _said(target: Target, error: Exception) -> WeirError:
-    """Return an error of a target as one of ours: what it did not mean as one is tried again."""
+    """Return an error of a target as one of ours, without secrets: what it did not mean as one is tried again."""
     if isinstance(error, Misconfigured | Retryable):
+        error.args = (without_secrets(str(error)),)
         return error
     return Retryable(f"{target} failed: {without_secrets(f'{type(error).__name__}: {error}')}")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from weir.attempts.job import resolve
-from weir.code.archive import pack, top_level
+from weir.code.archive import archived, pack, top_level
 from weir.code.generation_rules import short
-from weir.code.sql_rules import is_sql
 from weir.connections import FROM_ENVIRONMENT
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import Exchange, ResolveContext, StageKind, spark_conf
@@ -57,7 +56,7 @@ def trial_on_samples(
     flow, stage = declared.flow, declared.stage
     samples = () if folder is None else tuple(_samples(stage, folder))
     plan = (stage,) if samples else plan_of(flow, stage.name)
-    functions = tuple(each.function for each in plan if is_sql(each.function) or top_level([each.function]))
+    functions = archived(each.function for each in plan)
     archive = pack(top_level(functions), declared.sql)
     code = stored_code(scratch, flow.name, archive, functions)
     described = _Described(flow, plan, frozenset(each.argument for each in samples), interval)

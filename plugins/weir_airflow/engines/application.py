@@ -9,10 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from weir.code.application_rules import bound, name_in_archive
-from weir.code.archive import archive_of
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import RegionJob, staged_input, staged_output, staging_of
-from weir.store.errors import NotFound
+from weir.store.code import read_archive
 
 if TYPE_CHECKING:
     from weir.formats.region_job import SparkJob, StageToRun
@@ -24,13 +23,7 @@ def write_application(job: SparkJob, stage: StageToRun, store: Store, scratch: s
     code = job.code if isinstance(job, RegionJob) else None
     if code is None:
         raise Internal(f"region {job.region} has an application, and no code; report this")
-    try:
-        content = archive_of(store.read(code.path), code.archive).files.get(name_in_archive(stage.function))
-    except (NotFound, ValueError) as error:
-        raise Misconfigured(
-            f"region {job.region}: the code of this attempt is lost: {code.path}: {error}. Clear a subtask of it in "
-            "Airflow, which runs the whole stage with the code that is deployed"
-        ) from error
+    content = read_archive(code, store).files.get(name_in_archive(stage.function))
     if content is None:
         raise Misconfigured(f"stage {stage.name}: the code of this attempt has no file {stage.function}")
     # In a folder of its own: Python looks for modules beside a program first.

@@ -23,12 +23,8 @@ from types import ModuleType
 
 from pyspark.sql import SparkSession
 
-from weir.code.archive import Archive, archive_of
-from weir.code.generation_rules import short
+from weir.code.archive import Archive
 from weir.errors import Misconfigured
-from weir.formats.region_job import CodeToRun
-from weir.store.errors import NotFound
-from weir.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +58,6 @@ class Imported:
                     f"(archive {self.archive.fingerprint[:16]}): modules of the pipeline must not change sys.path or "
                     "the __path__ of a package. Nothing was committed"
                 )
-
-
-def read_archive(code: CodeToRun, store: Store) -> Archive:
-    """Read a job's archive from the store. Raises Misconfigured if it is gone or damaged, and Retryable."""
-    try:
-        return archive_of(store.read(code.path), code.archive)
-    except (NotFound, ValueError) as error:
-        raise Misconfigured(
-            f"the code of this attempt (version {short(code.version)}) is lost: {code.path}: {error}. Clear a "
-            "subtask of this stage in Airflow, which runs the whole stage with the code that is deployed"
-        ) from error
 
 
 @contextmanager

@@ -29,10 +29,11 @@ from weir.formats.region_job import (
     StageToRun,
     StateToRead,
 )
+from weir.store.code import read_archive
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
 from weir_spark.region.application import rows_of_application
-from weir_spark.region.archive import Imported, imported_from, read_archive
+from weir_spark.region.archive import Imported, imported_from
 from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted

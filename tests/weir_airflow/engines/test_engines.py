@@ -8,14 +8,6 @@ import pytest
 
 from weir.coordination.values import SparkWork
 from weir.errors import Misconfigured
-from weir.store.store import Store
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = Store.open(str(tmp_path / "store"))
-    opened.initialise()
-    return opened
 
 
 def connection(**fields):

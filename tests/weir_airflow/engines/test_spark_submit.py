@@ -16,7 +16,6 @@ from weir import connections
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
 from weir.formats.codec import region_failure_to_json, region_job_to_json
 from weir.formats.region_failure import JobFailed, RegionFailure, failure_of
-from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
 SECRET = "hush-hush"
@@ -24,13 +23,6 @@ OPTIONS = {"key": "me", "secret": SECRET}
 TELL = """import json, os, sys, pathlib
 pathlib.Path({told!r}).write_text(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))
 """
-
-
-@pytest.fixture
-def store(tmp_path):
-    opened = Store.open(str(tmp_path / "store"))
-    opened.initialise()
-    return opened
 
 
 @pytest.fixture

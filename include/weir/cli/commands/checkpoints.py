@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.tables import cell, key, number, print_rows, text, value
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.units import format_size
@@ -56,7 +56,7 @@ def _cells(each: CheckpointOverview) -> tuple[str, ...]:
         str(each.number),
         each.kind,
         each.status,
-        f"{each.triggered_at:%Y-%m-%d %H:%M:%S}Z",
+        cell(each.triggered_at),
         "" if each.seconds is None else f"{each.seconds:.1f}",
         format_size(each.incremental_bytes),
         format_size(each.full_bytes),

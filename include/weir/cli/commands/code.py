@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.default_command import with_default
-from weir.cli.tables import key, number, print_rows, value
+from weir.cli.tables import cell, key, number, print_rows, value
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 
@@ -101,7 +101,7 @@ def _cells(each: VersionOfTask) -> tuple[str, ...]:
         "" if each.archive is None else each.archive[:_ARCHIVE],
         "" if each.generation is None else str(each.generation),
         str(each.subtasks),
-        f"{each.since:%Y-%m-%d %H:%M:%S}Z",
+        cell(each.since),
     )
 
 

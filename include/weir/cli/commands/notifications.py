@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.tables import cell, key, number, print_rows, text, value
 from weir.environment import opened_services
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def notifications(
     if not found:
         Console().print("No notification waits: all receivers have got what they are told.")
         return
-    print_rows(_COLUMNS, (tuple(map(_cell, each.values())) for each in found))
+    print_rows(_COLUMNS, (tuple(map(cell, each.values())) for each in found))
 
 
 def _described(dataflow: str, waiting: Waiting) -> dict[str, Any]:
@@ -59,9 +59,3 @@ def _described(dataflow: str, waiting: Waiting) -> dict[str, Any]:
         "retry_at": waiting.retry_at,
         "problem": waiting.problem,
     }
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}Z"
-    return "" if value is None else str(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from weir.cli.tables import key, number, print_rows, value
+from weir.cli.tables import cell, key, number, print_rows, value
 from weir.environment import open_store, opened_services
 from weir.units import format_size
 
@@ -84,7 +84,7 @@ _COLUMNS = (
 
 
 def _cells(each: Savepoint) -> tuple[str, ...]:
-    at = "-" if each.completed_at is None else f"{each.completed_at:%Y-%m-%d %H:%M:%S}Z"
+    at = cell(each.completed_at) or "-"
     size = format_size(each.bytes)
     return each.epoch, each.dataflow, str(each.number), each.status, str(each.files), size, at, each.url
 

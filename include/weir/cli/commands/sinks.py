@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.default_command import with_default
-from weir.cli.tables import key, number, print_line, print_rows, text, value
+from weir.cli.tables import cell, key, number, print_line, print_rows, text, value
 from weir.environment import opened_services
 from weir.units import format_size
 
@@ -52,11 +52,7 @@ def versions(
 
 
 def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}Z"
-    return format_size(value) if name == "copied_bytes" else str(value)
+    return format_size(value) if name == "copied_bytes" and value is not None else cell(value)
 
 
 @sinks_app.command()
