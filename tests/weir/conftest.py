@@ -20,18 +20,17 @@ def database():
     return "sqlite"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def first_days():
-    with fast_folder() as folder:
-        yield FirstDays(folder)
+    with fast_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "computed", FirstDays(folder))
+        yield
 
 
 @pytest.fixture
-def world(request, tmp_path, database, first_days):
+def world(request, tmp_path, database):
     on_postgresql = request.getfixturevalue("empty_postgres_ledger") if database == "postgresql" else None
-    made = World(tmp_path, ladder(), on_postgresql)
-    made.computed = first_days
-    return made
+    return World(tmp_path, ladder(), on_postgresql)
 
 
 @pytest.fixture

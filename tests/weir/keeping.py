@@ -31,9 +31,7 @@ def aircraft(parallelism=1, history=None, states=(), **more):
 
 
 def run_days(world, *days):
-    for day in days:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
+    world.run_days(*days)
 
 
 def manifest_of(world, day, subtask=0):

@@ -13,7 +13,7 @@ from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import copied_ledger, new_ledger
-from weir.testing.fakes.stores import store_in_memory
+from weir.testing.fakes.stores import FilesInMemory, store_in_memory
 
 
 def ladder(parallelism: int = 2) -> Dataflow:
@@ -42,7 +42,7 @@ class World:
     """Everything a scenario needs, in one place."""
 
     computed = None
-    """The first days of worlds that were computed before."""
+    """The first days of worlds of this process, where they are kept (`FirstDays`)."""
 
     def __init__(self, folder, flow, empty_ledger=None):
         (folder / "store").mkdir(parents=True, exist_ok=True)
@@ -67,26 +67,43 @@ class World:
         self.store.delete_folder(folder)
 
     def run_first(self, *days):
-        """Run the first days of this new world; answers the run of the last.
+        """Run the first days of this new world; answers the run of the last."""
+        assert not self.airflow.tasks
+        return self.run_days(*days)[-1]
 
-        They are computed once a process for each dataflow, and copied, where the ledger is a file.
+    def run_days(self, *days):
+        """Run days, each to its end; answers their runs.
+
+        The first days of worlds are computed once a process for each dataflow, and copied, where the ledger is a file
+        and nobody has changed anything of the world.
         """
-        if self.computed is None or self._empty_ledger != self._empty_file or self.content or self.airflow.deployed:
+        if self.computed is None or not self._is_new():
             return self._run(days)
-        key = (json.dumps(self.airflow.flow.to_json(), sort_keys=True), days)
+        code = self.airflow.deployed and self.airflow.deployed.fingerprint
+        key = (json.dumps(self.airflow.flow.to_json(), sort_keys=True), code, days)
         if key in self.computed:
             self.computed[key].put_into(self)
-            return self.airflow.dag_run(days[-1])
-        run = self._run(days)
+            return [self.airflow.dag_run(day) for day in days]
+        runs = self._run(days)
         self.computed[key] = Saved(self, self.computed.folder / str(len(self.computed)))
-        return run
+        return runs
+
+    def _is_new(self):
+        """Whether it is as it was opened, but for its dataflow and code, and its store is not watched."""
+        is_empty = not (self.content or self.airflow.tasks or any((self.folder / "store").iterdir()))
+        is_plain = self._empty_ledger == self._empty_file and type(self.store.files) is FilesInMemory
+        return is_empty and is_plain and self._parts() == self._opened
+
+    def _parts(self):
+        airflow = {name: value for name, value in vars(self.airflow).items() if name not in {"flow", "deployed"}}
+        return self.ledger, self.services, self.airflow, airflow
 
     def _run(self, days):
-        assert not self.airflow.tasks
+        runs = []
         for day in days:
-            run = self.airflow.dag_run(day)
+            runs.append(self.airflow.dag_run(day))
             self.airflow.run_until_quiet()
-        return run
+        return runs
 
     def lose_ledger(self):
         """Go on with an empty ledger; Airflow and the store stay."""
@@ -100,6 +117,7 @@ class World:
         self.ledger = self._empty_ledger()
         self.services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time)
         self.airflow = FakeAirflow(self.services, FakeEngine(self.store, self.content), flow)
+        self._opened = self._parts()
 
     def _empty_file(self):
         for file in self.folder.glob("ledger.db*"):

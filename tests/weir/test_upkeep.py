@@ -195,8 +195,7 @@ def test_released_results_are_deleted_page_by_page(two, monkeypatch):
 
 def test_a_scrub_has_made_again_what_is_bad_and_somebody_needs(world):
     world.airflow.flow = named(world.airflow.flow, "ladder", "2 runs")
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     with world.ledger.transaction() as session:
         published = session.scalar(select(ResultRow).where(ResultRow.stage == "delays"))
     world.store.delete(f"{published.folder}/part-0.bin")

@@ -18,8 +18,7 @@ def deploy(world, **edits):
 def green(world):
     """A run that has gone through with the first code."""
     deploy(world)
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     return world
 
 

@@ -362,6 +362,5 @@ def test_a_sink_counts_what_its_stage_counts(world):
         [source("raw", "pipelines.ladder:raw", digest=rule), sink("raw", "delays")],
     )
     world.airflow.deploy(flow)
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     assert {stage.name: stage.digest for stage in jobs[0].stages} == {"raw": rule, "delays": rule}

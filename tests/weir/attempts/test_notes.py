@@ -44,8 +44,7 @@ def test_the_note_of_a_mended_failure_does_not_stay_at_the_green_task(world):
 
 
 def test_a_note_that_a_person_has_left_stays_at_the_green_task(world):
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     world.airflow.clear_by_hand(run, "weather")
     world.airflow.task(run, "weather").notes.append("the provider has corrected its file")
     world.airflow.run_until_quiet()
@@ -53,8 +52,7 @@ def test_a_note_that_a_person_has_left_stays_at_the_green_task(world):
 
 
 def test_a_clears_note_stays_at_the_green_task(world):
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     task = world.airflow.task(run, "weather")
     world.content["weather"] = "corrected"
     world.airflow.clear_by_hand(run, "weather")
@@ -66,8 +64,7 @@ def test_a_clears_note_stays_at_the_green_task(world):
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_note_of_a_closing_task_that_failed_does_not_stay_when_the_run_is_closed(world):
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     world.airflow.task(run, "weir_close").notes.append("Weir: backtrack, tried again. something was lost")
     world.airflow.clear_by_hand(run, "weir_close")
     world.airflow.run_until_quiet()
@@ -236,8 +233,7 @@ def test_a_run_marked_failed_gets_no_note_since_it_says_so_itself(world):
 
 
 def test_runs_that_are_closed_or_on_their_way_get_no_note(world):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.airflow.dag_run(2)
     world.airflow.step(world.airflow._ready())
     assert annotate_open_runs(world.services, world.airflow) == []

@@ -45,13 +45,9 @@ class Scene:
     """A dataflow that has gone through once."""
 
     def __init__(self, world, flow):
-        self.world = world
-        self.airflow = world.airflow = FakeAirflow(world.services, world.airflow.engine, flow)
-        world.services = self.services = Services(ledger=world.ledger, store=world.store, now=lambda: self.airflow.time)
-        self.airflow.services = self.services
-        self.airflow.coordinator = type(self.airflow.coordinator)(self.services)
-        self.run = self.airflow.dag_run()
-        self.airflow.run_until_quiet()
+        world.airflow.deploy(flow)
+        self.world, self.airflow, self.services = world, world.airflow, world.services
+        self.run = world.run_first(1)
         self.before = self.airflow.executed(self.run)
 
     def lose(self, stage, subtask=0):

@@ -21,8 +21,7 @@ FIRST, RUN = "scheduled__2013-01-01", "ladder@20130101T000000Z"
 def run(world):
     """A run that has gone through."""
     world.code = world.deploy()
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     return world
 
 
@@ -126,8 +125,7 @@ def test_an_adopted_run_runs_what_is_deployed_in_all_of_its_tasks(tmp_path, flow
     """Also a run whose dataflow repairs with the code as it was: it is pinned to other code now."""
     world = World(tmp_path, flow())
     world.deploy()
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     new = world.deploy(raw=1, joined=1)
     adopt(world.services, RUN)
     world.airflow.clear_run_by_hand(FIRST)
@@ -143,8 +141,7 @@ def test_a_subtask_that_an_adopted_run_has_anew_runs_the_code_of_the_others(tmp_
     """Its siblings have generations from before: they are of the code that the run was pinned to then."""
     world = World(tmp_path, ladder(2))
     old = world.deploy()
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.airflow.deploy(ladder(3))
     new = world.deploy(raw=1)
     adopt(world.services, RUN)

@@ -63,8 +63,7 @@ def test_an_attempt_whose_run_has_no_record_does_not_compute(world):
 
 
 def test_whoever_comes_by_writes_a_record_that_is_due(world):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     with no_answer(world), pytest.raises(Retryable):
         adopt(world.services, RUN)
     record, is_due = known(world)
@@ -77,8 +76,7 @@ def test_whoever_comes_by_writes_a_record_that_is_due(world):
 
 
 def test_a_record_of_another_version_in_the_store_is_not_replaced_where_the_ledger_was_lost(world):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     before = stored(world)
     world.lose_ledger()
     world.airflow.deploy(ladder(3))

@@ -18,8 +18,7 @@ RUN, FIRST = "ladder@20130101T000000Z", "scheduled__2013-01-01"
 def world(world):
     """A run whose code is stored."""
     world.code = world.deploy()
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     (world.file,) = [row.path for row in rows(world)]
     return world
 

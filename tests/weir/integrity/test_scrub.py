@@ -110,8 +110,7 @@ def test_with_scrub_repair_off_a_loss_is_only_reported(closed):
 
 def test_an_unneeded_bad_result_is_released_and_not_repaired(world):
     world.airflow.flow = replace(world.airflow.flow, keep="1 day")
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.services = replace_life(world, EVERYTHING)
     let(world, 25)
     flip(world, rows(world, "joined", 1)[0])
@@ -122,8 +121,7 @@ def test_an_unneeded_bad_result_is_released_and_not_repaired(world):
 
 def test_released_inputs_of_a_bad_result_are_recomputed_with_it(world):
     world.airflow.flow = replace(world.airflow.flow, keep="on_consumed")
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.services = replace_life(world, EVERYTHING)
     (bad,) = rows(world, "delays")
     flip(world, bad)

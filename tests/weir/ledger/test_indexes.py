@@ -47,8 +47,7 @@ def scans(ledger, statements):
 
 
 def test_no_query_of_a_run_and_of_upkeep_reads_all_results(world, statements):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.content["weather"] = "new"
     world.airflow.clear_run_by_hand("scheduled__2013-01-01")
     world.airflow.run_until_quiet()

@@ -19,8 +19,7 @@ FIRST, RUN = "scheduled__2013-01-01", "ladder@20130101T000000Z"
 def world(world):
     """A run of which totals were computed by newer code, one of them with the same content as before."""
     world.old = world.deploy()
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.new = world.deploy(totals=1)
     world.airflow.clear_by_hand(FIRST, "routes")
     world.airflow.clear_by_hand(FIRST, "totals", 0)
@@ -165,8 +164,7 @@ def test_a_file_that_is_about_to_be_deleted_is_not_entered_again(world):
 
 def test_results_of_an_older_weir_have_no_versions(tmp_path):
     world = World(tmp_path, ladder())
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     lost_and_rebuilt(world)
     with world.ledger.transaction() as session:
         attempts = session.scalars(select(AttemptRow)).all()

@@ -40,8 +40,7 @@ on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 @pytest.fixture
 def owing(world):
     """A finished run that owes the clear of `joined[1]` at its first try."""
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     owe(world, JOINED, 1, "weir: weather[0] has changed")
     return world
 

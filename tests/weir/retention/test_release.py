@@ -64,8 +64,7 @@ def test_on_consumed_only_the_published_result_is_left(world, kept):
 def test_a_part_whose_equal_is_published_stays_for_the_version_of_which_another_part_changes(world):
     stages = [source("raw", "pipelines.ladder:raw", parallelism=2), sink("raw", "delays")]
     world.airflow.flow = Dataflow("ladder", stages, keep="end_of_run")
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     for task in (("raw-delays", 1), ("weir_close",)):
         world.airflow.clear_by_hand(run, *task)
         world.airflow.run_until_quiet()

@@ -187,8 +187,7 @@ def test_what_a_ledger_that_is_built_again_calls_finished_is_not_deleted(world, 
 
 
 def test_what_an_adopted_run_had_made_goes(world):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     adopt(world.services, f"ladder@{EPOCH}")
     world.airflow.coordinator.release("ladder")
     with world.ledger.transaction() as session:

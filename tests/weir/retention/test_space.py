@@ -60,9 +60,7 @@ def disk(tmp_path):
 
 
 def run(world, *days):
-    for day in days:
-        world.airflow.dag_run(day)
-        world.airflow.run_until_quiet()
+    world.run_days(*days)
 
 
 def run_in_vain(world, *days):

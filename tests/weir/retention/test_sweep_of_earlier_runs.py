@@ -140,8 +140,7 @@ def test_on_either_database_many_runs_end_with_what_is_published(world):
 
 
 def test_a_run_that_was_moved_to_another_topology_loses_what_the_old_one_made(world):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     old = {each.folder for each in rows(world, ResultRow)}
     shown = {part.folder for part in published(world.store, "ladder", "delays", EPOCH).partitions}
     adopt(world.services, RUN)
@@ -160,8 +159,7 @@ def test_a_run_that_was_moved_to_another_topology_loses_what_the_old_one_made(wo
 
 
 def test_what_a_deleted_dag_run_left_goes_when_another_has_its_epoch(world):
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     first = {each.id for each in rows(world, AttemptRow)}
     world.airflow.delete("scheduled__2013-01-01")
     world.airflow.dag_run(1, kind="manual")

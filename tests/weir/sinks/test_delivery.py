@@ -82,8 +82,7 @@ def without_digest(found):
 
 
 def test_a_version_is_in_its_target_when_the_run_is_closed(world, lake):
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     assert world.airflow.state_of(run) == "success"
     assert without_digest(held(lake)) == published_content(world)
     assert outcomes(world) == [(1, "committed")]
@@ -498,6 +497,5 @@ def test_a_target_finds_files_by_their_paths_and_urls(world):
 def test_a_class_that_is_no_target_is_named(world, lake):
     stages = [*ladder().stages[:-1], sink("report", "delays", to=target("tests.weir.small_dataflow:World"))]
     world.airflow.deploy(Dataflow("ladder", stages))
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     assert "extends weir.sinks.SinkTarget" in world.airflow.note(world.airflow.task(run, CLOSE).key)

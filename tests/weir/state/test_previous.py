@@ -275,8 +275,7 @@ def test_a_change_is_followed_where_the_earlier_run_does_not_know_that_it_is_rea
         )
 
     days.airflow.deploy(flow())
-    first = days.airflow.dag_run(1)
-    days.airflow.run_until_quiet()
+    first = days.run_first(1)
     days.airflow.deploy(flow(before=previous("history", by="k", schema="k bigint")))
     days.airflow.dag_run(2)
     days.airflow.run_until_quiet()
@@ -337,8 +336,7 @@ def test_an_epoch_waits_for_an_earlier_one_that_was_adopted_and_cleared(days):
 @pytest.mark.parametrize(("parallelism", "present"), [(1, 3), (3, 1), (2, 3), (3, 2)])
 def test_an_epoch_waits_for_an_adopted_one_of_another_parallelism_before_that_has_begun(days, parallelism, present):
     days.airflow.deploy(history(parallelism))
-    first = days.airflow.dag_run(1)
-    days.airflow.run_until_quiet()
+    first = days.run_first(1)
     days.airflow.deploy(history(present))
     adopt(days.services, f"ladder@{EPOCHS[0]}")
     days.airflow.clear_run_by_hand(first)

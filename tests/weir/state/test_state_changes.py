@@ -29,8 +29,7 @@ def first_day():
     with fast_folder() as folder:
         (folder / "world" / "store").mkdir(parents=True)
         world = World(folder / "world", flow(history()))
-        world.airflow.dag_run(1)
-        world.airflow.run_until_quiet()
+        world.run_first(1)
         yield Saved(world, folder / "saved")
 
 

@@ -72,11 +72,7 @@ def going_on(saved, folder):
 
 
 def run_days(world, *days):
-    runs = []
-    for day in days:
-        runs.append(world.airflow.dag_run(day))
-        world.airflow.run_until_quiet()
-    return runs
+    return world.run_days(*days)
 
 
 def digests(world, stage="history"):

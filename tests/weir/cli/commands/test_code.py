@@ -22,8 +22,7 @@ def edited(world, monkeypatch):
     """A day in which a person has cleared one of two subtasks after an edit; the other one was not computed since."""
     use(monkeypatch, world.folder)
     world.old = deploy(world)
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     world.new = deploy(world, totals=1)
     world.airflow.clear_by_hand(world.run, "totals", 1)
     world.airflow.step(world.airflow.task(world.run, "totals", 1))
@@ -64,8 +63,7 @@ def test_each_version_is_listed_by_epoch_and_region_with_its_archive_and_what_it
 
 def test_results_from_before_versions_were_recorded_are_listed_as_such(world, monkeypatch):
     use(monkeypatch, world.folder)
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     found = {each["region"]: each for each in listed()["versions"]}
     assert found["raw-clean"]["subtasks"] == 2
     assert {(each["version"], each["archive"], each["generation"]) for each in found.values()} >= {("code", None, None)}
@@ -134,8 +132,7 @@ def test_why_says_where_a_stage_is_of_several_codes_and_of_which_one_it_is_after
 def test_why_names_a_code_that_made_all_results_where_another_one_makes_some_of_them_alike(world, monkeypatch):
     use(monkeypatch, world.folder)
     deploy(world)
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     [(old,)] = {tuple(each.versions) for each in rows(world, "totals")}
     deploy(world, routes=1)  # another function of the module: totals computes the same
     world.airflow.clear_by_hand(world.run, "totals", 1)
@@ -199,8 +196,7 @@ def test_a_second_declaration_changes_nothing(edited):
 def test_versions_whose_results_have_other_columns_are_not_equal(world, monkeypatch):
     use(monkeypatch, world.folder)
     deploy(world)
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     deploy(world, totals=1)
     world.content["schema of totals"] = "other"
     world.airflow.clear_by_hand(run, "totals", 1)

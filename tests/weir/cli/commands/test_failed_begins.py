@@ -20,8 +20,7 @@ def changed(tmp_path, monkeypatch):
     """A second day that cannot begin: the DAG file has changed the type of a state's key."""
     use(monkeypatch, tmp_path)
     world = World(tmp_path, FLOW)
-    world.airflow.dag_run(1)
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     world.airflow.deploy(OTHER)
     world.run = world.airflow.dag_run(2)
     world.airflow.run_until_quiet()

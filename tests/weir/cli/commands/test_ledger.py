@@ -18,8 +18,7 @@ from weir_dev.servers.s3 import running_s3
 def healed(tmp_path, monkeypatch):
     """A run in which one lost result was recomputed."""
     world = World(tmp_path, ladder())
-    run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    run = world.run_first(1)
     with world.ledger.transaction() as session:
         [folder] = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "joined", ResultRow.subtask == 1))
     shutil.rmtree(tmp_path / "store" / folder)

@@ -18,8 +18,7 @@ RUN = "ladder@20130101T000000Z"
 def world(tmp_path, monkeypatch):
     """A run that has gone through, in the environment's ledger and store."""
     world = World(tmp_path, ladder())
-    world.run = world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run = world.run_first(1)
     use(monkeypatch, tmp_path)
     return world
 

@@ -56,8 +56,7 @@ def test_where_nothing_keeps_state_and_no_stage_has_a_suite_all_is_right(world):
 
 
 def test_a_checkpoint_that_cannot_be_restored_is_told_with_the_file_and_exits_with_1(world):
-    world.airflow.dag_run()
-    world.airflow.run_until_quiet()
+    world.run_first(1)
     lost = next((world.folder / "store" / "ladder").glob("*/history/*/*/*/part-0.bin"))
     lost.unlink()
     told, code = typed("--expectations", "--checkpoint", "newest", "--json")
