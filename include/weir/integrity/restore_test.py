@@ -24,7 +24,14 @@ from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
 from weir.integrity.verify import reference
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, complete, enter_checkpoint, is_retained
+from weir.ledger.checkpoints import (
+    CheckpointStatus,
+    checkpoints_of,
+    complete,
+    enter_checkpoint,
+    is_retained,
+    savepoint_url,
+)
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
@@ -38,6 +45,7 @@ from weir.snapshots.source import (
     OpenStore,
     Source,
     folder_at,
+    folder_of_savepoint,
     is_retained_now,
     read_checkpoint,
     read_savepoint,
@@ -173,16 +181,17 @@ def _is_kept(row: CheckpointRow) -> bool:
 
 
 def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> RestoreTestSource:
-    name = row.folder or str(row.number)
+    folder = savepoint_url(row, services.store.url)
+    name = folder or str(row.number)
     description = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
     found: Source | str
     try:
         if row.is_savepoint:
-            found = read_savepoint(folder_at(services, row.folder, open_store))
+            found = read_savepoint(folder_of_savepoint(services, row, open_store))
         else:
             found = read_checkpoint(services, row.dataflow, row.number)
     except Misconfigured as error:
-        where = row.folder or checkpoint_path(row.dataflow, row.number)
+        where = folder or checkpoint_path(row.dataflow, row.number)
         found = f"its manifest in {where} cannot be used: {error}"
     return RestoreTestSource(found, name, description, row.epoch)
 

@@ -21,6 +21,7 @@ from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.formats.notification import Subject, checkpoint_event
+from weir.formats.paths import name_of, savepoints_folder
 from weir.ledger.database.tables import CheckpointRow, ResultRow
 from weir.ledger.outbox import tell
 
@@ -118,6 +119,15 @@ def retained_of_run(session: Session, run: str) -> CheckpointRow | None:
 
 def _own(session: Session, dataflow: str, query: Select[CheckpointRow]) -> list[CheckpointRow]:
     return list(session.scalars(query, {"dataflow": dataflow}))
+
+
+def savepoint_url(row: CheckpointRow, root: str) -> str:
+    """Return the URL of a savepoint's folder, empty for a checkpoint; `root` is that of the store.
+
+    A savepoint in the store moves with it: its row has the URL of the place where the store was then.
+    """
+    path = f"{savepoints_folder(row.dataflow)}/{name_of(row.folder)}"
+    return f"{root}/{path}" if row.folder.endswith(f"/{path}") else row.folder
 
 
 def next_number(session: Session, dataflow: str) -> int:

@@ -37,6 +37,7 @@ from weir.ledger.checkpoints import (
     enter_checkpoint,
     enter_taken,
     results_named,
+    savepoint_url,
 )
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.restores import last_restore, origins_of
@@ -201,7 +202,7 @@ def restore_savepoints(session: Session, dataflow: str, found: tuple[Source | st
         known = checkpoint_row(session, dataflow, each.checkpoint.number)
         if known is None and each.checkpoint.dataflow == dataflow:
             _enter_savepoint(session, each)
-        elif known is None or known.folder != each.folder.url:
+        elif known is None or savepoint_url(known, each.folder.store.url) != each.folder.url:
             notes.append(f"{each.folder.url} has the number of another: `weir restore` knows it by its folder")
     return tuple(notes)
 

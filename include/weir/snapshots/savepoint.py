@@ -34,6 +34,7 @@ from weir.ledger.checkpoints import (
     enter_checkpoint,
     next_number,
     results_named,
+    savepoint_url,
 )
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
 from weir.ledger.database.tables import CheckpointRow
@@ -46,6 +47,7 @@ from weir.snapshots.source import (
     Source,
     find_source,
     folder_at,
+    folder_of_savepoint,
     is_retained_now,
     read_checkpoint,
     read_savepoint,
@@ -244,7 +246,7 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
         drop_leases(session, row.attempt)
-        return _savepoint(complete(session, row.dataflow, row.number, services.now()))
+        return _savepoint(services, complete(session, row.dataflow, row.number, services.now()))
 
 
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
@@ -263,7 +265,7 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
         rows = [row for row in _rows(session, dataflow) if row.status == CheckpointStatus.PENDING.value]
     for row in rows:
         with suppress(WeirError):
-            folder = folder_at(services, row.folder, open_store)
+            folder = folder_of_savepoint(services, row, open_store)
             if is_made(folder, row):
                 _completed(services, row, folder)
             elif row.triggered_at + services.retention.orphan_age <= services.now():
@@ -292,7 +294,7 @@ def savepoints(services: Services, dataflow: str | None = None) -> tuple[Savepoi
     with services.ledger.transaction() as session:
         if dataflow is not None:
             require_dataflow(session, dataflow)
-        return tuple(_savepoint(row) for row in _rows(session, dataflow) if row.deleted_at is None)
+        return tuple(_savepoint(services, row) for row in _rows(session, dataflow) if row.deleted_at is None)
 
 
 def _rows(session: Session, dataflow: str | None) -> list[CheckpointRow]:
@@ -302,7 +304,7 @@ def _rows(session: Session, dataflow: str | None) -> list[CheckpointRow]:
     return list(session.scalars(query.order_by(CheckpointRow.dataflow, CheckpointRow.number)))
 
 
-def _savepoint(row: CheckpointRow) -> Savepoint:
+def _savepoint(services: Services, row: CheckpointRow) -> Savepoint:
     status = {CheckpointStatus.PENDING.value: "unfinished", CheckpointStatus.FAILED.value: "given up"}.get(
         row.status, "complete"
     )
@@ -311,7 +313,7 @@ def _savepoint(row: CheckpointRow) -> Savepoint:
         number=row.number,
         epoch=row.epoch,
         status=status,
-        url=row.folder,
+        url=savepoint_url(row, services.store.url),
         bytes=row.full_bytes,
         files=row.new_files,
         triggered_at=row.triggered_at,
@@ -334,16 +336,17 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
     with services.ledger.transaction() as session:
         require_dataflow(session, dataflow)
         rows = [row for row in _rows(session, dataflow) if row.deleted_at is None]
-    wanted = [row for row in rows if name in (str(row.number), row.folder, name_of(row.folder))]
+    urls = {row.number: savepoint_url(row, services.store.url) for row in rows}
+    wanted = [row for row in rows if name in (str(row.number), urls[row.number], name_of(row.folder))]
     if len(wanted) != 1:
-        known = ", ".join(f"{row.number} ({row.folder})" for row in rows) or "none"
+        known = ", ".join(f"{number} ({url})" for number, url in urls.items()) or "none"
         raise Misconfigured(
             f"{dataflow} has no savepoint {name}; the ledger knows {known}. Delete a moved one yourself"
         )
     row = wanted[0]
     if row.status == CheckpointStatus.COMPLETED.value:
-        _keep_number(services, dataflow, row.number, row.folder)
-    drop_files(folder_at(services, row.folder, open_store), row)
+        _keep_number(services, dataflow, row.number, urls[row.number])
+    drop_files(folder_of_savepoint(services, row, open_store), row)
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:
         present = checkpoint_row(session, dataflow, row.number)
@@ -352,7 +355,7 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
         if present.status == CheckpointStatus.PENDING.value:
             abandon(session, present, services.now())
         present.deleted_at = services.now()
-        return _savepoint(present)
+        return _savepoint(services, present)
 
 
 # The folder of a savepoint

@@ -17,7 +17,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.savepoint import SAVEPOINT
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained, savepoint_url
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.names import require_dataflow
 from weir.store.errors import NotFound
@@ -86,6 +86,11 @@ def folder_at(services: Services, url: str, open_store: OpenStore) -> Folder:
     return Folder(open_store(parent), name)
 
 
+def folder_of_savepoint(services: Services, row: CheckpointRow, open_store: OpenStore) -> Folder:
+    """Return the folder of a savepoint in the ledger."""
+    return folder_at(services, savepoint_url(row, services.store.url), open_store)
+
+
 def find_source(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Source:
     """Find a checkpoint or savepoint by its number, the name of a savepoint, or its folder.
 
@@ -106,7 +111,7 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
         raise Misconfigured(f"{dataflow} has no checkpoint or savepoint {name}{gone}: {_known(rows)}")
     row = usable[0]
     if row.is_savepoint:
-        return read_savepoint(folder_at(services, row.folder, open_store))
+        return read_savepoint(folder_of_savepoint(services, row, open_store))
     return read_checkpoint(services, dataflow, row.number)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.formats.checkpoint import Checkpoint
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import topology_of
@@ -127,7 +127,7 @@ def _overview(
         new_files=row.new_files,
         shared_files=row.shared_files,
         subsumed_by=row.subsumed_by,
-        folder=row.folder or None,
+        folder=savepoint_url(row, services.store.url) or None,
         amplification=None if found is None else _amplification(found, *written[row.dataflow, row.number]),
         code=code,
     )

@@ -31,6 +31,7 @@ from weir.snapshots.savepoint import SavepointRequest, create, drop, savepoints,
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import fast_folder
+from weir.testing.fakes.stores import store_in_memory
 
 
 @pytest.fixture(scope="module")
@@ -335,3 +336,20 @@ def test_an_unfinished_one_can_be_dropped_at_once(days):
     drop(days.services, "ladder", "mine", Store.open)
     assert lying(days.store, "ladder") == before
     assert savepoints(days.services) == ()
+
+
+def test_a_savepoint_in_the_store_is_found_where_the_store_was_moved_to(days):
+    made, outside = make(days, name="inside"), days.folder / "outside"
+    outside.mkdir()
+    elsewhere = make(days, name="elsewhere", to=str(outside))
+    right = states_of(days, 2)
+    (days.folder / "store").rename(days.folder / "moved")
+    days.store.files = store_in_memory(days.folder / "moved").files
+    found = savepoints(days.services)
+    assert [each.url for each in found] == [made.url.replace("/store/", "/moved/"), elsewhere.url]
+    spoil(days, 2)
+    restore(days, "inside")
+    assert states_of(days, 2) == right
+    assert [note for each in rebuild(days.services) for note in each.notes] == []
+    drop(days.services, "ladder", "inside", Store.open)
+    assert not (days.folder / "moved/ladder/_savepoints/inside").exists()

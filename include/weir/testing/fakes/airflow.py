@@ -48,6 +48,7 @@ class FakeAirflow:
 
     def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
         self.services, self.engine, self.flow = services, engine, flow
+        self.dag_id = "dag"
         self.coordinator = Coordinator(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
         self.deployed: Archive | None = None
@@ -109,7 +110,7 @@ class FakeAirflow:
 
     def _verify_integrity(self, run_id: str) -> None:
         """Add task instances that are new in the DAG, mark those that it no longer has as removed, restore others."""
-        dag = FakeDag(self.flow)
+        dag = FakeDag(self.flow, self.dag_id)
         mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
         for task in mine:
             if not dag.has(task.key):
@@ -137,7 +138,7 @@ class FakeAirflow:
 
     def task(self, run_id: str, task_id: str, map_index: int = -1) -> FakeTask:
         """Return one task instance."""
-        return self.tasks[TaskKey("dag", run_id, task_id, map_index)]
+        return self.tasks[TaskKey(self.dag_id, run_id, task_id, map_index)]
 
     def executed(self, run_id: str) -> dict[str, int]:
         """Return the number of executed tries, by task instance."""
@@ -260,7 +261,7 @@ class FakeAirflow:
         if earlier is None:
             return None
         are_backfill = all(each.startswith("backfill__") for each in (run_id, earlier))
-        return PreviousRun("dag", earlier, interval_of(earlier), are_backfill and earlier in self.queued)
+        return PreviousRun(self.dag_id, earlier, interval_of(earlier), are_backfill and earlier in self.queued)
 
     def _retry(self, task: FakeTask, seconds: float) -> None:
         if task.state == "running" and task.try_number <= task.max_tries:

@@ -70,8 +70,8 @@ class FakeTask:
 class FakeDag:
     """The tasks of a dataflow: which each waits for, and with which others it is in a mapped group."""
 
-    def __init__(self, flow: Dataflow) -> None:
-        topology = Topology(flow)
+    def __init__(self, flow: Dataflow, dag_id: str) -> None:
+        self._dag_id, topology = dag_id, Topology(flow)
         self._indexes = {region.name: (region.map_index(0), region.parallelism) for region in topology.regions}
         self._indexes[CLOSE.name] = (-1, 1)
         self.upstream = {
@@ -94,7 +94,7 @@ class FakeDag:
         for name, (first, count) in self._indexes.items():
             if first == -1 and name in known:
                 continue
-            yield from (TaskKey("dag", run_id, name, index) for index in range(first, first + count))
+            yield from (TaskKey(self._dag_id, run_id, name, index) for index in range(first, first + count))
 
     def new_task(self, key: TaskKey) -> FakeTask:
         """Return an instance that has never run."""
