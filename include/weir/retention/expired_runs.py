@@ -12,6 +12,7 @@ Airflow that has the DagRun again, undoes that.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, bindparam, delete, func, select
@@ -23,6 +24,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
+from weir.formats.paths import folder_of
 from weir.ledger.attempts import LIVE
 from weir.ledger.checkpoints import retained_of_run
 from weir.ledger.database.tables import (
@@ -45,9 +47,17 @@ from weir.retention.release_queries import stored_results
 from weir.retention.sweep_queries import live_attempts, unexpired_dag_runs
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.unknown_folders import remove_pages
+from weir.state.files_in_use import live_state_files
 from weir.topology.ids import RunId
 
 _LAST = select(func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at)).where(AttemptRow.run == bindparam("run"))
+
+_UNDELETED = select(ResultRow.folder).where(
+    ResultRow.run == bindparam("run"),
+    ResultRow.state == PartitionState.RELEASED.value,
+    ResultRow.deleted_at.is_(None),
+)
+"""The folders of the results of a run whose files are still there."""
 
 _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 
@@ -56,10 +66,11 @@ def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, 
     """Expire the runs of a dataflow that are old enough, or deleted in Airflow. Raises Retryable."""
     with services.ledger.transaction() as session:
         due = runs_to_expire(session, dataflow, settings, services.now())
+    if report.is_dry:
+        in_use = {folder_of(path) for path in live_state_files(services, dataflow)} if due else set()
+        report.expired += [Kept(run, 0, why) for run, why in due if _would_expire(services, dataflow, run, in_use)]
+        return
     for run, reason in due:
-        if report.is_dry:
-            report.expired.append(Kept(run, 0, reason))
-            continue
         release(services, dataflow, [run], is_reclaiming=True)
         for each in delete_released(services, dataflow, [run]):
             report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
@@ -67,6 +78,17 @@ def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, 
         report.expired += expired
         if expired:
             remove_pages(services, run, report)
+
+
+def _would_expire(services: Services, dataflow: str, run: str, in_use: Container[str]) -> bool:
+    """Report whether a run would expire if all is released that may be; later state has files in folders `in_use`."""
+    decided = release(services, dataflow, [run], is_reclaiming=True, is_dry=True)
+    going = {(each.stage, each.subtask, each.layout, each.attempt) for each in decided if each.is_released}
+    with services.ledger.transaction() as session:
+        needed = _needed(session, run, services.now())
+        is_shared = any(folder in in_use for folder in session.scalars(_UNDELETED, {"run": run}))
+        is_kept = is_shared or retained_of_run(session, run) is not None
+        return not is_kept and all((row.stage, row.subtask, row.layout, row.attempt) in going for row in needed)
 
 
 def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> list[Kept]:
@@ -109,19 +131,22 @@ def _is_past(at: datetime, limit: timedelta | None, now: datetime) -> bool:
 
 def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
     """Return why a due run cannot expire yet: its results are needed, or not deleted."""
-    published = _published(session, run)
-    stored = [row for row in stored_results(session, run) if row.folder not in published]
-    if session.get_one(RunRow, run).pinned is None:
-        readers = leased(session, [row.id for row in stored], now)
-        stored = [row for row in stored if row.is_current or row.id in readers]
-    if stored:
-        return f"{len(stored)} of its results are still needed"
+    needed = _needed(session, run, now)
+    if needed:
+        return f"{len(needed)} of its results are still needed"
     if retained_of_run(session, run) is not None:
         return "a checkpoint of it is retained"
-    pending = select(ResultRow.id).where(
-        ResultRow.run == run, ResultRow.state == PartitionState.RELEASED.value, ResultRow.deleted_at.is_(None)
-    )
-    return "released results are not deleted yet" if session.scalar(pending.limit(1)) is not None else None
+    pending = session.scalar(_UNDELETED.limit(1), {"run": run})
+    return "released results are not deleted yet" if pending is not None else None
+
+
+def _needed(session: Session, run: str, now: datetime) -> list[ResultRow]:
+    published = _published(session, run)
+    stored = [row for row in stored_results(session, run) if row.folder not in published]
+    if session.get_one(RunRow, run).pinned is not None:
+        return stored
+    readers = leased(session, [row.id for row in stored], now)
+    return [row for row in stored if row.is_current or row.id in readers]
 
 
 def expire(session: Session, run: str, reason: str, now: datetime) -> None:

@@ -5,9 +5,11 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import Saved, World, ladder
 
 from weir.coordination.services import Services
+from weir.dataflow import keyed_state
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.codec import manifest_from_json
@@ -334,6 +336,25 @@ def dies(world, days, nth):
     except Killed:
         return True
     return False
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_dry_run_does_not_name_runs_whose_state_is_needed(tmp_path, is_whole):
+    history = keyed_state("history", key="k", schema="k BIGINT", full=is_whole)
+    world = World(tmp_path, aircraft(parallelism=1, states=history, retained_checkpoints=1))
+    run_days(world.airflow, 1, 2, 3)
+    sweep(world.services)
+    world.airflow.time += 91 * DAY
+    dry = sweep(world.services, is_dry=True)
+    assert dry.expired == sweep(world.services).expired
+    assert bool(dry.expired) is is_whole  # else every epoch shares the files of the first
+
+
+def test_a_dry_run_names_old_runs_without_state(world):
+    world.airflow.time += 91 * DAY
+    dry = sweep(world.services, is_dry=True)
+    assert {each.path for each in dry.expired} == {RUN, "ladder@20130102T000000Z"}
+    assert dry.expired == sweep(world.services).expired
 
 
 def test_policies_keep_nothing_where_space_is_needed(world):
