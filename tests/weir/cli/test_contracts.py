@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.weir.command_line import invoked, use
 from tests.weir.notifications import receiving
-from tests.weir.restoring import aircraft, run_days
+from tests.weir.restoring import aircraft, run_days, second_airflow
 from tests.weir.small_dataflow import Saved, World
 
 from weir.cli.commands import doctor
-from weir.dataflow import Dataflow, callback, sink, target
+from weir.dataflow import Dataflow, callback, sink, source, target
 from weir.doctor.examination import ok, problem
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -93,7 +93,9 @@ def notifications(world, monkeypatch):
 
 
 def gc(world, monkeypatch):
-    """A file that the ledger does not know, a result that has lost its files, and runs that are to expire."""
+    """A file that the ledger does not know, a result that has lost its files, and a run that expires."""
+    plain = Dataflow("plain", [source("flights", "pipelines.ladder:flights"), sink("flights", "known")])
+    run_days(second_airflow(world, plain), 1)
     monkeypatch.setenv("WEIR_EXPIRE_RUNS", "1 day")
     (published, *_) = world.folder.glob("store/ladder/*/known/plain/0/*")
     for file in published.glob("*.bin"):
