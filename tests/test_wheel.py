@@ -125,6 +125,14 @@ def test_the_base_needs_airflow_on_a_range_and_nothing_that_an_extra_brings(requ
     assert needless & set(base) == set()
 
 
+def test_both_wheels_the_launcher_and_the_page_about_installing_name_the_same_pythons(wheel, tools):
+    found = {email.message_from_string(metadata_of(each, "METADATA"))["Requires-Python"] for each in (wheel, tools)}
+    assert found == {"<3.14,>=3.11"}
+    assert "(3, 11) <= sys.version_info < (3, 14)" in (ROOT / "weir").read_text()
+    assert "| Python | 3.11 | 3.13 |" in (ROOT / "docs" / "install.md").read_text()
+    assert [each.rpartition(" ")[2] for each in PROJECT["classifiers"]] == ["3.11", "3.12", "3.13"]
+
+
 def test_each_extra_brings_what_it_is_named_for(requirements):
     found = {}
     for each in requirements:
