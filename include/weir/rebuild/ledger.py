@@ -205,8 +205,12 @@ def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> Attem
     return row
 
 
-def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> None:
-    """Make the results of the chosen attempts current; released ones are released again."""
+def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> int:
+    """Make the results of the chosen attempts current; released ones are released again.
+
+    Returns how many of them were known to be lost or damaged, which the store does not tell.
+    """
+    were_bad = 0
     for candidate in chosen:
         known = {
             PartitionId(row.stage, row.subtask, row.layout): row
@@ -222,12 +226,14 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
                 event = ResultEventRow(result=row.id, state=PartitionState.FINISHED.value, at=now, reason=REASON)
                 session.add(event)
             row.is_current, row.state, row.state_at, row.state_reason = True, PartitionState.FINISHED.value, now, ""
+            were_bad += row.fault is not None
             row.fault, row.deleted_at = None, None
         session.flush()
         new = [_new(partition, stored) for partition, stored in candidate.results.items() if partition not in known]
         replace_results(session, run, candidate.attempt, new, now)
         _release_again(session, candidate, now)
         _restore_reads(session, candidate.attempt, candidate.reads)
+    return were_bad
 
 
 def restore_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:

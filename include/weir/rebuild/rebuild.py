@@ -64,7 +64,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 UNKNOWN = (
     "What the store does not tell: failures and what is left of their budgets, past failovers, pending clears, "
     "versions of code that were declared equal, and attempts that wrote nothing. Results that had become stale are "
-    "left out, so they count as missing."
+    "left out, so they count as missing; damaged ones count as whole until they are read, or until `weir verify`."
 )
 
 
@@ -309,7 +309,12 @@ def _run(
     own = [each for each in found if each.attempt not in record.abandoned]
     restore_attempts(session, row, topology, own, chosen)
     notes = list(epoch.notes)
-    restore_results(session, row.id, current, now)
+    were_bad = restore_results(session, row.id, current, now)
+    if were_bad:
+        notes.append(
+            f"{were_bad} result(s) that were known to be lost or damaged count as whole again: `weir verify {row.id}` "
+            "finds those that still are not"
+        )
     restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
     restore_checks(session, row, own)
     restore_pin(session, row, over.values(), now)

@@ -82,7 +82,7 @@ class SavepointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """A savepoint in the ledger: unfinished, complete or given up; `url` is its folder."""
+    """A savepoint in the ledger: its status is that of `weir checkpoints`, and `url` is its folder."""
 
     dataflow: str
     number: int
@@ -305,14 +305,11 @@ def _rows(session: Session, dataflow: str | None) -> list[CheckpointRow]:
 
 
 def _savepoint(services: Services, row: CheckpointRow) -> Savepoint:
-    status = {CheckpointStatus.PENDING.value: "unfinished", CheckpointStatus.FAILED.value: "given up"}.get(
-        row.status, "complete"
-    )
     return Savepoint(
         dataflow=row.dataflow,
         number=row.number,
         epoch=row.epoch,
-        status=status,
+        status=row.status,
         url=savepoint_url(row, services.store.url),
         bytes=row.full_bytes,
         files=row.new_files,

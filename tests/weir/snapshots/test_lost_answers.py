@@ -120,7 +120,7 @@ def test_a_savepoint_that_is_written_stays_whatever_the_ledger_answers(late, com
     assert "ladder/_savepoints/mine/savepoint.json" in lying(late, "ladder/_savepoints/mine")
     create(late.services, SavepointRequest("ladder", name="next"), Store.open)
     assert {each.name: each.status for each in savepoints(late.services)} == dict.fromkeys(
-        ("day1", "mine", "next"), "complete"
+        ("day1", "mine", "next"), "completed"
     )
     assert show(late.services, "ladder", "mine", Store.open).is_savepoint
     spoil(late, 2)

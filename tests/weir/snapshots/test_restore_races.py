@@ -128,7 +128,7 @@ def test_a_savepoint_is_of_the_newest_checkpoint_that_is_there_though_another_wa
     services = replace(days.services, store=WatchedStore(days.store, once, checkpoint_path("ladder", 2)))
     made = create(services, SavepointRequest("ladder"), Store.open)
     assert 2 not in checkpoints(days)
-    assert (made.epoch, made.status) == (EPOCHS[3], "complete")
+    assert (made.epoch, made.status) == (EPOCHS[3], "completed")
 
 
 def test_a_subsumed_checkpoint_is_refused_though_its_manifest_is_still_there(days):

@@ -59,7 +59,7 @@ def lying(store, folder):
 
 def test_a_savepoint_is_of_the_newest_checkpoint_unless_a_number_is_given(days):
     made = make(days)
-    assert (made.epoch, made.status, made.number) == (EPOCHS[1], "complete", 3)
+    assert (made.epoch, made.status, made.number) == (EPOCHS[1], "completed", 3)
     assert make(days, checkpoint=1).epoch == EPOCHS[0]
     assert [each.number for each in savepoints(days.services, "ladder")] == [3, 4]
 
@@ -279,7 +279,7 @@ def test_a_creation_that_fails_leaves_nothing(days, steps):
     days.store.files = whole
     assert lying(days.store, "ladder") == before
     assert savepoints(days.services) == ()
-    assert make(days, name="mine").status == "complete"
+    assert make(days, name="mine").status == "completed"
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 9, 10, 11])
@@ -296,7 +296,7 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
     tidy(days.services, "ladder", Store.open)
     days.airflow.time += timedelta(days=30)
     tidy(days.services, "ladder", Store.open)
-    is_there = [each.status for each in savepoints(days.services)] == ["complete"]
+    is_there = [each.status for each in savepoints(days.services)] == ["completed"]
     assert is_there is (steps >= 10)
     if not is_there:
         assert lying(days.store, "ladder") == before
@@ -321,7 +321,7 @@ def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_pa
         drop(days.services, "ladder", "mine", Store.open)
     disk.rmdir()
     (tmp_path / "away").rename(disk)
-    assert [each.status for each in savepoints(days.services)] == ["unfinished"]
+    assert [each.status for each in savepoints(days.services)] == ["pending"]
     assert tidy(days.services, "ladder", Store.open) == (3,)
     assert lying(days.store, "ladder") == before
 
@@ -332,7 +332,7 @@ def test_an_unfinished_one_can_be_dropped_at_once(days):
     with pytest.raises(Dead):
         make(days, name="mine")
     days.store.files = whole
-    assert [each.status for each in savepoints(days.services)] == ["unfinished"]
+    assert [each.status for each in savepoints(days.services)] == ["pending"]
     drop(days.services, "ladder", "mine", Store.open)
     assert lying(days.store, "ladder") == before
     assert savepoints(days.services) == ()

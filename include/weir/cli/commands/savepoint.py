@@ -105,7 +105,7 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
     _print(
         f"Savepoint {known.number} of {known.dataflow} at {source.folder.url}: the state at the end of epoch "
         f"{known.epoch}, made {known.completed_at}, {known.new_files} file(s), {format_size(known.full_bytes)}, "
-        "complete"
+        "completed"
     )
     for state in known.states:
         rows = sum(part.rows for part in state.partitions)
@@ -130,7 +130,7 @@ def _content(source: Source) -> dict[str, Any]:
         "dataflow": known.dataflow,
         "number": known.number,
         "epoch": known.epoch,
-        "status": "complete",  # what is not raises an error
+        "status": "completed",  # what is not raises an error
         "folder": source.folder.url,
         "bytes": known.full_bytes,
         "files": known.new_files,

@@ -120,6 +120,18 @@ def test_the_ledger_is_built_again(healed, tmp_path):
     assert "has the newest tables" in typed("ledger", "upgrade")
 
 
+def test_a_rebuild_tells_of_damage_that_it_forgets_and_who_finds_it_again(healed):
+    with healed.ledger.transaction() as session:
+        [folder] = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "weather"))
+    healed.store.replace(f"{folder}/part-0.bin", b"other bytes")
+    run = "ladder@20130101T000000Z"
+    assert "1 lost" in typed("verify", run)
+    forgotten = f"1 result(s) that were known to be lost or damaged count as whole again: `weir verify {run}` finds"
+    assert forgotten in typed("ledger", "rebuild", "ladder")
+    assert "1 lost" in typed("verify", run)
+    assert "9 result(s)" not in typed("ledger", "rebuild", "ladder")
+
+
 def test_a_rebuild_asks_what_to_rebuild(healed):
     with pytest.raises(Misconfigured, match="weir ledger rebuild DATAFLOW"):
         typed("ledger", "rebuild")

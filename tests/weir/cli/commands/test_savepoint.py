@@ -33,7 +33,9 @@ def test_a_savepoint_is_made_listed_shown_and_dropped(days):
         "savepoint", "create", "ladder"
     )
     [made] = json.loads(typed("savepoint", "list", "--json"))["savepoints"]
-    assert (made["number"], made["status"], made["epoch"]) == (3, "complete", EPOCHS[1])
+    assert (made["number"], made["status"], made["epoch"]) == (3, "completed", EPOCHS[1])
+    *_, listed = json.loads(typed("checkpoints", "--json"))["checkpoints"]
+    assert (listed["number"], listed["status"]) == (made["number"], made["status"])
     assert made["folder"] in typed("savepoint", "list", "ladder")
     shown = json.loads(typed("savepoint", "show", "ladder", "3", "--json"))["savepoint"]
     assert [(state["name"], state["subtasks"]) for state in shown["states"]] == [("history", 2)]
