@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
@@ -38,7 +38,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
 
 _CHECKSUM = "sha256"
 _CHECKSUM_LINE = re.compile(rb'^ "sha256": "([0-9a-f]{64})",\n', re.MULTILINE)
-"""Only the fields of the document itself, not those of its values, are indented by one space."""
+"""Only the fields of the document itself, not those of its values, begin a line that is indented by one space."""
 
 _FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
     {
@@ -56,6 +56,10 @@ _FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
 """The fields of a job's document that only one kind of job has, as the other kinds write them."""
 
 T = TypeVar("T")
+_Where = str | tuple[Any, str | int]
+"""The place of a value in a document: its name, or that of what it is in, and its field or its number there."""
+_Decoder = Callable[[Any, _Where], Any]
+"""Decodes a value of one type at a place. Raises Misconfigured."""
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -83,7 +87,7 @@ def stage_copy_from_json(data: bytes) -> StageCopy:
 
 def region_job_to_json(job: SparkJob) -> bytes:
     """Encode a Spark job of any kind as canonical JSON: all kinds have the same fields, those of other kinds empty."""
-    return _encode("region job", {**_FIELDS_OF_ONE_KIND, **_plain(job)})
+    return _encode("region job", {**_FIELDS_OF_ONE_KIND, **_one_level(job)})
 
 
 def region_job_from_json(data: bytes) -> SparkJob:
@@ -145,7 +149,7 @@ def checkpoint_from_json(data: bytes) -> Checkpoint:
 
 def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
     """Encode files of keyed state for a column of JSON."""
-    return [_plain(each) for each in files]
+    return cast("list[Any]", json.loads(_JSON.encode(list(files))))
 
 
 def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
@@ -155,7 +159,7 @@ def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
 
 def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
     """Encode results of expectations for a column of JSON."""
-    return [_plain(each) for each in results]
+    return cast("list[Any]", json.loads(_JSON.encode(list(results))))
 
 
 def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
@@ -193,13 +197,14 @@ def _require_as_written(what: str, data: bytes) -> None:
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:
-    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return text.encode() + b"\n"
+    """Encode a document with one line a field. More indentation, as earlier versions wrote, is not done in C."""
+    lines = (f" {_JSON.encode(name)}: {_JSON.encode(document[name])}" for name in sorted(document))
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingProxyType({})) -> bytes:
     try:
-        return _canonical({"weir": kind, "version": VERSIONS[kind], **_plain(value), **more})
+        return _canonical({"weir": kind, "version": VERSIONS[kind], **_one_level(value), **more})
     except (TypeError, ValueError) as error:
         raise Misconfigured(
             f"a {kind} holds a value that is not JSON ({error}): parameters and splits of sources must consist of "
@@ -207,14 +212,23 @@ def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingPro
         ) from error
 
 
-def _plain(value: Any) -> Any:
+def _one_level(value: Any) -> Any:
+    """Return what the encoder knows in place of a value that it does not know; it asks again for what is in it."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return {name: getattr(value, name) for name in _names(type(value))}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value.value if isinstance(value, Enum) else value
+        return dict(value)
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"found a {type(value).__name__}")
+
+
+_JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, default=_one_level)
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
@@ -241,71 +255,105 @@ def _check_version(kind: str, version: object) -> None:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
+    return _decoder(hint)(value, where)
+
+
+@cache
+def _decoder(hint: Any) -> _Decoder:
+    """Return what decodes a type; it is made once, from the type's annotations."""
     if hint in (Any, object):
-        return value
+        return _as_it_is
     if is_dataclass(hint):
-        return _dataclass(cast("type[Any]", hint), value, where)
+        return _dataclass(cast("type[Any]", hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _member(hint, value, where)
+        return partial(_member, hint)
     if isinstance(hint, NewType):
-        return _value(hint.__supertype__, value, where)
+        return _decoder(hint.__supertype__)
     origin = get_origin(hint)
     if origin is not None:
-        return _CONTAINERS[origin](get_args(hint), value, where)
-    accepted = (int, float) if hint is float else hint
-    if isinstance(value, bool) is not (hint is bool) or not isinstance(value, accepted):
-        raise _unexpected(where, getattr(hint, "__name__", str(hint)), value)
+        return _CONTAINERS[origin](get_args(hint))
+    return partial(_plain, (int, float) if hint is float else (hint,))
+
+
+def _as_it_is(value: Any, _where: _Where) -> Any:
     return value
 
 
-def _dataclass(hint: type[Any], value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise _unexpected(where, "an object", value)
-    hints, optional = _fields(cast("Any", hint))
-    unknown, absent = sorted(value.keys() - hints.keys()), sorted(hints.keys() - value.keys() - optional)
+def _plain(accepted: tuple[type, ...], value: Any, where: _Where) -> Any:
+    if type(value) not in accepted:  # True is an int, too
+        raise _unexpected(where, accepted[-1].__name__, value)
+    return value
+
+
+def _dataclass(kind: type[Any]) -> _Decoder:
+    decoders = {name: _decoder(hint) for name, hint in get_type_hints(kind).items()}
+    needed = decoders.keys() - {field.name for field in fields(kind) if _has_default(field)}
+
+    def decode(value: Any, where: _Where) -> Any:
+        if not isinstance(value, dict):
+            raise _unexpected(where, "an object", value)
+        if value.keys() != decoders.keys():
+            _require_fields(value.keys(), decoders.keys(), needed, where)
+        return kind(**{name: decoders[name](item, (where, name)) for name, item in value.items()})
+
+    return decode
+
+
+def _require_fields(found: Set[str], known: Set[str], needed: Set[str], where: _Where) -> None:
+    unknown, absent = sorted(found - known), sorted(needed - found)
     if unknown or absent:
-        raise Misconfigured(f"{where}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it")
-    return hint(**{name: _value(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+        raise Misconfigured(
+            f"{_place(where)}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it"
+        )
 
 
-def _member(hint: type[Enum], value: Any, where: str) -> Enum:
+def _member(hint: type[Enum], value: Any, where: _Where) -> Enum:
     try:
         return hint(value)
     except ValueError:
         raise _unexpected(where, f"one of {', '.join(str(each.value) for each in hint)}", value) from None
 
 
-@cache
-def _fields(hint: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    return get_type_hints(hint), frozenset(field.name for field in fields(hint) if _has_default(field))
-
-
 def _has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _tuple(args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise _unexpected(where, "a list", value)
-    hints = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-    if len(hints) != len(value):
-        raise _unexpected(where, f"a list of {len(hints)}", value)
-    return tuple(_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value, strict=True)))
+def _tuple(args: tuple[Any, ...]) -> _Decoder:
+    is_of_any_length = args[-1] is Ellipsis
+    decoders = tuple(_decoder(each) for each in args if each is not Ellipsis)
+
+    def decode(value: Any, where: _Where) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _unexpected(where, "a list", value)
+        own = decoders * len(value) if is_of_any_length else decoders
+        if len(own) != len(value):
+            raise _unexpected(where, f"a list of {len(own)}", value)
+        return tuple([one(item, (where, i)) for i, (one, item) in enumerate(zip(own, value, strict=True))])
+
+    return decode
 
 
-def _dict(args: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _unexpected(where, "an object", value)
-    return {key: _value(args[1], item, f"{where}.{key}") for key, item in value.items()}
+def _dict(args: tuple[Any, ...]) -> _Decoder:
+    of_values = _decoder(args[1])
+
+    def decode(value: Any, where: _Where) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _unexpected(where, "an object", value)
+        return {key: of_values(item, (where, key)) for key, item in value.items()}
+
+    return decode
 
 
-def _optional(args: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None:
-        return None
-    return _value(next(hint for hint in args if hint is not types.NoneType), value, where)
+def _optional(args: tuple[Any, ...]) -> _Decoder:
+    if_there = _decoder(next(hint for hint in args if hint is not types.NoneType))
+
+    def decode(value: Any, where: _Where) -> Any:
+        return None if value is None else if_there(value, where)
+
+    return decode
 
 
-_CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
+_CONTAINERS: dict[Any, Callable[[tuple[Any, ...]], _Decoder]] = {
     tuple: _tuple,
     dict: _dict,
     Mapping: _dict,
@@ -314,5 +362,13 @@ _CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
 }
 
 
-def _unexpected(where: str, expected: str, found: Any) -> Misconfigured:
-    return Misconfigured(f"{where}: expected {expected}, found {str(found)[:80]!r}")
+def _unexpected(where: _Where, expected: str, found: Any) -> Misconfigured:
+    return Misconfigured(f"{_place(where)}: expected {expected}, found {str(found)[:80]!r}")
+
+
+def _place(where: _Where) -> str:
+    """Return the name of a value's place, such as `manifest.files[0].rows`: it is put together for an error only."""
+    if isinstance(where, str):
+        return where
+    inside, name = where
+    return f"{_place(inside)}[{name}]" if isinstance(name, int) else f"{_place(inside)}.{name}"

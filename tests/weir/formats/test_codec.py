@@ -519,6 +519,10 @@ def test_what_an_older_weir_wrote_is_read(name, version):
     assert decode((GOLDEN / f"{name}-v{version}.json").read_bytes()) == value
 
 
+def test_a_copy_is_read_that_was_described_with_more_indentation():
+    assert codec.stage_copy_from_json((GOLDEN / "stage-copy-v1-indented.json").read_bytes()) == COPY
+
+
 @pytest.mark.parametrize(("name", "version"), list(OLDER))
 def test_what_an_older_weir_wrote_is_written_again_as_the_same_value(name, version):
     value, decode = OLDER[name, version]
