@@ -56,6 +56,8 @@ def test_bounds_are_literals_in_utc_whatever_the_servers_zone(loaded):
     inside, _, _ = loaded(f"select count(*) from ({hours}) t where h >= %(start)s and h < %(end)s;")  # noqa: S608
     assert inside == [(24,)]
     assert loaded("select 'a%%' || %(start)s::text")[0] == [("a%2013-01-01 00:00:00+00",)]
+    for day, rows in (("2013-01-01", [(1,)]), ("2013-01-02", [])):  # a table that only one epoch reads
+        assert loaded(f"select 1 where %(start)s::date = '{day}'")[0] == rows
 
 
 def test_null_and_empty_texts_and_lines_come_back_right(loaded):
