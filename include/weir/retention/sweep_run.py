@@ -98,6 +98,7 @@ class RunSweep:
     ) -> None:
         self._services, self._settings, self._report, self._age_limit = services, settings, report, age_limit
         self._is_reclaiming = is_reclaiming
+        self._would_go = {each.path for each in report.deleted} if report.is_dry else set()  # else they are not there
 
     def sweep(self, run: str) -> None:
         """Delete what is not needed of a run. Raises Retryable."""
@@ -204,7 +205,7 @@ class RunSweep:
         require_known_versions(self._services, dataflow_of(listed.run), unknown)
 
     def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:
-        for each in listed.pointers:
+        for each in (pointer for pointer in listed.pointers if pointer.path not in self._would_go):
             is_live = known.pointers.get(each.path)
             if is_live is None:
                 why = "the ledger does not know this version" if each.folders is not None else "it cannot be read"

@@ -119,6 +119,18 @@ def test_a_dry_sweep_reports_what_a_real_one_does_and_changes_nothing(day):
     assert sweep(day.services).deleted == dry.deleted
 
 
+def test_a_dry_sweep_lists_the_pointer_to_a_replaced_version_once(day):
+    day.content["totals"] = "corrected"
+    day.airflow.clear_by_hand("scheduled__2013-01-01", "totals", 0)
+    day.airflow.run_until_quiet()
+    grow_old(day)
+    dry = sweep(day.services, is_full=True, is_dry=True)
+    going = {each.path for each in dry.deleted}
+    assert [path for path in going if path.startswith("_sinks/")] != []
+    assert going.isdisjoint(each.path for each in dry.kept)
+    assert {each.path for each in sweep(day.services, is_full=True).deleted} >= going
+
+
 def test_files_of_a_running_attempt_stay_however_old_they_are(world):
     seen = []
 
