@@ -89,10 +89,12 @@ class World:
         return runs
 
     def _is_new(self):
-        """Whether it is as it was opened, but for its dataflow and code, and its store is not watched."""
+        """Whether it is as it was opened, but for its dataflow and code, and all that it does is in its folder."""
+        flow = self.airflow.flow
+        is_alone = not flow.notify and not any(each.targets for each in flow.stages)
         is_empty = not (self.content or self.airflow.tasks or any((self.folder / "store").iterdir()))
         is_plain = self._empty_ledger == self._empty_file and type(self.store.files) is FilesInMemory
-        return is_empty and is_plain and self._parts() == self._opened
+        return is_alone and is_empty and is_plain and self._parts() == self._opened
 
     def _parts(self):
         airflow = {name: value for name, value in vars(self.airflow).items() if name not in {"flow", "deployed"}}

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def test_weir_reads_each_variable():
     named = set(re.findall(r"\bWEIR_[A-Z_]+", TEXT + README))
     given = {"WEIR_STORE": "s3://b/w", "WEIR_LEDGER": "sqlite:///l", "WEIR_STORE_OPTIONS": '{"key": "k"}'}
     given |= {"WEIR_SPARK_CONN_ID": "other", "WEIR_SMALL_RESULT": "1 MiB"}
+    given |= {"WEIR_KEEP_PUBLISHED": "1 hour", "WEIR_EXPIRE_RUNS": "2 hours", "WEIR_RETAINED_CHECKPOINTS": "1"}
     assert named == set(given)
     found = read_settings(given)
     assert (found.store, found.ledger, found.store_options, found.spark_conn_id, found.small_result) == (
@@ -80,6 +82,12 @@ def test_weir_reads_each_variable():
         {"key": "k"},
         "other",
         2**20,
+    )
+    kept = found.retention
+    assert (kept.keep_published, kept.expire_runs, kept.retained_checkpoints) == (
+        timedelta(hours=1),
+        timedelta(hours=2),
+        1,
     )
 
 
