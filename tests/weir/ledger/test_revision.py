@@ -164,7 +164,7 @@ def test_a_server_that_was_promoted_without_the_last_commits_is_recognised_by_it
         replica.rename(data)
         (data / "recovery.signal").touch()  # it replays what it has, and is promoted
         with (data / "postgresql.auto.conf").open("a") as settings:
-            settings.write("restore_command = 'false'\n")
+            settings.write("restore_command = 'false'\nhot_standby = off\n")  # and takes no connection before
         hand_over(server._home)
         server.start()
         other = Ledger.open(server.url("weir"))
