@@ -13,8 +13,11 @@ import pytest
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 from weir_dev.airflow_api import AirflowApi
+from weir_dev.ports import accepts_connections
 from weir_dev.stack.credentials import PERSON, SERVICE
+from weir_dev.stack.processes import session_members
 from weir_dev.stack.stack import Stack
+from weir_dev.stack.state import Phase
 
 FLOWS = Path(__file__).parents[1] / "flows"
 
@@ -29,7 +32,7 @@ def control(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def stack(stack_request, control):
-    """The local stack of all tests that leave it whole; it starts when the first of them asks for it."""
+    """The local stack of all tests that leave it whole; it starts when the first asks for it, and leaves nothing."""
     (control.parent / "code").mkdir()
     environment = {
         "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
@@ -41,8 +44,16 @@ def stack(stack_request, control):
     # Tasks that are held, and those that wait for them, each take a place.
     ladder = shutil.copytree(FLOWS / "dags", control.parent / "dags")
     dags = (ladder, FLOWS / "braid_dags")
-    with Stack(stack_request(*dags, environment=environment, parallelism=12)) as started:
-        yield started
+    request = stack_request(*dags, environment=environment, parallelism=12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEIR_JAVA", "bundled")  # as any machine has it
+        with Stack(request) as started:
+            yield started
+            last = started.state
+            everything = [*last.processes, *(member for one in last.processes for member in session_members(one))]
+    assert [one for one in everything if one.is_alive()] == []
+    assert [port for port in last.ports.values() if accepts_connections(port)] == []
+    assert started.state.phase is Phase.DOWN
 
 
 def _all_suites(folder):

