@@ -1,22 +1,137 @@
-"""The stack that all of these tests share is whole, mends its parts, and (`stack`) leaves nothing. Last, by itself."""
+"""The stack that all of these tests share, behind the others: `weir doctor` finds no problem, and it mends its parts.
+
+`stack` asserts that nothing of it is left.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from weir.cli.commands.doctor import examined
+from weir.doctor.examination import Finding, Status
 from weir.errors import Misconfigured
+from weir.ledger.database.tables import DataflowRow
+from weir.store.store import MARKER, Store
 from weir_dev.stack.airflow_components import COMPONENTS, health
+from weir_dev.stack.doctor_subject import local_stack
 from weir_dev.stack.spark_server import accepts_grpc
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Phase
 
 pytestmark = pytest.mark.e2e
+
+UPKEEP = "weir_upkeep"
+
+
+@pytest.fixture
+def known_store(store, ledger):
+    """The stack's store, as after a first run: with a marker that the ledger knows."""
+    marker = store.initialise()
+    with ledger.transaction("of_the_doctor_s_test") as session:
+        session.add(DataflowRow(name="of_the_doctor_s_test", store_id=str(marker)))
+    yield store
+    with ledger.transaction("of_the_doctor_s_test") as session:
+        session.delete(session.get(DataflowRow, "of_the_doctor_s_test"))
+
+
+@pytest.fixture
+def subject(stack, known_store, api, eventually):
+    eventually(lambda: api.has_dag(UPKEEP), 60)
+    return local_stack(stack)
+
+
+def by_name(findings):
+    return {(each.area, each.name): each for each in findings}
+
+
+def not_ok(findings):
+    return {key: each for key, each in by_name(findings).items() if each.status is not Status.OK}
+
+
+@contextmanager
+def without_marker(store):
+    marker = store.read(MARKER)
+    store.delete(MARKER)
+    try:
+        yield
+    finally:
+        store.create(MARKER, marker)
+
+
+def test_a_running_stack_is_all_ok_and_is_not_changed(subject, known_store):
+    before = sorted(known_store.folders(""))
+    findings = examined(subject)
+    assert not_ok(findings) == {}
+    assert {each.area for each in findings} == {
+        "stack",
+        "versions",
+        "java",
+        "settings",
+        "ledger",
+        "store",
+        "airflow",
+        "spark: spark_connect_weir",
+        "spark: spark_default",
+    }
+    assert sorted(known_store.folders("")) == before
+
+
+@pytest.mark.soak
+def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_store, api):
+    wrong = json.loads(subject.environment["AIRFLOW_CONN_SPARK_CONNECT_WEIR"]) | {"port": 1}
+    environment = {**subject.environment, "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(wrong)}
+    api.set_paused(UPKEEP, is_paused=True)
+    try:
+        with without_marker(known_store):
+            found = not_ok(examined(replace(subject, environment=environment)))
+    except BaseException:
+        api.unpause(UPKEEP)
+        raise
+    problems = {key for key, each in found.items() if each.status is Status.PROBLEM}
+    assert problems == {("airflow", UPKEEP), ("store", "marker"), ("spark: spark_connect_weir", "reachable")}
+    assert "localhost:1" in found["spark: spark_connect_weir", "reachable"].found
+    assert MARKER in found["store", "marker"].expected
+
+    command = found["airflow", UPKEEP].mend.split("   ")[0].split()
+    subprocess.run([sys.executable, "-m", *command], env=subject.environment, check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "weir_dev.main", "doctor", "--json"],
+        env=subject.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads(done.stdout)
+    assert not_ok(Finding.from_json(each) for each in report["findings"]) == {}
+    assert (done.returncode, report["about"], report["status"]) == (0, "this environment", "ok")
+
+
+@pytest.mark.soak
+def test_a_wrong_password_and_a_strange_store_are_told_without_the_secrets(subject, stack, tmp_path):
+    Store.open(str(tmp_path / "other")).initialise()
+    account = json.loads(subject.environment["AIRFLOW_CONN_WEIR_API"]) | {"password": "hush-hush-hush"}
+    environment = {
+        **subject.environment,
+        "WEIR_STORE": str(tmp_path / "other"),
+        "AIRFLOW_CONN_WEIR_API": json.dumps(account),
+    }
+    found = not_ok(examined(replace(subject, environment=environment)))
+    assert found["airflow", "log in"].status is Status.PROBLEM
+    assert "is another store" in found["store", "marker"].found
+    told = " ".join(f"{each.found} {each.expected} {each.mend}" for each in found.values())
+    assert "hush-hush-hush" not in told
+    assert stack.credentials.service_password not in told
 
 
 def test_a_running_stack_is_whole_and_mends_its_spark_server(stack, api, begun, eventually):

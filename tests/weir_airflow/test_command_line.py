@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from weir.cli.airflow_clearer import ApiClearer, airflow_api
+from weir.cli.airflow_api import airflow_api
 from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.clearing import EndpointClearer
 from weir.errors import Misconfigured
 
 
@@ -16,7 +17,7 @@ def address(api_url, account):
 @pytest.fixture
 def hand(api_url):
     api = airflow_api(address(api_url, "worker:worker-secret"))
-    yield ApiClearer(api)
+    yield EndpointClearer(api)
     api.close()
 
 
@@ -39,5 +40,5 @@ def test_it_starts_a_queued_run(hand, new_run, look):
 def test_an_account_without_permission_is_refused(api_url, new_run):
     api = airflow_api(address(api_url, "reader:reader-secret"))
     with pytest.raises(Misconfigured, match="403"):
-        ApiClearer(api).clear([ClearItem("river", new_run("running"), "spring", -1, 1)], "by hand")
+        EndpointClearer(api).clear([ClearItem("river", new_run("running"), "spring", -1, 1)], "by hand")
     api.close()

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.ports import Airflow, Log, TaskPorts
-from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.airflow import NOTE_LENGTH, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import TaskKey
 from weir.errors import Retryable, WeirError
@@ -22,7 +22,6 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import RunRow
 from weir.ledger.snapshot import committed_attempt
-from weir.recovery.pending_clears import NOTE_LENGTH
 from weir.secrecy import without_secrets
 from weir.topology.regions import RegionId
 

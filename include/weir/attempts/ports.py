@@ -8,23 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from weir.attempts.coordinator import Coordinator
-from weir.coordination.airflow import Clearer
+from weir.coordination.airflow import Clearer, SeenRun
 from weir.coordination.values import Awaiting, SparkWork, TaskKey
 from weir.formats.region_job import SparkJob
 
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SeenRun:
-    """A DagRun's state in Airflow, and its note ("" where there is none)."""
-
-    state: str
-    note: str
 
 
 class Airflow(Clearer, Protocol):

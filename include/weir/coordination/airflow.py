@@ -6,12 +6,18 @@ twice, late, or by several consumers at once takes effect once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import groupby
+from typing import Final, Protocol
 
-MISSING = "missing"
+MISSING: Final = "missing"
 """The state of a task instance that Airflow does not have."""
+
+NOTE_LENGTH: Final = 1000
+"""Airflow's limit of a note, in characters."""
+
+_ITEMS_A_REQUEST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,14 @@ class ClearAnswer:
     ti_id: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class SeenRun:
+    """A DagRun's state in Airflow, and its note ("" where there is none)."""
+
+    state: str
+    note: str
+
+
 class Clearer(Protocol):
     """Access to Airflow: the plugin's endpoint, the REST API, the database under `dag.test()`, or a fake."""
 
@@ -67,3 +81,16 @@ class Clearer(Protocol):
         Raises Retryable or Misconfigured where Airflow does not answer or the account may not see the DAG.
         """
         ...
+
+
+def by_dag(wanted: Sequence[ClearItem]) -> Iterator[tuple[str, list[ClearItem]]]:
+    """Divide items by DAG, and those of a DAG into as many as one request may have."""
+    for dag_id, group in groupby(sorted(set(wanted), key=_order), key=lambda item: item.dag_id):
+        items = list(group)
+        for start in range(0, len(items), _ITEMS_A_REQUEST):
+            yield dag_id, items[start : start + _ITEMS_A_REQUEST]
+
+
+def _order(item: ClearItem) -> tuple[str, str, str, int, int]:
+    expected = -1 if item.expected_try is None else item.expected_try
+    return (item.dag_id, item.run_id, item.task_id, item.map_index, expected)

@@ -23,9 +23,6 @@ from weir.ledger.clears import open_clears
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.snapshot import ENDED
 
-NOTE_LENGTH = 1000
-"""The longest note that Airflow stores."""
-
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
 """Airflow's final states of a task instance."""
 
@@ -48,7 +45,7 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
         batch = list(rows)
         _count_sends(services, batch)
         try:
-            answers = clearer.clear([_item(row) for row in batch], reason[:NOTE_LENGTH])
+            answers = clearer.clear([_item(row) for row in batch], reason)
         except WeirError as error:
             refused.append(error)  # the clears of other DAGs may still be possible
             continue

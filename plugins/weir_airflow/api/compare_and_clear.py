@@ -20,13 +20,10 @@ from airflow.utils.state import DagRunState, State, TaskInstanceState
 from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
+from weir.coordination.airflow import MISSING, NOTE_LENGTH, ClearAnswer, ClearItem
 
 CLEARABLE: Final = frozenset({TaskInstanceState.SUCCESS, TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED})
 """Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
-
-NOTE_LENGTH: Final = 1000
-"""Airflow's limit of a task instance's note."""
 
 _ITEMS_A_QUERY: Final = 300
 _Key = tuple[str, str, int]

@@ -14,7 +14,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Depends, FastAPI, HTTPException, status
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.airflow import NOTE_LENGTH, ClearAnswer, ClearItem
 from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
 from weir_airflow.api.quality import router as quality_router
 
@@ -47,7 +47,7 @@ class ClearBody(_Body):
 
     items: list[Item]
     run_id: str | None = None
-    note: Annotated[str, StringConstraints(max_length=1000)] = ""
+    note: Annotated[str, StringConstraints(max_length=NOTE_LENGTH)] = ""
     dry_run: bool = False
 
 

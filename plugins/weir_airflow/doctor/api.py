@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from weir.coordination.airflow_client import AirflowClient, path_of
+from weir.coordination.clearing import NO_ROUTE
 from weir.doctor.api import AREA, UPKEEP, UPKEEPS, permission_finding, plugin_finding, upkeep_finding
 from weir.doctor.examination import Check, Enough, Finding, ok, problem
 from weir.errors import Misconfigured
-from weir_airflow.api.clearing import NO_ROUTE, clearer_for
+from weir_airflow.api.clearing import clearer_for
 from weir_airflow.api.client import base_urls_of, client_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from weir.errors import Retryable
 from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import run_by_id
-from weir.recovery.pending_clears import NOTE_LENGTH, deliver
+from weir.recovery.pending_clears import deliver
 from weir.topology.regions import RegionId
 
 RUN = "ladder@20130101T000000Z"
@@ -150,12 +150,12 @@ def test_airflow_out_of_reach_leaves_everything_owed(owing):
     assert open_clears(owing) == [("joined", 1, 1)]
 
 
-def test_clears_are_asked_for_by_reason_with_a_note_that_airflow_keeps(owing):
+def test_clears_are_asked_for_by_reason(owing):
     owe(owing, RegionId("joined", 0), 1, "weir: weather[0] has changed")
-    owe(owing, RegionId("totals", 0), 1, "x" * 5000)
+    owe(owing, RegionId("totals", 0), 1, "weir: weather[1] is lost")
     hand = Hand("success", 1, clears=True)
     assert len(deliver(owing.services, hand)) == 3
-    assert hand.notes == ["weir: weather[0] has changed", "x" * NOTE_LENGTH]
+    assert hand.notes == ["weir: weather[0] has changed", "weir: weather[1] is lost"]
 
 
 @on_both

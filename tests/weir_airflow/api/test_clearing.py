@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from weir.attempts.ports import SeenRun
-from weir.coordination.airflow import ClearItem
+from weir.coordination.airflow import ClearItem, SeenRun
+from weir.coordination.clearing import EndpointClearer, RestClearer
 from weir.coordination.values import TaskKey
 from weir.errors import Misconfigured, Retryable
 
@@ -27,14 +27,12 @@ def api(api_url):
 
 @pytest.fixture
 def rest(api):
-    from weir_airflow.api.clearing import RestClearer
-
     return RestClearer(api())
 
 
 @pytest.fixture(params=["endpoint", "rest", "database"])
 def clearer(request, api, rest):
-    from weir_airflow.api.clearing import DbClearer, EndpointClearer
+    from weir_airflow.api.clearing import DbClearer
 
     return {"endpoint": EndpointClearer(api()), "rest": rest, "database": DbClearer()}[request.param]
 
@@ -66,6 +64,12 @@ def test_every_clearer_inspects_without_changing_anything(clearer, new_run, look
     (answer,) = clearer.inspect([wanted(run_id)])
     assert (answer.state, answer.try_number, answer.cleared) == ("success", 1, True)
     assert look.task(run_id, "spring") == ("success", 1, None)
+
+
+def test_every_clearer_shortens_a_note_to_what_airflow_stores(clearer, new_run, look):
+    run_id = new_run("running")
+    clearer.clear([wanted(run_id)], "x" * 5000)
+    assert look.task(run_id, "spring") == (None, 1, "x" * 1000)
 
 
 def test_every_clearer_can_leave_a_note(clearer, new_run, look):
@@ -129,8 +133,6 @@ def test_rest_leaves_finished_and_queued_runs_alone(rest, new_run, look):
 
 
 def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
-    from weir_airflow.api.clearing import EndpointClearer
-
     running, done = new_run("running"), new_run("success")
     bare = api()
     ask = bare.call
@@ -143,30 +145,23 @@ def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
 
 
 def test_an_account_that_may_not_clear_gets_an_error_that_names_the_permission(api, new_run):
-    from weir_airflow.api.clearing import EndpointClearer
-
     with pytest.raises(Misconfigured, match="permission to edit task instances"):
         EndpointClearer(api("reader")).clear([wanted(new_run("running"))], "")
 
 
 def test_a_wrong_password_is_a_misconfiguration_that_names_the_connection(api, new_run):
-    from weir_airflow.api.clearing import EndpointClearer
-
     with pytest.raises(Misconfigured, match="Check login and password of the Airflow connection weir_api"):
         EndpointClearer(api("worker", "wrong")).clear([wanted(new_run("running"))], "")
 
 
 def test_a_server_that_does_not_answer_is_retryable(new_run):
     from weir.coordination.airflow_client import AirflowClient
-    from weir_airflow.api.clearing import EndpointClearer
 
     with pytest.raises(Retryable, match="did not answer"):
         EndpointClearer(AirflowClient("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")], "")
 
 
 def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):
-    from weir_airflow.api.clearing import EndpointClearer
-
     session = api()
     session._token = "of.yesterday.s"
     assert EndpointClearer(session).clear([wanted(new_run("running"))], "")[0].cleared
@@ -195,7 +190,7 @@ def test_a_connection_may_spell_its_url_in_several_ways(fields, url):
 def test_the_connection_chooses_the_clearer():
     from airflow.sdk import Connection
 
-    from weir_airflow.api.clearing import DbClearer, EndpointClearer, clearer_for
+    from weir_airflow.api.clearing import DbClearer, clearer_for
 
     assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="weir-db")), DbClearer)
     assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="http", host="db")), DbClearer)
@@ -216,7 +211,7 @@ def test_a_connection_without_a_host_says_what_to_set():
 
 @pytest.fixture(params=["endpoint", "database"])
 def airflow(request, api):
-    from weir_airflow.api.clearing import DbClearer, EndpointClearer
+    from weir_airflow.api.clearing import DbClearer
 
     return {"endpoint": EndpointClearer(api()), "database": DbClearer()}[request.param]
 
@@ -231,8 +226,6 @@ def test_a_task_may_be_deferred_while_a_triggerer_lives_unless_its_pool_counts_i
 
 
 def test_a_pool_that_was_deleted_is_named(api, triggerer):
-    from weir_airflow.api.clearing import EndpointClearer
-
     triggerer()
     with pytest.raises(Misconfigured, match="pools/nowhere"):
         EndpointClearer(api()).can_defer("nowhere")

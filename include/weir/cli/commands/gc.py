@@ -56,7 +56,8 @@ def gc(
 @contextmanager
 def _airflow() -> Iterator[tuple[Clearer | None, str]]:
     """Yield Airflow, to find deleted DagRuns, or None and a note that says why it cannot be asked."""
-    from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.cli.airflow_api import airflow_api  # noqa: PLC0415
+    from weir.coordination.clearing import EndpointClearer  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
 
     try:
@@ -68,7 +69,7 @@ def _airflow() -> Iterator[tuple[Clearer | None, str]]:
         yield None, f"Airflow was not asked for deleted runs ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)."
         return
     try:
-        yield ApiClearer(api), ""
+        yield EndpointClearer(api), ""
     finally:
         api.close()
 

@@ -84,7 +84,8 @@ def _plan_run(
 
 def _settle(services: Services, answer: Answer, owed: int) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.cli.airflow_api import airflow_api  # noqa: PLC0415
+    from weir.coordination.clearing import EndpointClearer  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
     from weir.recovery.questions import add_clears_of_upstream_failed  # noqa: PLC0415
@@ -101,8 +102,8 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
     if api is None:
         return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
     try:
-        more = add_clears_of_upstream_failed(services, run, ApiClearer(api))
-        done = deliver(services, ApiClearer(api), run.dataflow.name)
+        more = add_clears_of_upstream_failed(services, run, EndpointClearer(api))
+        done = deliver(services, EndpointClearer(api), run.dataflow.name)
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     finally:

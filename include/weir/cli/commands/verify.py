@@ -158,7 +158,8 @@ def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
 
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_clearer import ApiClearer, airflow_api  # noqa: PLC0415
+    from weir.cli.airflow_api import airflow_api  # noqa: PLC0415
+    from weir.coordination.clearing import EndpointClearer  # noqa: PLC0415
     from weir.environment import API_VARIABLE  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
 
@@ -171,7 +172,7 @@ def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     if api is None:
         return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
     try:
-        done = [each for name in _dataflows(repairs) for each in deliver(services, ApiClearer(api), name)]
+        done = [each for name in _dataflows(repairs) for each in deliver(services, EndpointClearer(api), name)]
     except WeirError as error:
         return f"{left}. Airflow: {error}"
     finally:

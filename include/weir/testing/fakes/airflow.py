@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.ports import SeenRun
 from weir.code.archive import Archive
-from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem
+from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem, SeenRun
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow

@@ -3,13 +3,14 @@
 import json
 import shutil
 
+import httpx
 import pytest
 from sqlalchemy import select, update
 from tests.weir.command_line import typed, use
 from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World, ladder
 
-from weir.cli import airflow_clearer
+from weir.cli import airflow_api
 from weir.coordination.airflow import ClearItem
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, RunRow
@@ -113,12 +114,12 @@ class Api:
     def __init__(self, airflow):
         self.airflow, self.is_closed = airflow, False
 
-    def ask(self, method, path, body):
+    def call(self, method, path, body):
         assert (method, path) == ("POST", "/weir/dags/dag/clear")
         wanted = [ClearItem("dag", **each) for each in body["items"]]
         answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
         rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
-        return {"items": rows}
+        return httpx.Response(200, json={"items": rows})
 
     def close(self):
         self.is_closed = True
@@ -127,7 +128,7 @@ class Api:
 def test_an_applied_plan_is_delivered_at_once_where_airflow_can_be_reached(world, monkeypatch):
     lose(world, "joined", 1)
     api = Api(world.airflow)
-    monkeypatch.setattr(airflow_clearer, "airflow_api", lambda environ: api)
+    monkeypatch.setattr(airflow_api, "airflow_api", lambda environ: api)
     assert "1 of 1 task instance(s) are cleared" in typed("plan", RUN, "--apply")
     assert api.is_closed
     assert world.airflow.task(world.run, "joined", 1).state is None
@@ -138,11 +139,11 @@ def test_an_applied_plan_is_delivered_at_once_where_airflow_can_be_reached(world
 @pytest.mark.parametrize("address", ["localhost:8080", "http://host:8080", "ftp://a:b@host"])
 def test_an_address_of_airflow_that_is_none_is_refused(address):
     with pytest.raises(Misconfigured, match=r"expected http://LOGIN:PASSWORD@HOST:PORT"):
-        airflow_clearer.airflow_api({"WEIR_API": address})
+        airflow_api.airflow_api({"WEIR_API": address})
 
 
 def test_another_ledger_has_another_airflow():
-    assert airflow_clearer.airflow_api({"WEIR_LEDGER": "sqlite:///x"}) is None
+    assert airflow_api.airflow_api({"WEIR_LEDGER": "sqlite:///x"}) is None
 
 
 def heal(world):

@@ -1,0 +1,30 @@
+"""Airflow's API as the command line reaches it: with the address and the account in `WEIR_API`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from weir.coordination.airflow_client import AirflowClient
+from weir.environment import API_VARIABLE, command_environment
+from weir.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
+    """Return Airflow's API if its address is known: `WEIR_API`, or the local stack while it is up.
+
+    Raises Misconfigured for an invalid address or a refused account, and Retryable if the server does not answer.
+    """
+    given = command_environment(environ).get(API_VARIABLE)
+    if not given:
+        return None
+    url = urlsplit(given)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
+        raise Misconfigured(f"{API_VARIABLE} is no address: expected http://LOGIN:PASSWORD@HOST:PORT")
+    address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
+    client = AirflowClient(address, unquote(url.username), unquote(url.password or ""), source=API_VARIABLE)
+    client.log_in()
+    return client
