@@ -1,4 +1,4 @@
-"""Random dataflows under random faults: DESIGN 9's invariants hold after every step, and all heals.
+"""Random dataflows under random faults: the invariants of `docs/guarantees.md` hold after every step, and all heals.
 
 A failure prints a seed and the shortest schedule that was found: `python -m weir.testing.simulator --seed SEED`.
 """

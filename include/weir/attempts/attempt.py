@@ -1,4 +1,4 @@
-"""The driver of one attempt of a region (DESIGN 5): begin, compute, evaluate, commit, and what follows a commit.
+"""The driver of one attempt of a region: begin, compute, evaluate, commit, and what follows a commit.
 
 Invariant: only the coordinator decides. The driver takes the steps in their order, and says what an error of the
 computation means.

@@ -1,4 +1,4 @@
-"""Begins an attempt (DESIGN 5.1): registers it, reuses an earlier commit, gathers the inputs and describes the job.
+"""Begins an attempt: registers it, reuses an earlier commit, gathers the inputs and describes the job.
 
 Invariant: a process that was killed between its commit and its end costs nothing: the next try reuses the commit.
 """

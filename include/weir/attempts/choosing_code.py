@@ -1,4 +1,4 @@
-"""Chooses the code of a try (DESIGN 9), in the transaction of its begin.
+"""Chooses the code of a try, in the transaction of its begin.
 
 Invariant: the archive that a try imports from is in the store, whole, before the transaction that names it; no
 transaction is open while the store is asked. A begin that needs an archive's files leaves its transaction, reads them,

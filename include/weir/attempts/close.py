@@ -1,4 +1,4 @@
-"""Runs the closing task: publishes the sinks once all results are valid and present (DESIGN 5).
+"""Runs the closing task: publishes the sinks once all results are valid and present.
 
 Invariant 1: a published version was valid, as a whole, at one instant after its attempt began; publishing equal
 content again does nothing. All steps are recorded and idempotent.

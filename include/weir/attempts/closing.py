@@ -1,4 +1,4 @@
-"""The driver of the close of a run (DESIGN 5).
+"""The driver of the close of a run.
 
 Invariant: what is announced is published; no failure after the publication undoes it.
 """

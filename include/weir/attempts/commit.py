@@ -1,4 +1,4 @@
-"""Commits an attempt (DESIGN 5.5).
+"""Commits an attempt.
 
 Invariants 2 and 3: a commit is one transaction, of the newest attempt only, and only if all inputs are as they were
 read. The clears that follow from a changed result are recorded in that transaction.

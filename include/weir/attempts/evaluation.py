@@ -1,4 +1,4 @@
-"""Evaluates the checks of an attempt between its computation and its commit (DESIGN 5.4).
+"""Evaluates the checks of an attempt between its computation and its commit.
 
 Invariant: rows that violate an expectation never become current. The quarantine of the results, the findings and the
 suspected inputs are recorded in one transaction; a crash before it leaves garbage, and one after it changes nothing.

@@ -1,4 +1,4 @@
-"""The state machine of result partitions (DESIGN 7).
+"""The state machine of result partitions.
 
 Invariant: a state transition that is not in `TRANSITIONS` is an error that names the history of the partition. The
 reasons to retain a result (a lease, a publication, a consumer that has not run yet) are not states.

@@ -1,4 +1,4 @@
-"""Reports the history of runs and task instances, and non-deterministic results (DESIGN 9.1).
+"""Reports the history of runs and task instances, and non-deterministic results.
 
 Invariant: it changes nothing in the ledger.
 """

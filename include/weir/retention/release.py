@@ -1,4 +1,4 @@
-"""Release results that are not needed any more, and delete their bytes (DESIGN 7).
+"""Release results that are not needed any more, and delete their bytes.
 
 Invariant 4: a result is marked released in one transaction that reads its leases, publications and consumers; only then
 are its bytes deleted. Invariant 7: deletion may stop at any step, and any later process continues it.

@@ -1,4 +1,4 @@
-"""Ensure free space for an attempt before it computes: reclaim results that only retention policies keep (DESIGN 7).
+"""Ensure free space for an attempt before it computes: reclaim results that only retention policies keep.
 
 Invariant: a needed result is never deleted to reclaim space. Garbage goes first, then results that only policies keep,
 of the run that was closed first, and no more than is needed. A refusal says which results hold the space and why; each

@@ -1,4 +1,4 @@
-"""Complete the checkpoint of a run (number, manifest, ledger), and mark older ones subsumed (DESIGN 8).
+"""Complete the checkpoint of a run (number, manifest, ledger), and mark older ones subsumed.
 
 Invariant 7: the process may be killed after any step. A number that was taken is completed by any later process that
 is to checkpoint the same content, and else given up; a manifest is created exclusively, so that a number never has two

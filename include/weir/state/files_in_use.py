@@ -1,4 +1,4 @@
-"""Find the files of keyed state that are in use: they may not be deleted, whichever dataflow wrote them (DESIGN 8).
+"""Find the files of keyed state that are in use: they may not be deleted, whichever dataflow wrote them.
 
 Invariant 4: a file is in use while a retained checkpoint names it, or a result that counts or has a lease, a compaction
 of such a result, or the pin of a restore. A file that is not in use can never be used again: new users resume from

@@ -72,7 +72,7 @@ class _SparkOperator(_WeirOperator):
 
 
 class WeirRegionOperator(_SparkOperator):
-    """Runs one subtask of a region: begin, compute, commit (DESIGN 5)."""
+    """Runs one subtask of a region: begin, compute, commit."""
 
     ui_color: ClassVar[str] = "#dff3f5"
     # Airflow asks the class of a mapped task, whatever its instances have.

@@ -29,7 +29,7 @@ LEGAL = {
     (QUARANTINED, RELEASED),  # it was kept long enough to be looked at
     (RELEASED, SUPERSEDED),
 }
-"""The transitions of DESIGN 7."""
+"""The transitions that there may be."""
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -1,1 +1,1 @@
-"""A simulator: random dataflows under random faults, and DESIGN 9's invariants after every step."""
+"""A simulator: random dataflows under random faults, and the invariants of `docs/guarantees.md` after every step."""

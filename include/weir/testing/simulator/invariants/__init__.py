@@ -1,1 +1,1 @@
-"""DESIGN 9's invariants, checked from the ledger's tables and the store's files alone."""
+"""The invariants of `docs/guarantees.md`, checked from the ledger's tables and the store's files alone."""

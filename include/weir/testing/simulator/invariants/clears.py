@@ -1,4 +1,4 @@
-"""Invariants of pending clears (DESIGN 9, invariants 3 and 7).
+"""Invariants of pending clears (invariants 3 and 7).
 
 Invariant: whether Airflow followed is worked out here from what the fake Airflow answered, not from the ledger.
 """

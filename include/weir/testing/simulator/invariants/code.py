@@ -1,4 +1,4 @@
-"""Invariants of code (DESIGN 9): one code for each task of an epoch, and newer code only where somebody wants it.
+"""Invariants of code (invariant 8): one code for each task of an epoch, and newer code only where somebody wants it.
 
 Invariant: which code made a result is seen in its content; who has cleared is what persons did, not what Weir took it
 for.

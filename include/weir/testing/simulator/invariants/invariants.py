@@ -1,4 +1,4 @@
-"""DESIGN 9's invariants, as functions over the history of a simulation.
+"""The invariants of `docs/guarantees.md`, as functions over the history of a simulation.
 
 Invariant: each function yields what breaks it, as text, and changes nothing.
 """

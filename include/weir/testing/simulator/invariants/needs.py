@@ -1,4 +1,4 @@
-"""The needs of consumers and policies for results, by the ledger's tables and the pointers (DESIGN 9, invariant 4).
+"""The needs of consumers and policies for results, by the ledger's tables and the pointers (invariant 4).
 
 Invariant: nothing here asks the code that releases. Needs of consumers and retention policies are distinguished.
 """

@@ -1,4 +1,4 @@
-"""Invariants of recovery plans (DESIGN 9, invariant 5).
+"""Invariants of recovery plans (invariant 5).
 
 Invariant: the regions that must run again are derived from the ledger's tables, not by the code that plans.
 """

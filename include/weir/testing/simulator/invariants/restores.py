@@ -1,4 +1,4 @@
-"""Invariants of a dataflow that continues from a checkpoint or savepoint (DESIGN 8, and 9's invariants 2, 4 and 7).
+"""Invariants of a dataflow that continues from a checkpoint or savepoint (invariants 2, 4 and 7).
 
 Invariant: what is restored is what those attempts had made that the checkpoint names. From then on it is given, as what
 a source reads is: what the next epoch makes of it is computed again like everything else.

@@ -1,4 +1,4 @@
-"""Invariants of results that count without being computed or checked again (DESIGN 5.1, and 9's invariant 3).
+"""Invariants of results that count without being computed or checked again (invariant 3).
 
 Invariant: whether a result is valid is derived from the tables; whether a person has cleared is what persons did.
 """

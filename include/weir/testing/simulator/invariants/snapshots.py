@@ -1,4 +1,4 @@
-"""Invariants of checkpoints (DESIGN 8, and 9's invariants 4 and 7)."""
+"""Invariants of checkpoints (invariants 4 and 7)."""
 
 from __future__ import annotations
 
