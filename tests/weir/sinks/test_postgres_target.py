@@ -343,6 +343,42 @@ def test_what_a_table_would_refuse_is_refused_before_anything_is_published(sink,
     assert sink.query(f"select * from {sink.table}") == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (pa.list_(pa.float64()), [0.5, float("nan")], "column v: it is no JSON"),
+        (pa.struct([("x", pa.float64())]), {"x": float("inf")}, "column v: it is no JSON"),
+        (pa.list_(pa.string()), ["a\0b"], "NUL"),
+        (pa.map_(pa.string(), pa.int64()), [("\0", 1)], "NUL"),
+    ],
+)
+def test_nested_values_that_json_cannot_have_are_refused_before_anything_is_published(sink, kind, value, message):
+    columns = (("k", "long", pa.int64()), ("v", {"type": "array"}, kind))
+    with pytest.raises(Misconfigured, match=message):
+        sink.target().prepare(sink.version(1, (1, value), columns=columns), None)
+
+
+def test_a_backslash_in_a_nested_text_is_no_nul(sink):
+    columns = (("k", "long", pa.int64()), ("v", {"type": "array"}, pa.list_(pa.string())))
+    sink.publish(sink.target(), sink.version(1, (1, ["\\u0000", "\\"]), columns=columns))
+    assert sink.query(f"select v from {sink.table}") == [(["\\u0000", "\\"],)]
+
+
+def test_an_error_while_rows_are_read_is_not_said_of_the_server(sink, monkeypatch):
+    target, version = sink.target(), sink.version(1, (1, "a"))
+    target.prepare(version, None)
+
+    def failing(*_):
+        raise Retryable("the store did not answer")
+        yield
+
+    monkeypatch.setattr(postgres, "batches", failing)
+    with pytest.raises(Retryable, match="the store did not answer") as raised:
+        target.commit(version, {})
+    assert not isinstance(raised.value, TargetAway)
+    assert sink.rows() == []
+
+
 def test_a_table_that_is_missing_is_named_with_what_to_write(sink):
     with pytest.raises(Misconfigured, match='create="if_missing"'):
         sink.target(create="never").prepare(sink.version(1, (1, "a")), None)

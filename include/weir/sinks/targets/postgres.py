@@ -379,15 +379,20 @@ class PostgresTarget(SinkTarget):
 
 
 class _Stream(io.RawIOBase):
-    """Chunks of bytes as a file that COPY reads."""
+    """Chunks of bytes as a file that COPY reads; `error` is the one that their source has raised."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._rest = chunks, memoryview(b"")
+        self.error: BaseException | None = None
 
     def read(self, size: int = -1) -> bytes:
         """Return at most `size` bytes; fewer only where a chunk ends, none at the end."""
         while not self._rest:
-            chunk = next(self._chunks, None)
+            try:
+                chunk = next(self._chunks, None)
+            except BaseException as error:
+                self.error = error
+                raise
             if chunk is None:
                 return b""
             self._rest = memoryview(chunk)
@@ -397,7 +402,13 @@ class _Stream(io.RawIOBase):
 
 def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterator[bytes]) -> int:
     statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(into, _listed(names))
-    cursor.copy_expert(statement.as_string(cursor), _Stream(rows), _COPY_BYTES)
+    stream = _Stream(rows)
+    try:
+        cursor.copy_expert(statement.as_string(cursor), stream, _COPY_BYTES)
+    except psycopg2.Error:
+        if stream.error is not None:  # psycopg2 has made it one of the server
+            raise stream.error from None
+        raise
     return int(cursor.rowcount)
 
 

@@ -6,6 +6,7 @@ Invariant: what a table would refuse, or change silently, is refused here by the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,6 +41,9 @@ _TAKEN_BY: Final = {
 }
 """The types of existing columns that hold all values of a type, besides the type itself."""
 
+_NUL_IN_JSON: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""NUL as JSON has it, after an even number of backslashes: after an odd one it is a text of six characters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -52,6 +56,11 @@ class Column:
     def is_text(self) -> bool:
         """Report whether its values are texts, which PostgreSQL stores without NUL."""
         return self.type == "text"
+
+    @property
+    def is_json(self) -> bool:
+        """Report whether its values are nested, and become JSON, which has neither NaN nor infinity."""
+        return self.type == "jsonb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,7 @@ def _described(found: TableColumn) -> str:
 def require_storable(
     table: str, columns: Sequence[Column], existing: Mapping[str, TableColumn], batches: Iterable[pa.RecordBatch]
 ) -> None:
-    """Require that each value can be stored: no NUL in a text, no text too long, no null where none may be.
+    """Require that each value can be stored: no NUL, no text too long, no null where none may be, no NaN in JSON.
 
     Raises Misconfigured with the column of the first that cannot.
     """
@@ -155,15 +164,27 @@ def _problem(found: TableColumn, column: Column, values: pa.Array) -> str | None
         return "it is null, and the column is not null"
     if column.is_text and pc.any(pc.match_substring(values, "\0")).as_py():
         return "it has the character NUL, which PostgreSQL refuses"
+    if column.is_json:
+        return _json_problem(values)
     longest = found.length
     if column.is_text and longest is not None and (pc.max(pc.utf8_length(values)).as_py() or 0) > longest:
         return f"it is longer than {longest} characters"
     return None
 
 
+def _json_problem(values: pa.Array) -> str | None:
+    try:
+        encoded = _as_json(values)
+    except (ValueError, OverflowError) as error:
+        return f"it is no JSON ({error})"
+    if any(each is not None and _NUL_IN_JSON.search(each) for each in encoded):
+        return "it has the character NUL, which PostgreSQL refuses in JSON"
+    return None
+
+
 def to_scan(columns: Sequence[Column], existing: Mapping[str, TableColumn]) -> list[Column]:
     """Return the columns of which `require_storable` has to see the values."""
-    return [each for each in columns if each.is_text or not existing[each.name].is_nullable]
+    return [each for each in columns if each.is_text or each.is_json or not existing[each.name].is_nullable]
 
 
 def as_csv(columns: Sequence[Column], batches: Iterable[pa.RecordBatch], epoch: str | None) -> Iterator[bytes]:
@@ -181,13 +202,15 @@ def as_csv(columns: Sequence[Column], batches: Iterable[pa.RecordBatch], epoch: 
 
 
 def _plain(column: Column, values: pa.Array) -> pa.Array:
-    if column.type == "jsonb":
-        return pa.array(
-            [None if each is None else _json(each, values.type) for each in values.to_pylist()], pa.string()
-        )
+    if column.is_json:
+        return pa.array(_as_json(values), pa.string())
     if column.type == "bytea":
         return pa.array([None if each is None else f"\\x{each.hex()}" for each in values.to_pylist()], pa.string())
     return values
+
+
+def _as_json(values: pa.Array) -> list[str | None]:
+    return [None if each is None else _json(each, values.type) for each in values.to_pylist()]
 
 
 def _json(value: Any, kind: pa.DataType) -> str:
