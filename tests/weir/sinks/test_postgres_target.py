@@ -142,6 +142,25 @@ def test_upsert_refuses_keys_that_identify_no_row(sink, bad):
         sink.publish(target, sink.version(1, *bad))
 
 
+@pytest.mark.parametrize("create", ["never", "if_missing"])
+@pytest.mark.parametrize("index", ["(s)", "(k, s)", "(k) where k > 0"])
+def test_upsert_needs_a_unique_index_on_the_key_before_anything_is_published(sink, create, index):
+    sink.query(f"create table {sink.table} (k bigint, s text, _epoch text)")
+    sink.query(f"create unique index on {sink.table} {index}")
+    target = sink.target(mode="upsert", key="k", create=create)
+    with pytest.raises(Misconfigured, match=r"create unique index on .* \(k\)"):
+        target.prepare(sink.version(1, (1, "a")), None)
+    sink.query(f"create unique index on {sink.table} (k)")
+    assert sink.publish(target, sink.version(1, (1, "a"))) is Outcome.COMMITTED
+
+
+def test_upsert_refuses_a_null_in_a_key_that_the_table_would_take(sink):
+    sink.query(f"create table {sink.table} (k bigint unique, s text, _epoch text)")
+    target = sink.target(mode="upsert", key="k")
+    with pytest.raises(Misconfigured, match="a null in the key k"):
+        target.prepare(sink.version(1, (1, "a"), (None, "b")), None)
+
+
 def test_append_refuses_other_content_of_an_epoch_and_takes_equal_content(sink):
     target = sink.target(mode="append")
     sink.publish(target, sink.version(1, (1, "a")))

@@ -71,6 +71,7 @@ class PostgresTarget(SinkTarget):
         if self.options["mode"] == "upsert":
             with self._transaction(version) as cursor:
                 self._require_keys(cursor, version, columns)
+                self._require_unique(cursor, columns)
         return {}
 
     def commit(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002  there is nothing to plan
@@ -139,16 +140,12 @@ class PostgresTarget(SinkTarget):
             self._require_new(cursor, version)
         else:
             into = sql.Identifier("weir_loading")
-            cursor.execute(
-                sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
-                    into, _listed(names), self._identifier
-                )
-            )
+            self._make_temporary(cursor, into, names)
         rows = _copy(cursor, into, names, as_csv(columns, batches(self.reach, version, names[:-1]), version.epoch))
         if rows != version.rows:
             raise Retryable(f"{rows} rows of {version} were read, and it has {version.rows}: nothing was changed")
         if mode == "upsert":
-            self._merge(cursor, into, names)
+            cursor.execute(self._merge(into, names))
 
     def _delete(self, cursor: Any, version: Version) -> None:
         cursor.execute(
@@ -156,22 +153,28 @@ class PostgresTarget(SinkTarget):
             (version.epoch,),
         )
 
-    def _merge(self, cursor: Any, loaded: sql.Composable, names: Sequence[str]) -> None:
-        keys = self.options["key"]
+    def _make_temporary(self, cursor: Any, name: sql.Composable, columns: Sequence[str]) -> None:
         cursor.execute(
-            sql.SQL(
-                "insert into {table} ({names}) select {names} from {loaded} order by {keys} on conflict ({keys})"
-                " do update set {changes} where {table}.{epoch} is null or {table}.{epoch} <= excluded.{epoch}"
-            ).format(
-                table=self._identifier,
-                names=_listed(names),
-                loaded=loaded,
-                keys=_listed(keys),
-                epoch=sql.Identifier(EPOCH_COLUMN),
-                changes=sql.SQL(", ").join(
-                    sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names if name not in keys
-                ),
+            sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
+                name, _listed(columns), self._identifier
             )
+        )
+
+    def _merge(self, loaded: sql.Composable, names: Sequence[str]) -> sql.Composable:
+        """Return the statement that inserts the loaded rows, or replaces those with equal keys."""
+        keys = self.options["key"]
+        return sql.SQL(
+            "insert into {table} ({names}) select {names} from {loaded} order by {keys} on conflict ({keys})"
+            " do update set {changes} where {table}.{epoch} is null or {table}.{epoch} <= excluded.{epoch}"
+        ).format(
+            table=self._identifier,
+            names=_listed(names),
+            loaded=loaded,
+            keys=_listed(keys),
+            epoch=sql.Identifier(EPOCH_COLUMN),
+            changes=sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names if name not in keys
+            ),
         )
 
     @contextmanager
@@ -336,12 +339,15 @@ class PostgresTarget(SinkTarget):
             )
         names, known = self.options["key"], [each for each in keys if each is not None]
         loaded = sql.Identifier("weir_keys")
-        cursor.execute(
-            sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
-                loaded, _listed(names), self._identifier
-            )
-        )
+        self._make_temporary(cursor, loaded, names)
         _copy(cursor, loaded, names, as_csv(known, batches(self.reach, version, names), None))
+        for name in names:
+            cursor.execute(sql.SQL("select from {} where {} is null limit 1").format(loaded, sql.Identifier(name)))
+            if cursor.fetchone() is not None:
+                raise Misconfigured(
+                    f"{version} has a null in the key {name}, and no row of {self._table} is found by a null: filter "
+                    "such rows in the stage that the sink reads, or choose another key"
+                )
         cursor.execute(
             sql.SQL("select {0}, count(*) from {1} group by {0} having count(*) > 1 limit 1").format(
                 _listed(names), loaded
@@ -353,6 +359,20 @@ class PostgresTarget(SinkTarget):
                 f"{version} has {twice[-1]} rows with the key {dict(zip(names, twice, strict=False))}, and "
                 f'mode="upsert" into {self._table} needs one a key: choose a key that identifies a row'
             )
+
+    def _require_unique(self, cursor: Any, columns: Sequence[Column]) -> None:
+        """Require a unique index on the key, by which the merge finds equal keys: the server plans the merge."""
+        names, keys = [*(each.name for each in columns), EPOCH_COLUMN], self.options["key"]
+        loaded = sql.Identifier("weir_loading")
+        self._make_temporary(cursor, loaded, names)
+        try:
+            cursor.execute(sql.SQL("explain {}").format(self._merge(loaded, names)))
+        except psycopg2.errors.InvalidColumnReference as error:
+            listed = ", ".join(keys)
+            raise Misconfigured(
+                f'table {self._table} has no unique index on {listed}, which mode="upsert" with key={keys} needs: '
+                f"create unique index on {self._table} ({listed})"
+            ) from error
 
     @property
     def _table(self) -> str:
