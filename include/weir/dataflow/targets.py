@@ -84,7 +84,8 @@ def postgres(
     epoch in the column `_epoch`.
     `mode="replace_epoch"` replaces the epoch's rows. `mode="append"` only adds rows: an epoch that is published again
     with other content is refused. `mode="upsert"` replaces rows of equal `key`: the last epoch wins, and a row whose
-    key vanished from the data set STAYS in the table. The table needs a unique index on `key`, and no key is null.
+    key vanished from the data set STAYS in the table. A row that was there before with such a key is taken over. The
+    table needs a unique index on `key`, and no key is null.
     `create="if_missing"` creates the table and adds columns that are missing; "never" requires them.
     """
     keys = column_names(f"postgres({table!r})", "key", key)

@@ -142,6 +142,13 @@ def test_upsert_refuses_keys_that_identify_no_row(sink, bad):
         sink.publish(target, sink.version(1, *bad))
 
 
+def test_upsert_takes_over_rows_with_equal_keys_that_were_there_before(sink):
+    sink.query(f"create table {sink.table} (k bigint primary key, s text, _epoch text)")
+    sink.query(f"insert into {sink.table} values (1, 'mine', null), (2, 'mine', null)")
+    sink.publish(sink.target(mode="upsert", key="k"), sink.version(1, (1, "a")))
+    assert sink.rows() == [(1, "a", DAY), (2, "mine", None)]
+
+
 @pytest.mark.parametrize("create", ["never", "if_missing"])
 @pytest.mark.parametrize("index", ["(s)", "(k, s)", "(k) where k > 0"])
 def test_upsert_needs_a_unique_index_on_the_key_before_anything_is_published(sink, create, index):
