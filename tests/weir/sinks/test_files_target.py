@@ -89,6 +89,23 @@ def test_equal_content_replaces_files_that_are_damaged_or_gone(sink, damage):
     assert sink.rows() == [("2013-01-01", 1, "a"), ("2013-01-01", 2, "a")]
 
 
+@pytest.mark.parametrize("what", ["*.parquet", "_weir.json"])
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"{"), Path.unlink])
+def test_a_version_that_is_damaged_or_in_part_gone_comes_back_when_it_is_committed_again(sink, what, damage):
+    version, target = sink.version(1, [(1, "a")]), sink.target()
+    link = sink.root / "day=2013-01-01"
+    sink.publish(version, is_local=False)  # a hard link would damage the store's file
+    for _ in range(3):
+        before = link.resolve()
+        damage(next(link.glob(what)))
+        assert sink.target().recover(version, {}) is Outcome.ABSENT
+        assert sink.publish(version, is_local=False) is Outcome.COMMITTED
+        assert sink.rows() == [("2013-01-01", 1, "a")]
+        assert link.resolve() != before  # a reader of the old folder never sees a half-filled one
+    assert target.commit(version, target.prepare(version, None)) is Outcome.COMMITTED
+    assert len(sink.versions) == 2
+
+
 def test_files_are_linked_on_one_file_system_and_copied_else(sink):
     sink.publish(sink.version(1, [(1, "a")]))
     assert {each.stat().st_nlink for each in (sink.root / "day=2013-01-01").glob("*.parquet")} == {2}

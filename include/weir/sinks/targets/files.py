@@ -65,7 +65,7 @@ class FilesTarget(SinkTarget):
             if found is not Outcome.ABSENT:
                 return found
             self._require_own(version)
-            folder = self._versions / token["folder"]
+            folder = self._new_folder(version, token)
             with reached(str(folder)):
                 self._fill(folder, version)
                 self._switch(folder, version)
@@ -96,7 +96,8 @@ class FilesTarget(SinkTarget):
         if marker is None:
             return Outcome.ABSENT
         found = outcome_of(version, marker["number"], marker["digest"])
-        return Outcome.ABSENT if found is Outcome.EQUAL and not self._is_whole(version, marker) else found
+        is_held = found in (Outcome.COMMITTED, Outcome.EQUAL)
+        return Outcome.ABSENT if is_held and not self._is_whole(version, marker) else found
 
     def _is_whole(self, version: Version, marker: dict[str, Any]) -> bool:
         """Compare the files behind the link with their digests: a hard link shares the damage of the store's file."""
@@ -109,7 +110,7 @@ class FilesTarget(SinkTarget):
         with reached(str(self._link(version))):
             try:
                 found: dict[str, Any] = json.loads((self._link(version) / MARKER).read_text())
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, ValueError):  # damaged: the version is put there again
                 return None
             return found
 
@@ -123,8 +124,14 @@ class FilesTarget(SinkTarget):
         if marker is None and link.exists() and not link.is_symlink():
             raise TargetConflict(f"{link} is there already, and no version of {version.owner}: move it away")
 
+    def _new_folder(self, version: Version, token: Token) -> Path:
+        """Return the version's folder, or another one where readers see that, with a file damaged or gone."""
+        folder: Path = self._versions / token["folder"]
+        is_seen = self._link(version).resolve() == folder.resolve()
+        return folder.with_name(f"{folder.name}-again") if is_seen else folder
+
     def _fill(self, folder: Path, version: Version) -> None:
-        """Make the version's folder, anew where a process was killed while it did."""
+        """Make a folder that no reader sees, anew where a process was killed while it did."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         files = []
