@@ -250,7 +250,8 @@ def _wait_for_target(services: Services, registered: Registered, away: TargetAwa
 def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkResult]) -> Awaiting | None:
     """Commit what is published into the targets, in the order in which the sinks are declared.
 
-    Returns Awaiting where a target does not answer. Raises Misconfigured where a person has to act.
+    Returns Awaiting where a target does not answer, or where one refuses a version of an earlier run, whose own task
+    has failed. Raises Misconfigured where a person has to act for this run.
     """
     run = registered.run
     targets = {sink.sink: sink.targets for sink in sinks if sink.targets}
@@ -266,7 +267,7 @@ def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkRes
         # One that the sink no longer has holds up the runs that published into it only.
         problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
     for problem in problems:
-        if not isinstance(problem.error, Retryable):
+        if problem.run == run.id and not isinstance(problem.error, Retryable):
             raise type(problem.error)(str(problem)) from problem.error
     if not problems:
         return None

@@ -81,7 +81,7 @@ def fail(services: Services, failed: FailedTry) -> FailureDecision:
     if row is None or run is None:
         return _fail_unregistered(services, failed, failure)
     if row.state not in LIVE:
-        return already_ended(row)
+        return _refused(error) if _is_refused(row, failure) else already_ended(row)
     if isinstance(error, ResultUnavailable):
         try:
             return _backtrack(services, run, row, error)
@@ -100,6 +100,17 @@ def fail(services: Services, failed: FailedTry) -> FailureDecision:
     if isinstance(error, DiskFull) and has_written:
         return replace(decision, reason=f"{decision.reason}; {discard(services, run, row)}")
     return decision
+
+
+def _is_refused(row: AttemptRow, failure: FailureClass) -> bool:
+    """Report whether a closing task has published, and then met what only a person can mend: a target refuses it."""
+    is_published = row.region == CLOSE.name and row.state == AttemptState.COMMITTED.value
+    return is_published and failure is FailureClass.FATAL
+
+
+def _refused(error: BaseException) -> FailureDecision:
+    reason = f"not recoverable by another try: {_message_of(error)}"
+    return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=reason, failure=FailureClass.FATAL)
 
 
 def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:

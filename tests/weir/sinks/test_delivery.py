@@ -308,6 +308,24 @@ def test_a_target_that_goes_away_holds_the_close_and_later_versions_of_its_sink_
     assert waiting.try_number == 1
 
 
+def test_a_version_that_its_target_refuses_fails_its_own_close_and_later_ones_wait(world, lake, monkeypatch):
+    def step(name):
+        if name == "commit":
+            raise Misconfigured("a constraint refuses the rows")
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    first = world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    assert world.airflow.task(first, CLOSE).state == "failed"
+    later = until_close_waits(world, world.airflow.dag_run(2))
+    assert later.state == "up_for_reschedule"
+    assert f"version 1 of delays of ladder@{EPOCH} is published, and not yet in" in later.waits_on
+    monkeypatch.undo()
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(later.key.run_id) == "success"
+    assert commits(lake) == [f"{EPOCH} 1", "20130102T000000Z 1"]
+
+
 def test_a_target_that_a_sink_has_no_longer_holds_up_no_later_epoch(world, lake, tmp_path, away_at_commit, monkeypatch):
     waiting = until_close_waits(world, world.airflow.dag_run(1))
     monkeypatch.undo()
