@@ -1,4 +1,4 @@
-"""The rows of a version as Arrow batches. Invariant: a few thousand rows are in memory, whatever the version has."""
+"""The rows of a version as Arrow batches. Invariant: one row group is in memory, whatever the version has."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def batches(reach: Reach, version: Version, columns: Sequence[str]) -> Iterator[
 def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
     with reach.open(file) as source:
         try:
-            yield pq.ParquetFile(source)
+            yield pq.ParquetFile(source, pre_buffer=False)  # else the columns of all row groups are read at once
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(f"{file.path} cannot be read: {error}") from error
