@@ -215,6 +215,8 @@ def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery)
             return problem
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
+        if row.outcome is not None:  # another process has committed it meanwhile, or a person has taken it out again
+            return None
         note_delivered(session, row, outcome.value, copied, Outcome.SUPERSEDED.value, services.now())
         if outcome in (Outcome.COMMITTED, Outcome.EQUAL):
             tell(session, _arrived(delivery, row.run, outcome), services.now())

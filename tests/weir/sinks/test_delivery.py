@@ -210,6 +210,27 @@ def test_a_version_that_another_process_has_committed_meanwhile_is_no_problem(wo
     assert rows(world, DeliveryRow.outcome, DeliveryRow.problem) == [("committed", None)]
 
 
+def test_a_process_that_wakes_after_a_rollback_does_not_record_its_commit_over_it(
+    world, lake, away_at_commit, monkeypatch
+):
+    until_close_waits(world, world.airflow.dag_run(1))
+    monkeypatch.undo()
+    (lake / "away").unlink()
+    commit = FileTarget.commit
+
+    def suspended(self, version, token):
+        found = commit(self, version, token)
+        monkeypatch.undo()
+        assert deliver(world.services, "ladder") == []
+        rollback(world.services, "ladder", "delays", EPOCH)
+        return found
+
+    monkeypatch.setattr(FileTarget, "commit", suspended)
+    assert deliver(world.services, "ladder") == []
+    assert held(lake)["content"] == []
+    assert outcomes(world) == [(1, "rolled back")]
+
+
 def test_a_version_is_taken_out_only_where_the_target_holds_it(world, lake):
     with pytest.raises(Misconfigured, match="has a target"):
         rollback(world.services, "ladder", "delays", EPOCH)
