@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
+from weir.ledger.names import require_dataflow
 
 _IS_PUBLISHED = (
     (PublicationRow.run == DeliveryRow.run)
@@ -73,9 +74,13 @@ def dataflow_of_sink(session: Session, sink: str) -> str:
 
 
 def every_delivery(session: Session, dataflow: str | None) -> Sequence[DeliveryRow]:
-    """Return the deliveries of a dataflow, or of all, by epoch, sink and version."""
+    """Return the deliveries of a dataflow, or of all, by epoch, sink and version.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
     query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
     if dataflow is not None:
+        require_dataflow(session, dataflow)
         query = query.where(RunRow.dataflow == dataflow)
     return session.scalars(
         query.order_by(RunRow.dataflow, RunRow.epoch, DeliveryRow.sink, DeliveryRow.version, DeliveryRow.place)

@@ -502,6 +502,8 @@ def test_the_command_line_lists_what_is_where_and_takes_a_day_out(world, lake, m
     assert "no longer in" in typed("sinks", "rollback", "delays", "--epoch", "2013-01-01")
     assert held(lake)["content"] == []
     assert json.loads(typed("sinks", "--json"))["sinks"][0]["state"] == "rolled back"
+    with pytest.raises(Misconfigured, match="the ledger knows no dataflow lader: "):
+        typed("sinks", "lader")
     with pytest.raises(Misconfigured, match="no sink 'others'"):
         typed("sinks", "rollback", "others", "--epoch", "2013-01-01")
 
