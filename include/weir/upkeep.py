@@ -80,6 +80,18 @@ class Upkept:
         raise kind(f"Upkeep failed in {len(errors)} place(s), all else was done: {reasons}") from errors[0]
 
 
+def release_and_deliver(services: Services, context: AirflowContext) -> Upkept:
+    """Release results, tell receivers, then commit versions into targets: what may have to wait for others comes last.
+
+    Receivers come first of those two: each has a time limit, while a target's own code may hang. They are told of what
+    it makes known by the next upkeep.
+    """
+    kept = [release_everywhere(services), notify_everywhere(services, context), deliver_everywhere(services)]
+    done = {where: said for each in kept for where, said in each.done.items()}
+    failed = {where: error for each in kept for where, error in each.failed.items()}
+    return Upkept(done, failed)
+
+
 def release_everywhere(services: Services) -> Upkept:
     """Release and delete the results of all dataflows that no run needs any more; delete expired leases."""
     kept = Upkept()

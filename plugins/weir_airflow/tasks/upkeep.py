@@ -10,14 +10,7 @@ from weir.attempts.notes import annotate_open_runs
 from weir.attempts.steps import deliver_clears
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
-from weir.upkeep import (
-    Upkept,
-    deliver_everywhere,
-    notify_everywhere,
-    release_everywhere,
-    scrub_everywhere,
-    sweep_everywhere,
-)
+from weir.upkeep import Upkept, release_and_deliver, scrub_everywhere, sweep_everywhere
 from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
@@ -39,15 +32,11 @@ def deliver_pending_clears(log: Log) -> dict[str, Any]:
 def release_results(log: Log) -> dict[str, Any]:
     """Release and delete the results that no run needs any more, of every dataflow in the ledger.
 
-    After that, published versions are committed into the targets of their sinks, where no closing task does, and
-    receivers are told what no closing task has told them: what may have to wait for others comes last.
+    After that, receivers are told what no closing task has told them, and published versions are committed into the
+    targets of their sinks, where no closing task does.
     """
     with TaskContext.open() as task_context:
-        kept = [release_everywhere(task_context.services), deliver_everywhere(task_context.services)]
-        kept.append(notify_everywhere(task_context.services, get_current_context))
-    done = {where: said for each in kept for where, said in each.done.items()}
-    failed = {where: error for each in kept for where, error in each.failed.items()}
-    return _report(Upkept(done, failed), log)
+        return _report(release_and_deliver(task_context.services, get_current_context), log)
 
 
 def make_pages(log: Log) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from weir.restarts.strategy import NoRestart
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.versions import expire_versions
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import deliver_everywhere, notify_everywhere
+from weir.upkeep import deliver_everywhere, notify_everywhere, release_and_deliver
 
 TELL = callback("tests.weir.notifications.receiving:tell")
 OTHER = callback("tests.weir.notifications.receiving:tell", receiver="other", who="other")
@@ -324,6 +324,14 @@ def to_files(lake, *receivers):
     return Dataflow("ladder", [*stages, sink("report", "delays", to=to)], notify=list(receivers))
 
 
+def run_until_its_close_waits(world):
+    world.airflow.dag_run()
+    for _ in range(20):
+        world.airflow.step(world.airflow._ready())
+        if world.airflow.task("scheduled__2013-01-01", "weir_close").state == "up_for_reschedule":
+            break
+
+
 def test_a_person_is_told_when_a_target_keeps_a_run_from_being_published_for_an_hour(tmp_path):
     lake = tmp_path / "lake"
     lake.mkdir()
@@ -350,11 +358,7 @@ def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for
     lake.mkdir()
     world = World(tmp_path / "world", to_files(lake, TELL))
     monkeypatch.setattr(FileTarget, "step", staticmethod(lambda name: name == "commit" and (lake / "away").touch()))
-    world.airflow.dag_run()
-    for _ in range(20):
-        world.airflow.step(world.airflow._ready())
-        if world.airflow.task("scheduled__2013-01-01", "weir_close").state == "up_for_reschedule":
-            break
+    run_until_its_close_waits(world)
     notify_everywhere(world.services, no_context)
     assert kinds() == ["version_published"]
     world.airflow.time += timedelta(hours=2)
@@ -368,6 +372,22 @@ def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for
     world.airflow.run_until_quiet()
     assert kinds()[2:] == ["version_delivered"]
     assert receiving.got[-1][1]["details"]["outcome"] == "committed"
+
+
+def test_upkeep_tells_receivers_before_it_waits_for_a_target(tmp_path, monkeypatch):
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    world = World(tmp_path / "world", to_files(lake, TELL))
+    monkeypatch.setattr(FileTarget, "step", staticmethod(lambda name: name == "commit" and (lake / "away").touch()))
+    run_until_its_close_waits(world)
+    (lake / "away").unlink()
+    told_before = []
+    monkeypatch.setattr(FileTarget, "step", staticmethod(lambda _name: told_before.append(kinds())))
+    release_and_deliver(world.services, no_context).require_whole()
+    assert told_before[0] == ["version_published"]
+    assert kinds() == ["version_published"]
+    release_and_deliver(world.services, no_context).require_whole()
+    assert kinds() == ["version_published", "version_delivered"]
 
 
 def test_a_checkpoint_that_lost_its_manifest_is_told_as_given_up(world):
