@@ -263,11 +263,16 @@ def may_have_page(row: QualityCheckRow) -> bool:
 
 
 def checks_without_page(
-    session: Session, most: int, *, runs: Collection[str] | None = None, by_attempt: str | None = None
+    session: Session,
+    most: int,
+    *,
+    before: int | None = None,
+    runs: Collection[str] | None = None,
+    by_attempt: str | None = None,
 ) -> list[QualityCheckRow]:
-    """Return the oldest checks that may have a page and have none, of some runs or of all.
+    """Return the newest checks that may have a page and have none, the newest first, of some runs or of all.
 
-    Of an attempt, only those that failed or warned.
+    Of an attempt, only those that failed or warned; `before` limits them to those with lower numbers.
     """
     query = select(QualityCheckRow).where(
         QualityCheckRow.page.is_(None),
@@ -278,7 +283,9 @@ def checks_without_page(
         query = query.where(QualityCheckRow.run.in_(runs))
     if by_attempt is not None:
         query = query.where(QualityCheckRow.by_attempt == by_attempt, QualityCheckRow.outcome.in_(_NOT_RIGHT))
-    return list(session.scalars(query.order_by(QualityCheckRow.id).limit(most)))
+    if before is not None:
+        query = query.where(QualityCheckRow.id < before)
+    return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
 
 
 def checks_with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:

@@ -1,8 +1,8 @@
 """Pages about checks: render them, write them to the store, and list the pages of a dataflow.
 
-Invariant: a page only shows a check; one that cannot be rendered fails nothing and is tried again. A page is in the
-store before the ledger names it; of an expired run the ledger forgets it first. The list is plain HTML, and all values
-in it are escaped.
+Invariant: a page only shows a check; one that cannot be rendered fails nothing, keeps no other from being made, and is
+tried again. A page is in the store before the ledger names it; of an expired run the ledger forgets it first. The list
+is plain HTML, and all values in it are escaped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 
 from weir.coordination.services import Services
-from weir.errors import Retryable
 from weir.formats.codec import expectation_results_from_plain
 from weir.formats.paths import PAGES, index_path, page_path
 from weir.formats.quality_page import CheckToDocument
@@ -35,27 +34,56 @@ STYLE = (
 )
 
 
+SKIPPED = 5
+"""How many batches in which no page could be rendered upkeep passes over, to make older pages."""
+
+_SHOWN = 5
+"""How many errors a line for the log shows."""
+
+
 @dataclass(frozen=True, slots=True)
 class PagesReport:
-    """The number of pages that were made, the path of the newest, and the errors of others."""
+    """The number of pages that were made, the path of the newest, and the errors of others.
+
+    `before` is the lowest number of the checks that were tried, None where there is none that is older.
+    """
 
     pages: int = 0
     newest: str = ""
     problems: tuple[str, ...] = ()
-    is_all: bool = True
+    before: int | None = None
 
     def __str__(self) -> str:
         """One line."""
-        more = "" if self.is_all else ", and there are more to make"
-        return f"{self.pages} page(s) about checks made{more}" + "".join(f"; {each}" for each in self.problems)
+        more = "" if self.before is None else ", and there are more to make"
+        hidden = len(self.problems) - _SHOWN
+        problems = [*self.problems[:_SHOWN], *([f"and {hidden} more that cannot be rendered"] if hidden > 0 else [])]
+        return f"{self.pages} page(s) about checks made{more}" + "".join(f"; {each}" for each in problems)
+
+    def and_then(self, later: PagesReport) -> PagesReport:
+        """Return the report of this batch and of the next, older one."""
+        newest = self.newest or later.newest
+        return PagesReport(self.pages + later.pages, newest, (*self.problems, *later.problems), later.before)
 
 
-def make_pages_everywhere(services: Services, render: Render) -> str:
+def make_pages_everywhere(services: Services, render: Render, most: int = BATCH) -> str:
     """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable."""
-    made = make_pages(services, render)
-    if made.problems and not made.pages:
-        raise Retryable(str(made))
-    return str(made) if made.pages else "every check has its page"
+    made = make_pages(services, render, most=most)
+    skipped = 0
+    while made.before is not None and not made.pages and skipped < SKIPPED:
+        made = made.and_then(make_pages(services, render, before=made.before, most=most))
+        skipped += 1
+    return str(made) if made.pages or made.problems else "every check has its page"
+
+
+def make_all_pages(
+    services: Services, render: Render, runs: Collection[str] | None = None, most: int = BATCH
+) -> PagesReport:
+    """Try once to make each missing page, of some runs or of all, `most` in a batch. Raises Retryable."""
+    made = make_pages(services, render, runs=runs, most=most)
+    while made.before is not None:
+        made = made.and_then(make_pages(services, render, runs=runs, before=made.before, most=most))
+    return made
 
 
 def make_pages(
@@ -64,14 +92,16 @@ def make_pages(
     *,
     runs: Collection[str] | None = None,
     by_attempt: str | None = None,
+    before: int | None = None,
     most: int = BATCH,
 ) -> PagesReport:
-    """Make pages about the oldest checks that have none: of some runs, of all, or those that failed in an attempt.
+    """Make pages about the newest checks that have none: of some runs, of all, or those that failed in an attempt.
 
-    Raises Retryable, and the errors of `render`.
+    `before` limits them to those with lower numbers. Raises Retryable, and the errors of `render`.
     """
     with services.ledger.transaction() as session:
-        rows = {row.id: row for row in checks_without_page(session, most, runs=runs, by_attempt=by_attempt)}
+        found = checks_without_page(session, most, before=before, runs=runs, by_attempt=by_attempt)
+        rows = {row.id: row for row in found}
     if not rows:
         return PagesReport()
     problems, made = [], []
@@ -83,7 +113,7 @@ def make_pages(
     for dataflow in sorted({rows[number].dataflow for number in made}):
         list_pages(services, dataflow)
     newest = _path(rows[max(made)]) if made else ""
-    return PagesReport(len(made), newest, tuple(problems), is_all=len(rows) < most)
+    return PagesReport(len(made), newest, tuple(problems), before=min(rows) if len(rows) == most else None)
 
 
 def _stored(services: Services, row: QualityCheckRow, page: bytes) -> bool:

@@ -9,9 +9,8 @@ from tests.weir.small_dataflow import Saved, World
 from weir.coordination.services import Services
 from weir.dataflow import expectations
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.errors import Retryable
 from weir.ledger.database.tables import QualityCheckRow
-from weir.quality.pages import list_pages, make_pages, make_pages_everywhere
+from weir.quality.pages import PagesReport, list_pages, make_all_pages, make_pages, make_pages_everywhere
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
 from weir.store.walk import files_below
@@ -38,13 +37,14 @@ def world(two_days, tmp_path, copied):
 class Renderer:
     """Makes pages as the program does, and remembers what it was asked."""
 
-    def __init__(self, error=""):
-        self.asked, self.error = [], error
+    def __init__(self, error="", broken=None):
+        self.asked, self.error, self.broken = [], error, broken
 
     def __call__(self, documents):
         self.asked.append([each.check for each in documents])
         for each in documents:
-            yield each.check, self.error or f"<html>{each.suite} {each.outcome} {dict(each.facts)['epoch']}".encode()
+            error = self.error if self.broken is None or each.check in self.broken else ""
+            yield each.check, error or f"<html>{each.suite} {each.outcome} {dict(each.facts)['epoch']}".encode()
 
 
 def pages(world):
@@ -62,7 +62,7 @@ def expire(world, days):
 def test_each_check_gets_its_page_once_and_the_ledger_names_it_then(world):
     render = Renderer()
     made = make_pages(world.services, render)
-    assert (made.pages, made.problems, made.is_all) == (2, (), True)
+    assert (made.pages, made.problems, made.before) == (2, (), None)
     assert pages(world) == sorted(row.page for row in checks(world))
     read = {row.epoch: world.store.read(row.page).decode() for row in checks(world)}
     assert read == {
@@ -88,19 +88,34 @@ def test_of_what_was_not_looked_at_there_is_no_page(world):
     assert make_pages(world.services, Renderer()).pages == 0
 
 
-def test_a_batch_is_limited_and_says_that_there_are_more(world):
+def test_a_batch_is_limited_begins_with_the_newest_and_says_that_there_are_more(world):
     render = Renderer()
-    assert [make_pages(world.services, render, most=1).is_all for _ in range(3)] == [False, False, True]
-    assert render.asked == [[row.id] for row in checks(world)]
+    first, second = (row.id for row in checks(world))
+    assert [make_pages(world.services, render, most=1).before for _ in range(3)] == [second, first, None]
+    assert render.asked == [[second], [first]]
 
 
-def test_a_page_that_cannot_be_made_is_reported_and_tried_again(world):
-    made = make_pages(world.services, Renderer("ValueError: no"))
-    assert (made.pages, len(made.problems)) == (0, 2)
-    with pytest.raises(Retryable, match="ValueError: no"):
-        make_pages_everywhere(world.services, Renderer("ValueError: no"))
+def test_a_page_that_cannot_be_made_fails_nothing_and_is_tried_again(world):
+    broken = Renderer("ValueError: no")
+    first, second = (row.id for row in checks(world))
+    expected = f"0 page(s) about checks made; check {second}: ValueError: no; check {first}: ValueError: no"
+    assert make_pages_everywhere(world.services, broken) == expected
     assert pages(world) == []
     assert make_pages(world.services, Renderer()).pages == 2
+
+
+@pytest.mark.parametrize("make", [make_pages_everywhere, make_all_pages])
+def test_pages_that_cannot_be_made_keep_no_older_one_from_being_made(world, make):
+    first, second = checks(world)
+    made = str(make(world.services, Renderer("ValueError: no", {second.id}), most=1))
+    assert made.startswith("1 page(s) about checks made")
+    assert f"check {second.id}: ValueError: no" in made
+    assert [row.page is None for row in checks(world)] == [False, True]
+
+
+def test_a_line_for_the_log_shows_the_first_errors_and_the_number_of_others():
+    said = str(PagesReport(problems=tuple(f"check {number}: no" for number in range(9))))
+    assert said.endswith("check 4: no; and 4 more that cannot be rendered")
 
 
 def test_the_list_names_the_newest_first_and_escapes_what_it_names(world):

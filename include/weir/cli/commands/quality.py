@@ -21,9 +21,7 @@ from weir.formats.suite import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from weir.coordination.services import Services
     from weir.ledger.database.tables import QualityCheckRow
-    from weir.quality.pages import PagesReport
 
 
 EPOCHS = 10
@@ -88,31 +86,19 @@ def docs(
 ) -> None:
     """Create the missing pages about checks, and print their place."""
     from weir.ledger.runs import named_run  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.quality.page_program import render_pages  # noqa: PLC0415
+    from weir.quality.pages import make_all_pages  # noqa: PLC0415
 
     with opened_services() as services:
         runs: list[str] | None = None
         if run is not None:
             with services.ledger.transaction() as session:
                 runs = [named_run(session, run).id]
-        made = _made(services, runs)
+        made = make_all_pages(services, render_pages, runs)
         where = services.store.url
     _print(str(made))
     if made.newest:
         _print(f"The newest is {where}/{made.newest}")
-
-
-def _made(services: Services, runs: list[str] | None) -> PagesReport:
-    """Create all missing pages, a batch at a time."""
-    from weir.quality.page_program import render_pages  # noqa: PLC0415  SQLAlchemy is slow to import
-    from weir.quality.pages import PagesReport, make_pages  # noqa: PLC0415
-
-    total = PagesReport()
-    while True:
-        made = make_pages(services, render_pages, runs=runs)
-        newest = made.newest or total.newest
-        total = PagesReport(total.pages + made.pages, newest, (*total.problems, *made.problems), made.is_all)
-        if made.is_all or not made.pages:
-            return total
 
 
 def _checks_of(run: str) -> list[QualityCheckRow]:
