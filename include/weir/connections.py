@@ -30,6 +30,9 @@ VARIABLE_OF_VARIABLE: Final = "AIRFLOW_VAR_"
 TASK_VARIABLE: Final = "WEIR_TASK_SOCKET"
 """The environment variable with the socket at which a task answers the processes that it has started."""
 
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts that no proxy reaches: they are this machine."""
+
 LIBPQ: Final[dict[str, str | int]] = {
     "application_name": "weir",
     "connect_timeout": 15,

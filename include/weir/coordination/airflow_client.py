@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from weir.connections import LOOPBACK
 from weir.errors import Misconfigured, Retryable
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 CONNECTION: Final = "the Airflow connection weir_api"
 TIMEOUT_SECONDS: Final = 30.0
 _LOG_IN: Final = "/auth/token"
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _TRANSIENT: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 _RETURNED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.CONFLICT})
@@ -58,7 +58,7 @@ class AirflowClient:
         return httpx.Client(
             timeout=TIMEOUT_SECONDS,
             limits=httpx.Limits(max_keepalive_connections=0),  # the server may close an idle connection at any moment
-            trust_env=urlsplit(self.base_url).hostname not in _LOOPBACK,  # no proxy reaches this machine's loopback
+            trust_env=urlsplit(self.base_url).hostname not in LOOPBACK,  # no proxy reaches this machine's loopback
         )
 
     @property

@@ -75,5 +75,5 @@ def test_a_notifier_that_fails_has_not_received_it():
 
 
 def test_what_makes_no_notifier_is_named():
-    with pytest.raises(Misconfigured, match="a str is no notifier"):
+    with pytest.raises(Misconfigured, match=r"notifier\('.*test_notifiers:no_notifier'\) in notify=\[...\] made a str"):
         tell("no_notifier")
