@@ -86,8 +86,8 @@ def tell(session: Session, event: Event, now: datetime) -> None:
 
     A new receiver is told from here on.
     """
-    receivers = [each for each in declared_receivers(session, event.dataflow) if each.wants(event.kind)]
-    if not receivers or _row_of(session, event.id) is not None:
+    declared = declared_receivers(session, event.dataflow)
+    if not any(each.wants(event.kind) for each in declared) or _row_of(session, event.id) is not None:
         return
     at = clock(session, now)
     row = NotificationRow(
@@ -95,9 +95,13 @@ def tell(session: Session, event: Event, now: datetime) -> None:
     )
     session.add(row)
     session.flush()
-    known = set(session.scalars(select(ReceiverRow.name).where(ReceiverRow.dataflow == event.dataflow)))
-    new = [each.name for each in receivers if each.name not in known]
-    session.add_all(ReceiverRow(dataflow=event.dataflow, name=name, told=row.id - 1, failures=0) for name in new)
+    known = {each.name: each for each in _receiver_rows(session, event.dataflow)}
+    for each in declared:
+        if each.wants(event.kind):
+            if each.name not in known:
+                session.add(ReceiverRow(dataflow=event.dataflow, name=each.name, told=row.id - 1, failures=0))
+        elif each.name in known:
+            _pass_over(session, each, known[each.name])
 
 
 def withdraw(session: Session, event_id: str) -> None:
@@ -128,7 +132,7 @@ def waiting_receivers(session: Session, dataflow: str, now: datetime) -> list[Wa
     receivers = declared_receivers(session, dataflow)
     if not receivers:
         return []
-    rows = {row.name: row for row in session.scalars(select(ReceiverRow).where(ReceiverRow.dataflow == dataflow))}
+    rows = {row.name: row for row in _receiver_rows(session, dataflow)}
     at = clock(session, now)
     found = [_waiting(session, each, rows[each.name], at) for each in receivers if each.name in rows]
     return [each for each in found if each is not None]
@@ -158,6 +162,16 @@ def _not_told(receiver: Receiver, row: ReceiverRow) -> list[Any]:
 
 
 # Telling a receiver
+
+
+def _pass_over(session: Session, receiver: Receiver, row: ReceiverRow) -> None:
+    """Raise `told` over the events that a receiver does not want: it is not told of them when it is given their kinds.
+
+    Those after an event that waits for it follow when it has got that one.
+    """
+    first = _first_left(session, receiver, row)
+    newest = select(func.max(NotificationRow.id)).where(NotificationRow.dataflow == row.dataflow)
+    row.told = max(row.told, (session.scalar(newest) or 0) if first is None else first - 1)
 
 
 def hold(session: Session, dataflow: str, receiver: Receiver, holder: str, now: datetime) -> NotificationRow | None:
@@ -191,6 +205,7 @@ def note_told(
         return None
     row.told, row.told_at = max(row.told, number), clock(session, now)
     row.failures, row.problem, row.problem_since, row.retry_at = 0, None, None, None
+    _pass_over(session, receiver, row)
     session.flush()
     return hold(session, dataflow, receiver, holder, now)
 
@@ -207,6 +222,10 @@ def note_not_told(
     row.problem, row.problem_since = problem[:_TEXT], row.problem_since or at
     row.retry_at = at + min(_FIRST_PAUSE * 2 ** min(row.failures, 20), _LONGEST_PAUSE)
     row.failures += 1
+
+
+def _receiver_rows(session: Session, dataflow: str) -> Sequence[ReceiverRow]:
+    return session.scalars(select(ReceiverRow).where(ReceiverRow.dataflow == dataflow)).all()
 
 
 def _receiver_row(session: Session, dataflow: str, receiver: Receiver) -> ReceiverRow | None:
@@ -229,7 +248,7 @@ def has_old(session: Session, dataflow: str, now: datetime) -> bool:
 def forget_told(session: Session, dataflow: str, now: datetime) -> int:
     """Delete old events that all receivers have got, and receivers that are not declared any more; count the events."""
     declared = {each.name: each for each in declared_receivers(session, dataflow)}
-    rows: Sequence[ReceiverRow] = session.scalars(select(ReceiverRow).where(ReceiverRow.dataflow == dataflow)).all()
+    rows = _receiver_rows(session, dataflow)
     for row in rows:
         if row.name not in declared:
             session.delete(row)

@@ -247,6 +247,25 @@ def test_the_receivers_of_the_newest_run_are_told_and_a_new_one_from_there_on(wo
     assert len(kinds()) == 2
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_receiver_gets_no_older_events_of_kinds_that_it_is_given_later(world, is_away):
+    if is_away:
+        receiving.away.add("tell")
+    for day, wanted in enumerate([["checkpoint_completed"], ["version_published"], []], 1):
+        world.airflow.deploy(aircraft(notify=[callback(TELL.address, kinds=wanted), OTHER]))
+        run_days(world, day)
+        pass_time(world, hours=1)
+        receiving.away.clear()
+        notify_everywhere(world.services, no_context).require_whole()
+    assert [(event["kind"], event["epoch"][:8]) for who, event in receiving.got if who == "tell"] == [
+        ("checkpoint_completed", "20130101"),
+        ("version_published", "20130102"),
+        ("checkpoint_completed", "20130103"),
+        ("version_published", "20130103"),
+    ]
+    assert len(kinds("other")) == 6
+
+
 def test_what_all_have_got_is_forgotten_after_a_week_and_what_waits_never(world):
     receiving.away.add("tell")
     narrow = callback(TELL.address, kinds="version_published")

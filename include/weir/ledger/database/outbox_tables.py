@@ -37,10 +37,11 @@ class NotificationRow(Table):
 
 
 class ReceiverRow(Table):
-    """A receiver of a dataflow's notifications, by its name; `told` is the number of the newest that it has got.
+    """A receiver of a dataflow's notifications, by its name, and how far it has been told.
 
-    `holder` is the process that may tell it, until `held_until`. `problem` is what the last process met,
-    `problem_since` since when each has met one, `retry_at` when the next one tries. Times are of the database's clock.
+    `told` is the number of the newest event that it has got or did not want. `holder` is the process that may tell it,
+    until `held_until`. `problem` is what the last process met, `problem_since` since when each has met one, `retry_at`
+    when the next one tries. Times are of the database's clock.
     """
 
     __tablename__ = "receiver"
