@@ -25,8 +25,15 @@ from weir.errors import Misconfigured, WeirError
 from weir.flink.job_graph_file import TaskFailure, read_topology
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from weir.coordination.services import Services
     from weir.recovery.questions import Answer
+
+_OF_A_GRAPH = (
+    "asks about a job graph (--topology), and a run keeps what its dataflow declared: leave it out. To change that, "
+    "declare it in Dataflow(...)"
+)
 
 
 def plan(
@@ -40,14 +47,21 @@ def plan(
     lost: Annotated[
         list[str] | None, typer.Option(help="A result that is lost, like clean[0]; a->b:0#2 in a graph.")
     ] = None,
-    consumers: Annotated[Consumers, typer.Option(help="In a graph: when consumers run again.")] = Consumers.IF_CHANGED,
+    consumers: Annotated[
+        Consumers | None,
+        typer.Option(help="In a graph: when consumers run again.", show_default=Consumers.IF_CHANGED.value),
+    ] = None,
     strategy: Annotated[
-        FailoverStrategy, typer.Option(help="In a graph: which tasks restart.")
-    ] = FailoverStrategy.REGION,
+        FailoverStrategy | None,
+        typer.Option(help="In a graph: which tasks restart.", show_default=FailoverStrategy.REGION.value),
+    ] = None,
     code: Annotated[
-        RepairCode,
-        typer.Option(help="In a run: the code that its regions run, that of their results or what is deployed then."),
-    ] = RepairCode.AS_IT_WAS,
+        RepairCode | None,
+        typer.Option(
+            help="In a run: the code that its regions run, that of their results or what is deployed then.",
+            show_default=RepairCode.AS_IT_WAS.value,
+        ),
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the plan of a run.")] = False,  # noqa: FBT002  Typer's
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
@@ -55,9 +69,19 @@ def plan(
     if (run is None) is (topology is None):
         raise Misconfigured("name what to plan: a run, `weir plan DATAFLOW@EPOCH`, or a job graph, `--topology FILE`")
     if topology is not None:
-        _plan_graph(topology, fail, lost or [], consumers, strategy, as_json=as_json)
+        _refuse({"--code": code, "--apply": apply}, "asks about a run, and a job graph has none: leave it out")
+        chosen = (consumers or Consumers.IF_CHANGED, strategy or FailoverStrategy.REGION)
+        _plan_graph(topology, fail, lost or [], *chosen, as_json=as_json)
     elif run is not None:
-        _plan_run(run, fail, lost or [], code, is_applied=apply, as_json=as_json)
+        _refuse({"--consumers": consumers, "--strategy": strategy}, _OF_A_GRAPH)
+        _plan_run(run, fail, lost or [], code or RepairCode.AS_IT_WAS, is_applied=apply, as_json=as_json)
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuse the options that were given and would be ignored."""
+    for name, value in given.items():
+        if value:
+            raise Misconfigured(f"{name} {why}")
 
 
 def _plan_run(

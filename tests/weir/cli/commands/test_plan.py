@@ -53,6 +53,18 @@ def test_a_full_restart_spares_nobody_and_an_individual_one_names_whom_a_person_
     ]
 
 
+@pytest.mark.parametrize("option", [("--consumers", "if_changed"), ("--strategy", "full")])
+def test_options_of_a_job_graph_are_refused_for_a_run(option):
+    with pytest.raises(Misconfigured, match=rf"^{option[0]} asks about a job graph \(--topology\), and a run keeps"):
+        run("trips@20130101T000000Z", *option)
+
+
+@pytest.mark.parametrize("option", [("--code", "as_it_was"), ("--apply",)])
+def test_options_of_a_run_are_refused_for_a_job_graph(topology, option):
+    with pytest.raises(Misconfigured, match=rf"^{option[0]} asks about a run, and a job graph has none"):
+        run("--topology", topology, "--fail", "b#1", *option)
+
+
 def test_a_case_of_the_conformance_files_is_a_topology_file_too():
     case = {"request": {"op": "failover", **TOPOLOGY, "failures": [{"task": "a#0"}]}, "answer": {"restarts": []}}
     said = run("--topology", "-", "--consumers", "always", "--json", input=json.dumps(case))
