@@ -91,20 +91,25 @@ def _told(mark: Mapping[str, Any]) -> str:
 
 def _listed(pattern: str, conn_id: str | None, connections: Connections) -> list[dict[str, Any]]:
     """Return the mark of each file that matches, by path."""
-    from fsspec.core import url_to_fs  # noqa: PLC0415  slow to import
-
     try:
-        files, place = url_to_fs(pattern, **fsspec_options(pattern, conn_id, connections))
-        files.invalidate_cache()
-        found = files.glob(place, detail=True)
+        return _marks(pattern, fsspec_options(pattern, conn_id, connections))
     except ImportError as error:
         cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
         raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}. {cure}") from error
-    except OSError as error:
+    except OSError as error:  # also of a file that has gone since it was found
         raise Retryable(f"{pattern} could not be listed: {type(error).__name__}: {error}") from error
+
+
+def _marks(pattern: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    from fsspec.core import url_to_fs  # noqa: PLC0415  slow to import
+
+    files, place = url_to_fs(pattern, **options)
+    files.invalidate_cache()
     fixed = _fixed(place)
     seen = {
-        path: info for path, info in sorted(found.items()) if info["type"] == "file" and not _is_left_out(path, fixed)
+        path: info
+        for path, info in sorted(files.glob(place, detail=True).items())
+        if info["type"] == "file" and not _is_left_out(path, fixed)
     }
     if "://" not in pattern:
         # Small listings are known by their content, which outlives a copy; large ones are not read twice.

@@ -57,6 +57,19 @@ def test_hidden_files_and_unfinished_writes_are_left_out_as_spark_does(data):
     assert names(split) == ["f.csv", "a.csv", "e.csv"]
 
 
+def test_a_file_that_goes_while_it_is_listed_has_the_task_try_again(data, monkeypatch):
+    put(data / "a.csv", "1,x")
+    mark = files.file_mark
+
+    def removed_before(path, hashed_bytes):
+        Path(path).unlink()
+        return mark(path, hashed_bytes)
+
+    monkeypatch.setattr(files, "file_mark", removed_before)
+    with pytest.raises(Retryable, match=r"\*\.csv could not be listed: FileNotFoundError: .*a\.csv"):
+        resolved(source_of(data))
+
+
 def test_no_file_is_an_error_or_no_rows(data):
     with pytest.raises(Misconfigured, match=r"no file matches .*\*\.csv \(20130101T000000Z\)"):
         resolved(source_of(data))
