@@ -239,7 +239,9 @@ def _summary(plan: Plan, error: ResultUnavailable) -> str:
 
 def _held_back(run: Run, plan: Plan) -> str:
     if plan.impossible:
-        return f"nothing was restarted, since it would not help: {plan.impossible}"
+        return (
+            f"nothing was restarted: running these tasks again cannot bring the input back, because {plan.impossible}"
+        )
     return (
         f"nothing was restarted: {plan.held_back}. {plan.cause}. The plan: {plan.summary()}. `weir plan {run.id}` "
         f"shows all of it, and `weir plan {run.id} --apply` applies it, with the tasks that have failed"

@@ -145,7 +145,7 @@ def to_document(row: QualityCheckRow) -> CheckToDocument:
         "rows": f"{row.rows:,}",
         "digest": row.digest,
         "seconds": f"{row.seconds:.1f}",
-        "distrusted": ", ".join(f"{each['stage']}[{each['subtask']}] of {each['attempt']}" for each in row.blamed),
+        "suspected": ", ".join(f"{each['stage']}[{each['subtask']}] of {each['attempt']}" for each in row.blamed),
     }
     return CheckToDocument(
         check=row.id,

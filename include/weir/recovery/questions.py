@@ -130,7 +130,10 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
         if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
             raise Conflict(f"run {run.id} has changed since it was planned, and nothing was done: `weir plan {run.id}`")
         if plan.impossible:
-            raise Misconfigured(f"nothing of run {run.id} was restarted, since it would not help: {plan.impossible}")
+            raise Misconfigured(
+                f"nothing of run {run.id} was restarted: running these tasks again cannot bring the input back, "
+                f"because {plan.impossible}"
+            )
         if not plan.of(StepKind.RERUN):
             return 0
         apply_plan(session, services, run, plan, kind)

@@ -26,7 +26,7 @@ _PAUSE_SECONDS: Final = 1.0
 """The pause between two questions."""
 
 _PAUSES: Final = 4
-"""So many times as long as a question has taken is the pause behind it at least: a large one is asked less often."""
+"""The pause after a question is at least this many times as long as the question took: large ones are asked less."""
 
 
 class WaitTrigger(BaseTrigger):  # type: ignore[misc]  # Airflow's classes are not followed
@@ -48,7 +48,7 @@ class WaitTrigger(BaseTrigger):  # type: ignore[misc]  # Airflow's classes are n
             async with asyncio.timeout(self.latest - time.time()):
                 await _Asking.of_this_loop().over(self.attempt)
         except TimeoutError:
-            yield TriggerEvent("it is time to look in Airflow, too")
+            yield TriggerEvent("the longest wait is over; the task checks Airflow's state, too")
         else:
             yield TriggerEvent("what was awaited is there")
 

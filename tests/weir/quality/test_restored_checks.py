@@ -126,7 +126,7 @@ def test_a_restored_result_that_differs_is_not_read_and_another_checkpoint_is_re
     said = told(days.airflow, 4)
     assert "weir_digest_as_recorded" in said
     assert "it was restored from the savepoint" in said
-    assert "nothing was restarted, since it would not help" in said
+    assert "nothing was restarted: running these tasks again cannot bring the input back, because" in said
     assert f"newer checkpoints are {', '.join(str(number) for number in sorted(checkpoints(days))[1:])}" in said
     assert "savepoints are 4 of epoch" in said
     assert "`weir restore ladder NUMBER --dry-run`" in said

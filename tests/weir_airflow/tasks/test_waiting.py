@@ -103,7 +103,10 @@ def test_triggers_fire_when_what_is_awaited_is_committed_and_ask_together(days, 
 
 
 def test_a_trigger_whose_time_has_come_fires_although_nothing_was_committed(days, waiting):
-    assert asyncio.run(fired(trigger_of(waiting[0], latest=0.1))) == "it is time to look in Airflow, too"
+    assert (
+        asyncio.run(fired(trigger_of(waiting[0], latest=0.1)))
+        == "the longest wait is over; the task checks Airflow's state, too"
+    )
 
 
 def test_a_trigger_does_not_fire_before_the_end_of_the_first_process_was_seen(days, waiting):

@@ -36,7 +36,11 @@ def gc(
     full: Annotated[bool, typer.Option("--full", help="Sweep every folder, not only those of recent runs.")] = False,  # noqa: FBT002  Typer's
     older_than: Annotated[
         str | None,
-        typer.Option(help='Minimum age of unknown files that are deleted, like "1 day".', show_default=False),
+        typer.Option(
+            help='Age at which files of attempts that never committed, and unfinished writes, are deleted, like "1 '
+            'day". Whole results that the ledger does not know are only reported.',
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:

@@ -73,7 +73,7 @@ REFUSED: Final = "QualityFailed: "
 HELD_BACK: Final = "nothing was restarted: "
 """The error where a person has to apply the plan."""
 
-IMPOSSIBLE: Final = "nothing was restarted, since it would not help: "
+IMPOSSIBLE: Final = "nothing was restarted: running these tasks again cannot bring the input back"
 """The error where a state that has to be recomputed has expired: a person restores a checkpoint."""
 
 TOO_LATE: Final = "comes too late: the dataflow keeps state"
@@ -219,7 +219,7 @@ def _run_until_well(world: World) -> None:
         stuck = _without_late_runs(world, stuck)
         if any(IMPOSSIBLE in _last_note(task) for task in stuck):
             _restore_newest(world)
-        elif any(HELD_BACK in _last_note(task) for task in stuck):
+        elif any(_is_held_back(task) for task in stuck):
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
@@ -229,9 +229,15 @@ def _run_until_well(world: World) -> None:
             stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
         for task in {task.key: task for task in stuck}.values():
             # Weir clears nothing that is skipped: it would be skipped again. A plan may be lost with its commit.
-            if task.state == "skipped" or HELD_BACK not in _last_note(task) or world.is_lossy:
+            if task.state == "skipped" or not _is_held_back(task) or world.is_lossy:
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
+
+
+def _is_held_back(task: FakeTask) -> bool:
+    """Report whether a plan waits for a person to apply it."""
+    said = _last_note(task)
+    return HELD_BACK in said and IMPOSSIBLE not in said
 
 
 def _green_and_open(world: World) -> Iterator[str]:
@@ -338,7 +344,6 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         by_gates = (REFUSED,) if world.scene.is_gated else ()
         needs = (
             HELD_BACK,
-            IMPOSSIBLE,
             *AT_FIRST,
             *((FOLLOWS,) if any(FOLLOWS not in _last_note(other) for other in stuck) else ()),
             *by_marks,
