@@ -158,8 +158,8 @@ def subsume(trace: Request) -> Answer:
     steps = []
     for number, (kind, *_) in enumerate(trace["steps"], 1):
         subsumed = add(left, Snapshot(number, SnapshotKind(kind)), trace["retain"])
-        left, newest = subsumed.left, subsumed.newest_removed
-        steps.append([kind, [each.id for each in subsumed.removed], [each.id for each in left], newest and newest.id])
+        left, removed = subsumed.left, [each.id for each in subsumed.removed]
+        steps.append([kind, removed, [each.id for each in left], max(removed, default=None)])
     return {"steps": steps}
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
-from sqlalchemy import select
-
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import WeirError
@@ -28,7 +26,7 @@ from weir.integrity.verification_queries import (
     undecided_losses,
 )
 from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
-from weir.ledger.database.tables import DataflowRow, ResultRow
+from weir.ledger.database.tables import ResultRow
 from weir.recovery.pending_clears import deliver
 from weir.units import format_size
 
@@ -58,24 +56,6 @@ class DataflowScrub:
         if not self.is_settled:
             parts.append("the clears are pending, and any later process delivers them")
         return "; ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubReport:
-    """The scrubs of all dataflows."""
-
-    dataflows: tuple[DataflowScrub, ...]
-
-    def __str__(self) -> str:
-        """One line a dataflow."""
-        return "\n".join(f"{each.dataflow}: {each}" for each in self.dataflows) or "no dataflow has anything to scrub"
-
-
-def scrub(services: Services, clearer: Clearer, now: datetime | None = None) -> ScrubReport:
-    """Scrub all dataflows, each up to its share for the time since the last scrub. Raises Retryable."""
-    with services.ledger.transaction() as session:
-        names = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
-    return ScrubReport(tuple(scrub_dataflow(services, clearer, name, now) for name in names))
 
 
 def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: datetime | None = None) -> DataflowScrub:

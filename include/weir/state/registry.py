@@ -115,7 +115,10 @@ class SharedFiles(Generic[File]):
         return entry.used_by(checkpoint, use)
 
     def register_again(self, key: str, checkpoint: int, use: Use = Use.FILE) -> File:
-        """Register that a checkpoint uses a file which is registered already, and return it. Else raises Internal."""
+        """Register that a checkpoint uses a file which is registered already, and return it. Else raises Internal.
+
+        Flink's placeholder, for conformance: production describes each file wherever it names it.
+        """
         if key not in self._entries:
             raise Internal(
                 f"checkpoint {checkpoint} refers to the state file {key!r}, which no retained checkpoint describes: "

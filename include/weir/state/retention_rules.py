@@ -32,22 +32,9 @@ class Subsumed:
     removed: tuple[Snapshot, ...]
 
     @property
-    def newest_removed(self) -> Snapshot | None:
-        """The removed snapshot of the highest id, if any."""
-        return max(self.removed, key=lambda snapshot: snapshot.id, default=None)
-
-    @property
     def deleted(self) -> tuple[Snapshot, ...]:
         """The snapshots whose manifest and unused files are to be deleted: savepoints never are."""
         return tuple(snapshot for snapshot in self.removed if not snapshot.kind.is_savepoint)
-
-    @property
-    def lowest_sharing(self) -> int | None:
-        """The id below which no file needs to be shared any more; None while no checkpoint is left.
-
-        SharedFiles.unregister_unused is called with it. Savepoints share no files, so they do not count.
-        """
-        return min((snapshot.id for snapshot in self.left if not snapshot.kind.is_savepoint), default=None)
 
 
 def add(snapshots: Sequence[Snapshot], completed: Snapshot, retained: int) -> Subsumed:

@@ -8,7 +8,7 @@ import pytest
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.integrity.archives import archive_inconsistencies, scrubbed_archives
-from weir.integrity.scrub import scrub
+from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.code import archives_of, forget_archive
 
 RUN, FIRST = "ladder@20130101T000000Z", "scheduled__2013-01-01"
@@ -119,6 +119,6 @@ def test_a_scrub_reports_it_and_each_archive_has_its_hour(world):
 def test_a_scrub_of_all_names_the_archive(world):
     flip(world)
     services = replace(world.services, retention=RetentionSettings(scrub_share=1.0))
-    (found,) = scrub(services, world.airflow).dataflows
+    found = scrub_dataflow(services, world.airflow, "ladder")
     assert [each.path for each in found.inconsistencies] == [world.file]
     assert found.repairs == ()

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
-from weir.integrity.scrub import scrub
+from weir.integrity.scrub import scrub_dataflow
 from weir.integrity.verify import BAD, VerifyOutcome, verify_results
 from weir.ledger.database.tables import FailoverRow, LeaseRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.restarts.recovery_settings import RecoverySettings
@@ -43,8 +43,7 @@ def flip(world, row):
 
 
 def scrubbed(world):
-    (found,) = scrub(world.services, world.airflow).dataflows
-    return found
+    return scrub_dataflow(world.services, world.airflow, "ladder")
 
 
 def outcomes(found):
@@ -192,7 +191,7 @@ def test_airflow_that_cannot_be_reached_leaves_the_clears_pending(closed):
         def clear(self, wanted, note):
             raise Retryable("no answer")
 
-    (found,) = scrub(closed.services, Away()).dataflows
+    found = scrub_dataflow(closed.services, Away(), "ladder")
     assert not found.is_settled
     assert "the clears are pending" in str(found)
     closed.airflow.coordinator.deliver(closed.airflow)
@@ -232,8 +231,7 @@ def test_a_result_that_is_larger_than_an_hours_share_has_its_turn_too(closed):
 
 def test_without_a_share_nothing_is_read(closed):
     closed.services = replace_life(closed, RetentionSettings(scrub_share=0.0))
-    assert scrubbed(closed).results == 0
-    assert str(scrub(closed.services, closed.airflow)) == "ladder: 0 result(s) read again, 0 bytes, 0 bad"
+    assert str(scrubbed(closed)) == "0 result(s) read again, 0 bytes, 0 bad"
 
 
 def test_a_store_that_is_not_there_costs_no_share(closed):

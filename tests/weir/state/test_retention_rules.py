@@ -55,13 +55,6 @@ def test_a_savepoint_that_leaves_the_list_is_not_deleted():
     subsumed = subsume(snapshots("sp1 cp2 sp3 cp4"), 1)
     assert shown(subsumed.removed) == "sp1 cp2 sp3"
     assert shown(subsumed.deleted) == "cp2"
-    assert subsumed.newest_removed == Snapshot(3, SnapshotKind.SAVEPOINT)
-    assert subsume(snapshots("cp1"), 1).newest_removed is None
-
-
-def test_files_are_shared_down_to_the_oldest_checkpoint_that_is_left_and_savepoints_share_none():
-    assert subsume(snapshots("sp1 cp2 cp3"), 3).lowest_sharing == 2
-    assert subsume(snapshots("sp1 sp2"), 2).lowest_sharing is None
 
 
 def test_ids_ascend_and_one_snapshot_at_least_is_retained():
@@ -100,8 +93,9 @@ def test_no_file_of_a_checkpoint_that_is_left_is_ever_named_for_deletion(complet
                 files.register(key, key, number)
         found = add(held, Snapshot(number, kind), 2)
         held = found.left
-        if found.lowest_sharing is not None:
-            deleted |= files.unregister_unused(found.lowest_sharing).files.keys()
+        sharing = [each.id for each in held if not each.kind.is_savepoint]
+        if sharing:
+            deleted |= files.unregister_unused(min(sharing)).files.keys()
         used = {key for each in held for key in manifests.get(each.id, ())}
         assert not used & deleted
         assert used <= files.files.keys()
