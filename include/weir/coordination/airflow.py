@@ -17,6 +17,9 @@ MISSING: Final = "missing"
 NOTE_LENGTH: Final = 1000
 """Airflow's limit of a note, in characters."""
 
+CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
+"""Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
+
 _ITEMS_A_REQUEST: Final = 1000
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordination.airflow import MISSING, NOTE_LENGTH, ClearAnswer, ClearItem, SeenRun, by_dag
+from weir.coordination.airflow import CLEARABLE, MISSING, NOTE_LENGTH, ClearAnswer, ClearItem, SeenRun, by_dag
 from weir.coordination.airflow_client import AirflowClient, path_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
-_CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
 _HEALTHY: Final = "healthy"
 _UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
 
@@ -158,7 +157,7 @@ class RestClearer:
         found = response.json()
         state, try_number = found["state"], int(found["try_number"])
         has_expected_try = item.expected_try in {None, try_number}
-        is_clearable = state in _CLEARABLE or (item.is_skipped and state == "skipped")
+        is_clearable = state in CLEARABLE or (item.is_skipped and state == "skipped")
         is_cleared = is_active and has_expected_try and is_clearable
         return ClearAnswer(item, state, try_number, cleared=is_cleared, ti_id=str(found.get("id", "")))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,14 @@ OF_CHAIN: Final = 3
 
 Equal chains of a partition mean equal content; unequal ones say nothing. `rows` is then the most that there can be.
 """
+
+READ_OPTIONS: Final[Mapping[str, str]] = {
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+"""Options of Spark's reader: all files that a manifest names are read as they were written, or the reading fails."""
 
 RULE = ":rule-"
 """Separates the fingerprint of a digest rule in the text of a digest; absent for the plain rule."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from weir.coordination.read_leases import ReadLease
 from weir.errors import Fault, Loss, Misconfigured
-from weir.formats.manifest import OF_CHAIN, ContentDigest, DataFile, Manifest
+from weir.formats.manifest import OF_CHAIN, READ_OPTIONS, ContentDigest, DataFile, Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.reading.availability import Chosen, Unreadable, advice
 from weir.state.spark_schema import arrow_schema, spark_ddl
@@ -29,13 +29,6 @@ from weir.store.worker_threads import in_parallel
 
 _FILES_AT_ONCE = 4
 """Each is held in memory, as it is in the store and as a table."""
-
-_SPARK_OPTIONS = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "mergeSchema": "false",
-    "parquet.page.verify-checksum.enabled": "true",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +126,7 @@ class OpenedResults:
         self._lease.outlive_its_object()
         if not self.files:
             return session.createDataFrame([], columns)
-        return session.read.options(**_SPARK_OPTIONS).schema(columns).parquet(*self.files)
+        return session.read.options(**READ_OPTIONS).schema(columns).parquet(*self.files)
 
     def close(self) -> None:
         """Release the lease: results that no other reader needs may be released from now on."""

@@ -20,10 +20,7 @@ from airflow.utils.state import DagRunState, State, TaskInstanceState
 from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MISSING, NOTE_LENGTH, ClearAnswer, ClearItem
-
-CLEARABLE: Final = frozenset({TaskInstanceState.SUCCESS, TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED})
-"""Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
+from weir.coordination.airflow import CLEARABLE, MISSING, NOTE_LENGTH, ClearAnswer, ClearItem
 
 _ITEMS_A_QUERY: Final = 300
 _Key = tuple[str, str, int]

@@ -21,11 +21,10 @@ from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import WeirError
 from weir.formats.content_check import ContentAnswer, ResultToCheck, request_from_json
-from weir.formats.manifest import digest_version
+from weir.formats.manifest import READ_OPTIONS, digest_version
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import VERSIONS, digest_of
-from weir_spark.results.reader import READ_OPTIONS
 from weir_spark.session import active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest

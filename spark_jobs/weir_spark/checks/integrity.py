@@ -19,7 +19,7 @@ from weir.dataflow.quality import Policy
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_json
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
-from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, digest_rule, digest_version, is_chain
+from weir.formats.manifest import OF_STORED_ROWS, READ_OPTIONS, ContentDigest, digest_rule, digest_version, is_chain
 from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
 from weir.topology.partitions import KEY_GROUP_COLUMN
@@ -28,7 +28,6 @@ from weir_spark.checks.one_aggregation import answers, first_line, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.results.digest import VERSIONS, digest_of, quoted, type_signature
-from weir_spark.results.reader import READ_OPTIONS
 from weir_spark.results.writer import key_group
 from weir_spark.session import Log
 from weir_spark.state.reader import RANK, StoredState

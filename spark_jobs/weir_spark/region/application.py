@@ -13,12 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.application_rules import ApplicationFailed
 from weir.errors import Internal
+from weir.formats.manifest import READ_OPTIONS
 from weir.formats.region_job import SparkJob, StageToRun, application_of, staged_input, staged_output, staging_of
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.store.walk import folders_in
 from weir_spark.region.sql import READ_FAILED
-from weir_spark.results.reader import READ_OPTIONS, read_input
+from weir_spark.results.reader import read_input
 from weir_spark.session import Log, configure
 
 _WHOLE: Final = "_SUCCESS"

@@ -16,19 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import InputUnreadable, Misconfigured
+from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import folder_of
 from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
 from weir.topology.partitions import KEY_GROUP_COLUMN, KeyFilter
 from weir_spark.results.digest import quoted, type_signature
 from weir_spark.results.writer import key_group
-
-READ_OPTIONS = {
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-    "mergeSchema": "false",
-    "parquet.page.verify-checksum.enabled": "true",
-}
-
 
 _UNREADABLE = re.compile(r"\[(FAILED_READ_FILE\.(?:FILE_NOT_EXIST|NO_HINT|CANNOT_READ_FILE_FOOTER)|PATH_NOT_FOUND)\]")
 """Spark's conditions; others of FAILED_READ_FILE are of types and file systems, and come again with each try."""

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
 
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
+from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import name_of
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.state.file_rules import overlap
@@ -24,7 +25,6 @@ from weir.store.store import Store
 from weir.topology.ids import Epoch
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import quoted
-from weir_spark.results.reader import READ_OPTIONS
 
 DELETED = "_weir_deleted"
 

@@ -15,10 +15,10 @@ from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_ddl
 from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import READ_OPTIONS
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.testing.fakes.ledgers import new_ledger
-from weir_spark.results.reader import READ_OPTIONS
 
 AIRCRAFT = """
 from pyspark.sql import functions as F
