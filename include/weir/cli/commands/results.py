@@ -20,9 +20,19 @@ from weir.execution.partition_state import PartitionState
 from weir.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from weir.coordination.services import Services
+    from weir.retention.result_history import Consumer, ResultHistory, RunHistory, StageHistory, Unfinished
+
+    Reasons = Mapping[tuple[str, str, int, str, str], str]
+    """Why a stored result is retained, or will be released next: by run, stage, subtask, layout and attempt."""
+
+
+VERSION = 1
+_SHOWN_CONSUMERS = 3
+_THERE = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
 
 
 def results(
@@ -61,7 +71,7 @@ def results(
         print_runs(found)
 
 
-def _kept(services: Services, runs: Iterable[str]) -> dict[tuple[str, str, int, str, str], str]:
+def _kept(services: Services, runs: Iterable[str]) -> Reasons:
     """Return why each stored result is retained, or will be released next."""
     from weir.ledger.runs import dataflow_of  # noqa: PLC0415
     from weir.retention.release import release  # noqa: PLC0415
@@ -75,30 +85,15 @@ def _kept(services: Services, runs: Iterable[str]) -> dict[tuple[str, str, int, 
     }
 
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
-
-    from weir.retention.result_history import Consumer, ResultHistory, RunHistory, StageHistory, Unfinished
-
-    Reasons = Mapping[tuple[str, str, int, str, str], str]
-    """Why a stored result is retained, or will be released next: by run, stage, subtask, layout and attempt."""
-
-
-VERSION = 1
-_SHOWN_CONSUMERS = 3
-_THERE = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
-
-
-def results_json(memories: Iterable[RunHistory], kept: Reasons) -> dict[str, Any]:
+def results_json(histories: Iterable[RunHistory], kept: Reasons) -> dict[str, Any]:
     """Return the whole history as JSON values; times are in UTC, ISO 8601, sizes in bytes."""
-    return {"version": VERSION, "runs": [_run_json(each, kept) for each in memories]}
+    return {"version": VERSION, "runs": [_run_json(each, kept) for each in histories]}
 
 
-def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
+def print_run(history: RunHistory, kept: Reasons, *, with_story: bool) -> None:
     """Print each result of a run."""
-    print_line(_headline(memory))
-    for stage in memory.stages:
+    print_line(_headline(history))
+    for stage in history.stages:
         print_line(f"  {_stage_line(stage)}")
         if stage.chosen is not None:
             print_line(f"    written as {', '.join(stage.chosen.ids)}: {stage.chosen.reason}")
@@ -109,9 +104,9 @@ def print_run(memory: RunHistory, kept: Reasons, *, with_story: bool) -> None:
             print_line(f"    {_unfinished_line(unfinished)}")
 
 
-def print_runs(memories: Iterable[RunHistory]) -> None:
+def print_runs(histories: Iterable[RunHistory]) -> None:
     """Print a line for each stage of each run."""
-    found = [_cells(memory, stage) for memory in memories for stage in memory.stages]
+    found = [_cells(history, stage) for history in histories for stage in history.stages]
     if not found:
         print_line("No result is there: no region has committed yet. `weir runs` lists the runs")
         return
@@ -124,12 +119,12 @@ _COLUMNS = (
 )
 
 
-def _cells(memory: RunHistory, stage: StageHistory) -> list[str]:
+def _cells(history: RunHistory, stage: StageHistory) -> list[str]:
     current = [each.row for each in stage.results if each.row.is_current]
     attempts = {each.row.attempt for each in stage.results} | {each.attempt.id for each in stage.unfinished}
     return [
-        memory.run.epoch,
-        memory.run.dataflow,
+        history.run.epoch,
+        history.run.dataflow,
         stage.stage,
         str(len({(row.subtask, row.layout) for row in current})),
         str(len(attempts)),
@@ -140,15 +135,15 @@ def _cells(memory: RunHistory, stage: StageHistory) -> list[str]:
     ]
 
 
-def _headline(memory: RunHistory) -> str:
-    run = memory.run
+def _headline(history: RunHistory) -> str:
+    run = history.run
     marks = {
         "closed": run.closed_at,
         "deleted in Airflow": run.deleted_at,
         "expired": run.expired_at,
     }
     said = [f"{name} {_at(at)}" for name, at in marks.items() if at is not None] or ["not closed"]
-    at_rest = sum(_at_rest(stage) for stage in memory.stages)
+    at_rest = sum(_at_rest(stage) for stage in history.stages)
     return f"{run.id} ({run.run_id} of {run.dag_id}): {', '.join(said)}; {format_size(at_rest)} at rest"
 
 
@@ -259,8 +254,8 @@ def _key(result: ResultHistory) -> tuple[str, str, int, str, str]:
     return row.run, row.stage, row.subtask, row.layout, row.attempt
 
 
-def _run_json(memory: RunHistory, kept: Reasons) -> dict[str, Any]:
-    run = memory.run
+def _run_json(history: RunHistory, kept: Reasons) -> dict[str, Any]:
+    run = history.run
     return {
         "run": run.id,
         "dag_id": run.dag_id,
@@ -280,7 +275,7 @@ def _run_json(memory: RunHistory, kept: Reasons) -> dict[str, Any]:
                 "results": [_result_json(each, kept) for each in stage.results],
                 "unfinished": [_unfinished_json(each) for each in stage.unfinished],
             }
-            for stage in memory.stages
+            for stage in history.stages
         ],
     }
 
