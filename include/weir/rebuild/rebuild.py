@@ -180,7 +180,10 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
 
 
 def in_store(services: Services, dataflow: str) -> InStore:
-    """Read what the store holds of a dataflow. Raises Retryable, and Misconfigured for files of a newer Weir."""
+    """Read what the store holds of a dataflow.
+
+    Raises Retryable, also where the store has gone meanwhile, and Misconfigured for files of a newer Weir.
+    """
     found = InStore(
         epochs=catalogue(services.store, dataflow),
         checkpoints=stored_checkpoints(services, dataflow),
@@ -188,6 +191,7 @@ def in_store(services: Services, dataflow: str) -> InStore:
         numbers=kept_numbers(services, dataflow),
         archives=stored_archives(services.store, dataflow),
     )
+    services.store_id()  # what was not found may be on a disk that is not mounted any more
     services.ledger.saw(dataflow, found.revision)
     return found
 
