@@ -125,6 +125,7 @@ def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:
             AttemptRow.task_id == key.task_id,
             AttemptRow.map_index == key.map_index,
             AttemptRow.try_number == failed.try_number,
+            AttemptRow.ti_id.in_((failed.ti_id, "")),  # a ledger that was rebuilt does not know the id
         )
     )
     return session.scalar(query)

@@ -238,12 +238,14 @@ class Action(Enum):
 class FailedTry:
     """A try of a task instance that has failed, with the restart strategy that decides about it.
 
-    `epoch` tells the run of a try that failed before it was registered; None where the DagRun has no data interval.
+    `ti_id` is Airflow's id of the try: a DagRun that was created again counts its tries from 1 again. `epoch` tells the
+    run of a try that failed before it was registered; None where the DagRun has no data interval.
     """
 
     dataflow: str
     key: TaskKey
     try_number: int
+    ti_id: str
     error: BaseException
     strategy: RestartStrategy
     epoch: Epoch | None = None

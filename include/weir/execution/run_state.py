@@ -279,8 +279,17 @@ class RunState:
         return (
             result is not None
             and result.state is not PartitionState.QUARANTINED
-            and all(self._holds(reads) for reads in result.reads)
+            and all(self._holds(reads) and self._is_all(partition.run, reads) for reads in result.reads)
         )
+
+    def _is_all(self, run: RunRef, reads: ReadSet) -> bool:
+        """Report whether what was read of the epoch before is all that it has: it may have more subtasks since then."""
+        read = reads.members[0].partition if reads.members else None
+        if read is None or read.run in (run, OWN_RUN) or read.run not in self.earlier:
+            return True
+        topology = self.topology_of(read.run)
+        is_written = topology.writes(read.stage, read.layout)
+        return is_written and len(reads.members) == len(topology.partitions_of(read.stage, read.layout))
 
     def _siblings_behind(self, partition: PartitionId) -> tuple[PartitionId, ...]:
         return self._behind.get((partition.run, partition.stage), ())

@@ -47,10 +47,13 @@ class AwaitedStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
+    """A region that is asked about; `live` are its attempts that were live before Airflow answered."""
+
     region: RegionId
     run: Run
     item: ClearItem
     is_owed: bool
+    live: frozenset[str]
 
 
 def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> AwaitedStatus:
@@ -92,7 +95,8 @@ def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
     owner = run if region.is_of_own_run else run_by_id(session, region.run, run.topology)
     is_owed = any(row.settled_at is None for row in _repairs(session, owner, region))
-    return _Asked(region, owner, clear_item(session, owner, region), is_owed)
+    live = frozenset(row.id for row in attempts_of(session, owner.id, region.in_run(OWN_RUN)) if row.state in LIVE)
+    return _Asked(region, owner, clear_item(session, owner, region), is_owed, live)
 
 
 def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:
@@ -169,8 +173,9 @@ def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnsw
     if any(row.settled_at is None for row in owed):
         return False
     attempts = attempts_of(session, run.id, local)
-    # Ended attempts prove nothing: a DagRun that was created again counts its tries from 1.
-    is_newer = any(row.try_number > answer.try_number and row.state in LIVE for row in attempts)
+    # A DagRun that was created again counts its tries from 1: ended attempts prove nothing, nor do equal numbers.
+    live = [row for row in attempts if row.state in LIVE]
+    is_newer = any(row.try_number > answer.try_number or row.id not in asked.live for row in live)
     if is_newer or not run_state(session, run).region(local).is_running:
         return False  # a newer try has begun, or the region has ended, since the answer
     for row in attempts:

@@ -165,16 +165,19 @@ def stale_in_other_runs(
 ) -> dict[RunId, dict[RegionId, str]]:
     """Return the regions of later runs that have read other content of `run`, by run, with the reasons.
 
-    What all subtasks of a stage have read is compared once.
+    They read all partitions of a stage: one that was not there has changed what they would read. What all subtasks of a
+    stage have read is compared once.
     """
     stale: dict[RunId, dict[RegionId, str]] = defaultdict(dict)
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
     for place in sorted({(each.stage, each.layout) for each in replaced}) if has_later(session, run) else ():
-        found = {
-            name: reason
-            for name, read in read_sets_of(session, run.id, *place).items()
-            for reason in reasons(topology, read.members, replaced)
-        }
+        new = {each for each in replaced if (each.stage, each.layout) == place}
+        found = {}
+        for name, read in read_sets_of(session, run.id, *place).items():
+            missed = new - {each.partition for each in read.members}
+            why = [*reasons(topology, read.members, replaced), *(f"weir: {each} is new" for each in sorted(missed))]
+            if why:
+                found[name] = why[0]
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
                 stale[reader.run][reader.region] = found[reader.read_set]

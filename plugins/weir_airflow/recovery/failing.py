@@ -62,6 +62,7 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
             dataflow=declared.flow.name,
             key=task_key(context),
             try_number=try_number,
+            ti_id=str(context["ti"].id),
             error=exception,
             strategy=strategy,
             epoch=_epoch(context),

@@ -109,6 +109,7 @@ def book(writer, number, error):
         dataflow=writer.flow.name,
         key=writer.key,
         try_number=number,
+        ti_id="ti",
         error=error,
         strategy=RestartStrategy.default(),
     )

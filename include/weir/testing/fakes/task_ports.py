@@ -182,6 +182,7 @@ def failed_try(dataflow: str, request: BeginRequest, error: BaseException, strat
         dataflow=dataflow,
         key=request.key,
         try_number=request.try_number,
+        ti_id=request.ti_id,
         error=error,
         strategy=strategy,
         epoch=epoch_of(request.interval[0]),

@@ -137,6 +137,8 @@ class SimulatedAirflow(FakeAirflow):
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.on_stop: Callable[[Begun], None] = lambda _begun: None
         self.marked: set[TaskKey] = set()
+        self.has_marked = False
+        """True if a person has marked any task instance, whose DagRun may have been deleted since."""
         self.cleared: list[tuple[TaskKey, int]] = []
         """What persons have cleared: task instances, and their newest tries then."""
         self.has_code = False
@@ -381,6 +383,7 @@ class SimulatedAirflow(FakeAirflow):
         """Mark a task instance; Airflow then ignores its process."""
         task.state, task.not_before = state, None
         self.marked.add(task.key)
+        self.has_marked = True
 
     def clear_with_downstream(self, task: FakeTask) -> None:
         """Clear a task instance and its downstream, as the UI does by default."""

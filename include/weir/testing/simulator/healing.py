@@ -337,7 +337,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
     for task in stuck:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
-        by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.marked else ()
+        by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.has_marked else ()
         by_marks += (
             (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -158,6 +159,11 @@ class StoredArchive(NamedTuple):
     deleting_at: str | None
 
 
+def place_of(partition: Partition) -> tuple[str, str, str]:
+    """Return run, stage and layout."""
+    return partition.run, partition.id.stage, partition.id.layout
+
+
 class LedgerView:
     """The ledger at the last refresh; the names that begin with `new` hold the changes since the one before."""
 
@@ -179,6 +185,7 @@ class LedgerView:
         """The holders and results of all leases ever: a lease that is renewed is no new one."""
         self._forget_news()
         self._valid: dict[Partition, bool] = {}
+        self._subtasks: Counter[tuple[str, str, str]] = Counter()
         self._behind: dict[tuple[str, str], tuple[Partition, ...]] = {}
 
     def _forget_news(self) -> None:
@@ -241,6 +248,7 @@ class LedgerView:
             self.newly_released = [row for row in moved if row.state == "released"]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}
+            self._subtasks = Counter(map(place_of, self.current))
             self._valid, self._behind = {}, dict(self._stages_of_several_codes())
 
     def _read_others(self) -> None:
@@ -283,7 +291,7 @@ class LedgerView:
                 result is not None
                 and result.state != "quarantined"
                 and not self.behind(partition)
-                and all(self.holds(read) for read in self.reads.get(result.attempt, ()))
+                and self._has_read_what_is_there(result)
             )
         return self._valid[partition]
 
@@ -294,8 +302,18 @@ class LedgerView:
             result is not None
             and result.state != "quarantined"
             and partition not in self.behind(partition)
-            and all(self.holds(read) for read in self.reads.get(result.attempt, ()))
+            and self._has_read_what_is_there(result)
         )
+
+    def _has_read_what_is_there(self, result: Result) -> bool:
+        """Report whether all inputs hold, and those of the run before are all subtasks that it has."""
+        reads = self.reads.get(result.attempt, ())
+        return all(self.holds(each) for each in reads) and not self.missed(result.run, result.attempt)
+
+    def missed(self, run: str, attempt: str) -> bool:
+        """Report whether an attempt has not read all that there is of the stages that it read of another run."""
+        read = Counter(place_of(each.partition) for each in self.reads.get(attempt, ()) if each.partition.run != run)
+        return any(self._subtasks[place] > count for place, count in read.items())
 
     def behind(self, partition: Partition) -> tuple[Partition, ...]:
         """Return the results of a partition's stage that no code of the newest has made, if no code made all of it."""

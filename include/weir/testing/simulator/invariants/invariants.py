@@ -170,7 +170,10 @@ def a_valid_result_is_what_its_inputs_give(history: History) -> Iterator[str]:
     if not ledger.results_changed:
         return
     for partition, result in ledger.current.items():
-        if ledger.is_valid(partition) and not ledger.attempts[result.attempt].is_restored:
+        is_made = ledger.is_valid(partition) and not ledger.attempts[result.attempt].is_restored
+        # An epoch that is created again has more subtasks, perhaps, and not all of them have committed yet.
+        inputs = history.epochs.inputs_of(history.epochs.producer(partition)) if is_made else ()
+        if is_made and all(each in ledger.current for each in inputs):
             expected = _again(history, partition, result)
             found = history.engine.made[result.attempt].contents[result.stage]
             if found != expected:
@@ -206,6 +209,8 @@ def _reads_something_else(history: History, clear: Clear) -> bool:
     run, region = clear.run_region
     committed = ledger.committed(run, region)
     reads = () if committed is None else ledger.reads[committed.id]
+    if committed is not None and ledger.missed(run, committed.id):
+        return True
     # The closing task also runs again where files that it had published are missing.
     return any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
 

@@ -33,7 +33,9 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
         kinds = {_where(step): step["kind"] for step in failover.steps()}
         missed = _missed(history, failover, kinds) if failover.kind in LOSS else {}
         rerun = {where for where, kind in kinds.items() if kind == RERUN}
-        for where in missed:
+        # Scrubbing plans for what it has found damaged, though the plan is held back; nothing has asked for all inputs.
+        is_asked = failover.region or failover.kind == BY_HAND
+        for where in missed if is_asked else ():
             if kinds.get(where) not in (RERUN, JOINED) and not ledger.is_running(*where):
                 yield f"{_named(where)} must run again, but the plan of failover {failover.id} says {kinds.get(where)}"
         for where, kind in kinds.items():
