@@ -156,8 +156,8 @@ def _require_path(kind: str, path: str, conn_id: str) -> bool:
     is_local = isinstance(path, str) and path.startswith("/") and bool(path.strip("/"))
     if not (is_local or (isinstance(path, str) and _S3.fullmatch(path))) or {".", ".."} & set(path.split("/")):
         raise Misconfigured(
-            f"{kind}: path must be an absolute path of a local folder, or s3://bucket/folder of letters, digits and "
-            f"._=+-, not {path!r}"
+            f"{kind}: path must be an absolute path of a local folder without . and .., or s3://bucket/folder of "
+            f"letters, digits and ._=+-, not {path!r}"
         )
     if not isinstance(conn_id, str) or (conn_id and is_local):
         raise Misconfigured(f"{kind}({path!r}): conn_id is the Airflow connection of a folder on S3, not {conn_id!r}")

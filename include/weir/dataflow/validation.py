@@ -65,7 +65,7 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
     refuse(dataflow, (text for stage in stages for text in quality_problems(stage)))
     stages = with_state_stages(stages)
     refuse(dataflow, (text for stage in stages for text in _stage_problems(stage, max_parallelism)))
-    refuse(dataflow, _name_problems(stages))
+    refuse(dataflow, (*_name_problems(stages), *_target_problems(stages)))
     by_name = {stage.name: stage for stage in stages}
     refuse(dataflow, (text for stage in stages for text in _input_problems(stage, by_name)))
     reads = {
@@ -495,6 +495,21 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
     if all(stage == stages[0] for stage in stages):
         return f"{stages[0]} is {len(stages)} times in the list of stages: name it once"
     return f"stage {name!r} is declared {len(stages)} times: names of stages and sinks must differ, rename all but one"
+
+
+def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    """Yield the tables and folders that several sinks publish into."""
+    sinks: dict[tuple[object, ...], list[Stage]] = {}
+    for stage in stages:
+        for each in stage.targets:
+            place = tuple(each.options.get(name) for name in ("conn_id", "path", "table"))
+            if any(place) and ":" not in each.kind:  # what options mean to a user's own target is not known
+                sinks.setdefault((each.kind, *place), []).append(stage)
+    for (kind, _, path, table), found in sinks.items():
+        if len(found) > 1:
+            names = _listed((stage.name for stage in found), " and ")
+            target = f"{kind} {path or table}"
+            yield f"sinks {names} publish into one target, {target}: give each a table or folder of its own"
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:

@@ -32,6 +32,7 @@ _LAUNCHER: Final = """\
 # Starts Weir for this project, with the Python that has made it.
 {variable}=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 export {variable}
+export WEIR_EXPECTATIONS="${{WEIR_EXPECTATIONS:-${variable}/expectations}}"
 if [ ! -x {python} ]; then
   echo "weir: there is no "{python}" any more: make a new project with weir init, and copy this file from it" >&2
   exit 2
@@ -49,6 +50,7 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exi
         "  dags/trips_stages.py     a stage in Python\n"
         "  dags/sql/by_zone.sql     a stage in SQL\n"
         "  dags/weir_upkeep.py      Weir's own DAGs\n"
+        "  expectations/            suites for quality=expectations(...)\n"
         f"  data/                    {_DAYS} days of trips\n"
         f"Next: cd {shlex.quote(str(folder))}, then ./weir check, and ./weir up"
     )
@@ -62,6 +64,8 @@ def make_project(folder: Path) -> None:
     (folder / ".gitignore").write_text(".weir/\nout/*\n!out/.gitkeep\n__pycache__/\n")
     (folder / "out").mkdir()
     (folder / "out" / ".gitkeep").touch()  # a target makes its folder, and none above
+    (folder / "expectations").mkdir()
+    (folder / "expectations" / ".gitkeep").touch()
     (folder / "data").mkdir()
     for number in range(_DAYS):
         day = _FIRST_DAY + timedelta(days=number)

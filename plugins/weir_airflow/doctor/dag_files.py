@@ -97,7 +97,8 @@ def declared(file: str, expectations: str) -> dict[str, Any]:
 
 def _import_problems(file: str) -> Iterator[Problem]:
     name = f"weir_checked_{Path(file).stem}_{abs(hash(file)):x}"
-    spec = importlib.util.spec_from_file_location(name, file)
+    # As Airflow imports it: what it makes of its own path has no `..`.
+    spec = importlib.util.spec_from_file_location(name, os.path.normpath(Path(file).absolute()))
     if spec is None or spec.loader is None:
         yield Problem(file=file, text="it is no Python file: name DAG files, and folders of them")
         return

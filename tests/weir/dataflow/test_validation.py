@@ -13,7 +13,9 @@ from weir.dataflow import (
     blocking,
     cached,
     digest,
+    files,
     pipelined,
+    postgres,
     previous,
     sink,
     source,
@@ -67,6 +69,13 @@ def test_a_cycle_is_named():
 
 def test_a_stage_that_reads_itself_is_a_cycle():
     assert "in a cycle, b -> b" in refusal(A, b([pipelined("a"), blocking("b")]), sink("b", "out"))
+
+
+def test_one_table_or_folder_for_two_sinks_is_refused():
+    said = refusal(A, sink("a", "one", to=files("/lake/a")), sink("a", "two", to=files("/lake/a", partition="day")))
+    assert "sinks 'one' and 'two' publish into one target, files /lake/a: give each a table or folder" in said
+    tables = [sink("a", name, to=postgres("warehouse", "reports.a")) for name in ("one", "two")]
+    assert "publish into one target, postgres reports.a" in refusal(A, *tables)
 
 
 def test_one_name_twice_is_refused():

@@ -138,6 +138,17 @@ def test_a_path_belongs_to_one_sink(sink):
         sink.publish(sink.version(1, [(1, "a")], sink="others"))
 
 
+def test_a_path_belongs_to_one_sink_also_if_both_were_prepared_before_either_was_committed(sink):
+    one, other = sink.version(1, [(1, "a")]), sink.version(1, [(2, "b")], sink="others")
+    target = sink.target()
+    tokens = [target.prepare(each, None) for each in (one, other)]
+    assert target.commit(one, tokens[0]) is Outcome.COMMITTED
+    assert target.recover(other, tokens[1]) is Outcome.ABSENT
+    with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
+        target.commit(other, tokens[1])
+    assert [row[1:] for row in sink.rows()] == [(1, "a")]
+
+
 def test_a_folder_of_somebody_else_is_not_replaced(sink):
     (sink.root / "day=2013-01-01").mkdir(parents=True)
     with pytest.raises(TargetConflict, match="move it away"):

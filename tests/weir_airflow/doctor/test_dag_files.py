@@ -40,6 +40,14 @@ flow = Dataflow("delays", [
 """
 
 
+def test_a_file_is_imported_by_its_path_without_dots(check, tmp_path):
+    from weir_airflow.doctor.dag_files import checked
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "dag.py").write_text("from pathlib import Path\nassert '..' not in Path(__file__).parts, __file__\n")
+    assert checked(f"{tmp_path}/elsewhere/../dag.py", str(tmp_path))["problems"] == []
+
+
 def test_a_dataflow_that_nothing_refers_to_is_found_with_its_tasks(check):
     found = check(FLOW % "clean" + "dataflow_dag(flow, schedule='@daily', start_date=START)")
     assert found["problems"] == []

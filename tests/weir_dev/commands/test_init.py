@@ -1,5 +1,6 @@
 """`weir init` makes a project that is right from the start, and changes nothing that is there."""
 
+import json
 import os
 import subprocess
 
@@ -30,6 +31,23 @@ def test_a_new_project_has_no_problem(project):
         "dags/trips.py: dataflow 'trips': 4 task instances a run: trips-clean, by_zone-zones[2], weir_close",
         "2 file(s), 1 dataflow(s), 4 stage(s): no problem(s)",
     ]
+
+
+def test_its_suites_are_in_its_folder(project):
+    dag = project / "dags" / "trips.py"
+    before = dag.read_text()
+    quality = 'quality=expectations("trips_clean"), sql='
+    text = before.replace("from weir.dataflow import ", "from weir.dataflow import expectations, ")
+    dag.write_text(text.replace("sql=", quality))
+    try:
+        missing = weir(project, "check")
+        assert f"{project}/expectations/trips_clean.json is missing" in missing.stdout
+        expected = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "zone"}}
+        suite = {"name": "trips_clean", "expectations": [expected]}
+        (project / "expectations" / "trips_clean.json").write_text(json.dumps(suite))
+        assert weir(project, "check").returncode == 0
+    finally:
+        dag.write_text(before)
 
 
 def test_its_launcher_works_on_it_from_anywhere_and_has_the_verbs_of_a_project(project, tmp_path):

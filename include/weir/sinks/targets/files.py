@@ -93,7 +93,7 @@ class FilesTarget(SinkTarget):
 
     def _seen(self, version: Version) -> Outcome:
         marker = self._marker(version)
-        if marker is None:
+        if marker is None or marker["owner"] != version.owner:
             return Outcome.ABSENT
         found = outcome_of(version, marker["number"], marker["digest"])
         is_held = found in (Outcome.COMMITTED, Outcome.EQUAL)
