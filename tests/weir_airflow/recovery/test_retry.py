@@ -24,7 +24,7 @@ def context():
     flow = Dataflow("brook", [source("spring", "m:spring"), sink("spring", "mouth")])
     once = RestartChoice.of(RestartStrategy.from_retries(1, timedelta(0)))
     declared = Declaration(flow, Topology(flow), TaskRecovery(once), "")
-    ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1)
+    ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, id="ti-1")
     run = SimpleNamespace(data_interval_start=datetime(2013, 1, 1, tzinfo=UTC))
     return {"ti": ti, "task": SimpleNamespace(declared=declared), "dag_run": run}
 

@@ -77,7 +77,8 @@ class Tries:
                 ),
                 task_context.airflow,
             )
-        ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, try_number=self.count)
+        of_task = {"dag_id": "brook", "run_id": "r", "task_id": "spring-mouth", "map_index": -1}
+        ti = SimpleNamespace(**of_task, try_number=self.count, id=f"ti-{self.count}")
         run = SimpleNamespace(run_id="r", dag_id="brook", data_interval_start=DAY[0], data_interval_end=DAY[1])
         task = SimpleNamespace(declared=declared, weir_region="spring-mouth", task_id="spring-mouth")
         context = {"ti": ti, "task": task, "dag_run": run}
