@@ -81,7 +81,7 @@ def fail(services: Services, failed: FailedTry) -> FailureDecision:
     if row is None or run is None:
         return _fail_unregistered(services, failed, failure)
     if row.state not in LIVE:
-        return _refused(error) if _is_refused(row, failure) else already_ended(row)
+        return _hopeless(error) if _is_refused(row, failure) else already_ended(row)
     if isinstance(error, ResultUnavailable):
         try:
             return _backtrack(services, run, row, error)
@@ -106,11 +106,6 @@ def _is_refused(row: AttemptRow, failure: FailureClass) -> bool:
     """Report whether a closing task has published, and then met what only a person can mend: a target refuses it."""
     is_published = row.region == CLOSE.name and row.state == AttemptState.COMMITTED.value
     return is_published and failure is FailureClass.FATAL
-
-
-def _refused(error: BaseException) -> FailureDecision:
-    reason = f"not recoverable by another try: {_message_of(error)}"
-    return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=reason, failure=FailureClass.FATAL)
 
 
 def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:
@@ -282,15 +277,7 @@ def _decide(
     message = _message_of(error)
     region = RegionId(row.region, row.subtask)
     if failure is FailureClass.FATAL:
-        cause = hopeless_cause(error)
-        because = "" if cause is None or message.startswith(cause) else f" ({cause})"
-        return FailureDecision(
-            action=Action.FAIL,
-            delay_seconds=0,
-            reason=f"not recoverable by another try{because}: {message}",
-            attempt=row.id,
-            failure=failure,
-        )
+        return _hopeless(error, row.id)
     if services.recovery.budgets.limit_of(failure) is not None:
         return from_budget(services, attempts_of(session, row.run, region), failure, message)
     answer = restart_answer(session, strategy, row.run, region)
@@ -306,6 +293,16 @@ def _decide(
         failure=failure,
         refusal=answer.refusal,
         failures=answer.failures,
+    )
+
+
+def _hopeless(error: BaseException, attempt: str = "") -> FailureDecision:
+    """Decide about an error that no other try can help; `attempt` is the one whose failure was recorded."""
+    message, cause = _message_of(error), hopeless_cause(error)
+    because = "" if cause is None or message.startswith(cause) else f" ({cause})"
+    reason = f"not recoverable by another try{because}: {message}"
+    return FailureDecision(
+        action=Action.FAIL, delay_seconds=0, reason=reason, attempt=attempt, failure=FailureClass.FATAL
     )
 
 

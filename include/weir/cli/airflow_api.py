@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from weir.coordination.airflow_client import AirflowClient
+from weir.coordination.clearing import EndpointClearer
 from weir.environment import API_VARIABLE, command_environment
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from weir.coordination.airflow import Clearer
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -28,3 +32,19 @@ def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
     client = AirflowClient(address, unquote(url.username), unquote(url.password or ""), source=API_VARIABLE)
     client.log_in()
     return client
+
+
+def deliver_or_tell(left: str, deliver: Callable[[Clearer], str]) -> str:
+    """Return what `deliver` says of the clears that it delivers; else `left`, what is left to do, and why."""
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    if api is None:
+        return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
+    try:
+        return deliver(EndpointClearer(api))
+    except WeirError as error:
+        return f"{left}. Airflow: {error}"
+    finally:
+        api.close()

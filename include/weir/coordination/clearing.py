@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
-_HEALTHY: Final = "healthy"
+HEALTHY: Final = "healthy"
+"""The status of a part of Airflow that works."""
+
 _UNFINISHED_RUNS: Final = frozenset({"queued", "running"})
 
 
@@ -68,7 +70,7 @@ class EndpointClearer:
     def can_defer(self, pool: str) -> bool:
         """Ask by public REST."""
         health = self._api.ask("GET", path_of("api", "v2", "monitor", "health"))
-        if health["triggerer"]["status"] != _HEALTHY:
+        if health["triggerer"]["status"] != HEALTHY:
             return False
         return not self._api.ask("GET", path_of("api", "v2", "pools", pool))["include_deferred"]
 

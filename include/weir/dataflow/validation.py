@@ -499,17 +499,15 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
 
 def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
     """Yield the tables and folders that several sinks publish into."""
-    sinks: dict[tuple[object, ...], list[Stage]] = {}
+    sinks: dict[tuple[str, object], list[str]] = {}
     for stage in stages:
         for each in stage.targets:
-            place = tuple(each.options.get(name) for name in ("conn_id", "path", "table"))
-            if any(place) and ":" not in each.kind:  # what options mean to a user's own target is not known
-                sinks.setdefault((each.kind, *place), []).append(stage)
-    for (kind, _, path, table), found in sinks.items():
-        if len(found) > 1:
-            names = _listed((stage.name for stage in found), " and ")
-            target = f"{kind} {path or table}"
-            yield f"sinks {names} publish into one target, {target}: give each a table or folder of its own"
+            if ":" not in each.kind:  # what options mean to a user's own target is not known
+                sinks.setdefault((str(each), each.options.get("conn_id")), []).append(stage.name)
+    for (target, _), names in sinks.items():
+        if len(names) > 1:
+            listed = _listed(names, " and ")
+            yield f"sinks {listed} publish into one target, {target}: give each a table or folder of its own"
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from html import escape
+from itertools import islice
 
 from weir.coordination.services import Services
 from weir.formats.codec import expectation_results_from_plain
@@ -68,11 +70,11 @@ class PagesReport:
 
 def make_pages_everywhere(services: Services, render: Render, most: int = BATCH) -> str:
     """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable."""
-    made = make_pages(services, render, most=most)
-    skipped = 0
-    while made.before is not None and not made.pages and skipped < SKIPPED:
-        made = made.and_then(make_pages(services, render, before=made.before, most=most))
-        skipped += 1
+    made = PagesReport()
+    for each in islice(_batches(services, render, None, most), 1 + SKIPPED):
+        made = made.and_then(each)
+        if made.pages:
+            break
     return str(made) if made.pages or made.problems else "every check has its page"
 
 
@@ -80,10 +82,16 @@ def make_all_pages(
     services: Services, render: Render, runs: Collection[str] | None = None, most: int = BATCH
 ) -> PagesReport:
     """Try once to make each missing page, of some runs or of all, `most` in a batch. Raises Retryable."""
+    return reduce(PagesReport.and_then, _batches(services, render, runs, most))
+
+
+def _batches(services: Services, render: Render, runs: Collection[str] | None, most: int) -> Iterator[PagesReport]:
+    """Make pages batch by batch, those about the newest checks first."""
     made = make_pages(services, render, runs=runs, most=most)
+    yield made
     while made.before is not None:
-        made = made.and_then(make_pages(services, render, runs=runs, before=made.before, most=most))
-    return made
+        made = make_pages(services, render, runs=runs, before=made.before, most=most)
+        yield made
 
 
 def make_pages(

@@ -5,11 +5,11 @@ Invariant: neither clears a task instance that is running or has another try tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from weir.attempts.ports import Airflow
 from weir.coordination.airflow import ClearAnswer, ClearItem, SeenRun, by_dag
-from weir.coordination.clearing import EndpointClearer
+from weir.coordination.clearing import HEALTHY, EndpointClearer
 from weir.errors import Misconfigured
 from weir_airflow.api.client import client_of
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from weir.coordination.values import TaskKey
-
-
-_HEALTHY: Final = "healthy"
 
 
 class AirflowApi(Airflow, Protocol):
@@ -120,7 +117,7 @@ class DbClearer:
 
         found = Pool.get_pool(pool)
         is_counted = found is None or found.include_deferred
-        return not is_counted and get_airflow_health()["triggerer"]["status"] == _HEALTHY
+        return not is_counted and get_airflow_health()["triggerer"]["status"] == HEALTHY
 
     def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
         from airflow.utils.session import create_session  # noqa: PLC0415

@@ -372,12 +372,18 @@ def test_a_person_is_told_when_a_target_keeps_a_run_from_being_published_for_an_
     assert not deliver_everywhere(world.services).failed
 
 
-def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for_an_hour(tmp_path, monkeypatch):
-    lake = tmp_path / "lake"
+def published_while_its_target_was_away(folder, monkeypatch):
+    """A world whose close waits for its target, and the folder of the target."""
+    lake = folder / "lake"
     lake.mkdir()
-    world = World(tmp_path / "world", to_files(lake, TELL))
+    world = World(folder / "world", to_files(lake, TELL))
     monkeypatch.setattr(FileTarget, "step", staticmethod(lambda name: name == "commit" and (lake / "away").touch()))
     run_until_its_close_waits(world)
+    return world, lake
+
+
+def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for_an_hour(tmp_path, monkeypatch):
+    world, lake = published_while_its_target_was_away(tmp_path, monkeypatch)
     notify_everywhere(world.services, no_context)
     assert kinds() == ["version_published"]
     world.airflow.time += timedelta(hours=2)
@@ -394,11 +400,7 @@ def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for
 
 
 def test_upkeep_tells_receivers_before_it_waits_for_a_target(tmp_path, monkeypatch):
-    lake = tmp_path / "lake"
-    lake.mkdir()
-    world = World(tmp_path / "world", to_files(lake, TELL))
-    monkeypatch.setattr(FileTarget, "step", staticmethod(lambda name: name == "commit" and (lake / "away").touch()))
-    run_until_its_close_waits(world)
+    world, lake = published_while_its_target_was_away(tmp_path, monkeypatch)
     (lake / "away").unlink()
     told_before = []
     monkeypatch.setattr(FileTarget, "step", staticmethod(lambda _name: told_before.append(kinds())))

@@ -7,7 +7,6 @@ Weir can run; for any other job graph Flink's algorithm does, and the command sa
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,12 +20,13 @@ from weir.cli.tables import print_line
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.environment import opened_services
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Misconfigured
 from weir.flink.job_graph_file import TaskFailure, read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from weir.coordination.airflow import Clearer
     from weir.coordination.services import Services
     from weir.recovery.questions import Answer
 
@@ -108,9 +108,7 @@ def _plan_run(
 
 def _settle(services: Services, answer: Answer, owed: int) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_api import airflow_api  # noqa: PLC0415
-    from weir.coordination.clearing import EndpointClearer  # noqa: PLC0415
-    from weir.environment import API_VARIABLE  # noqa: PLC0415
+    from weir.cli.airflow_api import deliver_or_tell  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
     from weir.recovery.questions import add_clears_of_upstream_failed  # noqa: PLC0415
 
@@ -119,23 +117,14 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
         f"{owed} clear(s) are pending; delivered by the DAG weir_upkeep (is it unpaused?), or "
         f"the next task of {run.dag_id}. Clear tasks of {run.run_id} that are upstream_failed yourself"
     )
-    try:
-        api = airflow_api(os.environ)
-    except WeirError as error:
-        return f"{left}. Airflow: {error}"
-    if api is None:
-        return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
-    try:
-        more = add_clears_of_upstream_failed(services, run, EndpointClearer(api))
-        done = deliver(services, EndpointClearer(api), run.dataflow.name)
-    except WeirError as error:
-        return f"{left}. Airflow: {error}"
-    finally:
-        api.close()
-    settled = sum(each.is_settled for each in done)
-    return (
-        f"{settled} of {owed + more} task instance(s) are cleared, or about to run; is the DAG {run.dag_id} unpaused?"
-    )
+
+    def delivered(clearer: Clearer) -> str:
+        more = add_clears_of_upstream_failed(services, run, clearer)
+        settled = sum(each.is_settled for each in deliver(services, clearer, run.dataflow.name))
+        done = f"{settled} of {owed + more} task instance(s) are cleared, or about to run"
+        return f"{done}; is the DAG {run.dag_id} unpaused?"
+
+    return deliver_or_tell(left, delivered)
 
 
 def _plan_graph(

@@ -18,12 +18,13 @@ from weir.cli.commands.verify_expectations import verify_expectations
 from weir.cli.progress import byte_progress
 from weir.cli.tables import key, number, print_line, print_rows, text, value
 from weir.environment import opened_services
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Misconfigured
 from weir.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from weir.coordination.airflow import Clearer
     from weir.coordination.services import Services
     from weir.formats.content_check import ResultToCheck
     from weir.integrity.records import Inconsistency
@@ -158,26 +159,17 @@ def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
 
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_api import airflow_api  # noqa: PLC0415
-    from weir.coordination.clearing import EndpointClearer  # noqa: PLC0415
-    from weir.environment import API_VARIABLE  # noqa: PLC0415
+    from weir.cli.airflow_api import deliver_or_tell  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
 
     owed = sum(each.owed for each in repairs)
     left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
-    try:
-        api = airflow_api(os.environ)
-    except WeirError as error:
-        return f"{left}. Airflow: {error}"
-    if api is None:
-        return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
-    try:
-        done = [each for name in _dataflows(repairs) for each in deliver(services, EndpointClearer(api), name)]
-    except WeirError as error:
-        return f"{left}. Airflow: {error}"
-    finally:
-        api.close()
-    return f"{sum(each.is_settled for each in done)} of {owed} task instance(s) are cleared, or about to run"
+
+    def delivered(clearer: Clearer) -> str:
+        done = [each for name in _dataflows(repairs) for each in deliver(services, clearer, name)]
+        return f"{sum(each.is_settled for each in done)} of {owed} task instance(s) are cleared, or about to run"
+
+    return deliver_or_tell(left, delivered)
 
 
 def _dataflows(repairs: Sequence[Repair]) -> list[str]:

@@ -308,9 +308,9 @@ class LedgerView:
     def _has_read_what_is_there(self, result: Result) -> bool:
         """Report whether all inputs hold, and those of the run before are all subtasks that it has."""
         reads = self.reads.get(result.attempt, ())
-        return all(self.holds(each) for each in reads) and not self.missed(result.run, result.attempt)
+        return all(self.holds(each) for each in reads) and not self.has_missed(result.run, result.attempt)
 
-    def missed(self, run: str, attempt: str) -> bool:
+    def has_missed(self, run: str, attempt: str) -> bool:
         """Report whether an attempt has not read all that there is of the stages that it read of another run."""
         read = Counter(place_of(each.partition) for each in self.reads.get(attempt, ()) if each.partition.run != run)
         return any(self._subtasks[place] > count for place, count in read.items())

@@ -170,14 +170,15 @@ def a_valid_result_is_what_its_inputs_give(history: History) -> Iterator[str]:
     if not ledger.results_changed:
         return
     for partition, result in ledger.current.items():
-        is_made = ledger.is_valid(partition) and not ledger.attempts[result.attempt].is_restored
-        # An epoch that is created again has more subtasks, perhaps, and not all of them have committed yet.
-        inputs = history.epochs.inputs_of(history.epochs.producer(partition)) if is_made else ()
-        if is_made and all(each in ledger.current for each in inputs):
-            expected = _again(history, partition, result)
-            found = history.engine.made[result.attempt].contents[result.stage]
-            if found != expected:
-                yield f"{_shown(result)} is valid, but its present inputs do not give it"
+        if not ledger.is_valid(partition) or ledger.attempts[result.attempt].is_restored:
+            continue
+        inputs = history.epochs.inputs_of(history.epochs.producer(partition))
+        if any(each not in ledger.current for each in inputs):
+            continue  # an epoch that was created again has more subtasks, and not all of them have committed yet
+        expected = _again(history, partition, result)
+        found = history.engine.made[result.attempt].contents[result.stage]
+        if found != expected:
+            yield f"{_shown(result)} is valid, but its present inputs do not give it"
 
 
 def _again(history: History, partition: Partition, result: Result) -> str | None:
@@ -208,11 +209,12 @@ def _reads_something_else(history: History, clear: Clear) -> bool:
     ledger = history.ledger
     run, region = clear.run_region
     committed = ledger.committed(run, region)
-    reads = () if committed is None else ledger.reads[committed.id]
-    if committed is not None and ledger.missed(run, committed.id):
-        return True
+    if committed is None:
+        return False
     # The closing task also runs again where files that it had published are missing.
-    return any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
+    reads = ledger.reads[committed.id]
+    is_other = any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
+    return is_other or ledger.has_missed(run, committed.id)
 
 
 def _differs(history: History, read: Read, *, is_same_wanted: bool) -> bool:
