@@ -6,7 +6,7 @@ Attempts of deleted DagRuns (tries below 1) are history: decisions ignore them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,26 +96,33 @@ _IS_READER = (
     & (ConsumptionRow.stage == bindparam("stage"))
     & (ConsumptionRow.layout == bindparam("layout"))
 )
+_IS_NEWEST_COMMIT = (
+    (_ATTEMPT.state == AttemptState.COMMITTED.value)
+    & AttemptRow.is_of_dag_run
+    & ~select(_NEWER.c.id)
+    .where(
+        _NEWER.c.run == _ATTEMPT.run,
+        _NEWER.c.region == _ATTEMPT.region,
+        _NEWER.c.subtask == _ATTEMPT.subtask,
+        _NEWER.c.try_number > _ATTEMPT.try_number,
+        _NEWER.c.state == AttemptState.COMMITTED.value,
+    )
+    .exists()
+)
 _SETS_READ = select(ConsumptionRow.read_set).where(_IS_READER).distinct()
 _LATER_READERS = (
     select(_ATTEMPT.run, _ATTEMPT.region, _ATTEMPT.subtask, ConsumptionRow.read_set)
     .join(ConsumptionRow, ConsumptionRow.attempt == _ATTEMPT.id)
-    .where(
-        _IS_READER,
-        _ATTEMPT.run != bindparam("run"),
-        _ATTEMPT.state == AttemptState.COMMITTED.value,
-        AttemptRow.is_of_dag_run,
-        ~select(_NEWER.c.id)
-        .where(
-            _NEWER.c.run == _ATTEMPT.run,
-            _NEWER.c.region == _ATTEMPT.region,
-            _NEWER.c.subtask == _ATTEMPT.subtask,
-            _NEWER.c.try_number > _ATTEMPT.try_number,
-            _NEWER.c.state == AttemptState.COMMITTED.value,
-        )
-        .exists(),
-    )
+    .where(_IS_READER, _ATTEMPT.run != bindparam("run"), _IS_NEWEST_COMMIT)
     .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
+)
+_NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
+    RunRow.dataflow == bindparam("dataflow"), RunRow.predecessor == bindparam("epoch"), RunRow.pinned.is_not(None)
+)
+_WITHOUT_READING = select(_ATTEMPT.region, _ATTEMPT.subtask).where(
+    _ATTEMPT.run == bindparam("reader"),
+    _IS_NEWEST_COMMIT,
+    ~select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == _ATTEMPT.id, _IS_READER).exists(),
 )
 
 ENDED = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value, AttemptState.FAILED.value)
@@ -272,6 +279,19 @@ def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -
     session.flush()
     rows = session.connection().execute(_LATER_READERS, {"run": run, "stage": stage, "layout": layout})
     return [LaterReader(of, RegionId(name, subtask), read_set) for of, name, subtask, read_set in rows]
+
+
+def began_without(session: Session, run: Run, state: str, layout: str) -> Iterator[tuple[RunId, RegionId]]:
+    """Yield the regions of the next run that have committed without this state of `run`, which had none then."""
+    session.flush()
+    connection, place = session.connection(), {"run": run.id, "stage": state, "layout": layout}
+    for reader, pinned in connection.execute(_NEXT_RUN, {"dataflow": run.dataflow.name, "epoch": run.epoch}).all():
+        topology = topology_of(pinned)
+        if state in topology.states:
+            keeps = topology.logical_region_of(state).name
+            for name, subtask in connection.execute(_WITHOUT_READING, {"reader": reader, **place}):
+                if name == keeps:
+                    yield RunId(reader), RegionId(name, subtask)
 
 
 def newest_tries(session: Session, run: str) -> dict[RegionId, int]:

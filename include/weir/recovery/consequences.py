@@ -23,7 +23,14 @@ from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
-from weir.ledger.snapshot import committed_attempt, newest_tries, read_sets_of, readers_in_other_runs, run_state
+from weir.ledger.snapshot import (
+    began_without,
+    committed_attempt,
+    newest_tries,
+    read_sets_of,
+    readers_in_other_runs,
+    run_state,
+)
 from weir.recovery.rules.staleness import Replacement, clears_consumers, clears_later_epochs, reasons, stale_consumers
 from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -165,8 +172,8 @@ def stale_in_other_runs(
 ) -> dict[RunId, dict[RegionId, str]]:
     """Return the regions of later runs that have read other content of `run`, by run, with the reasons.
 
-    They read all partitions of a stage: one that was not there has changed what they would read. What all subtasks of a
-    stage have read is compared once.
+    They read all partitions of a stage: one that was not there has changed what they would read, also if there was no
+    state at all, which `weir run adopt` gives a run later. What all subtasks of a stage have read is compared once.
     """
     stale: dict[RunId, dict[RegionId, str]] = defaultdict(dict)
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
@@ -181,6 +188,8 @@ def stale_in_other_runs(
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
                 stale[reader.run][reader.region] = found[reader.read_set]
+        for later, region in began_without(session, run, *place) if place[0] in topology.states else ():
+            stale[later][region] = f"weir: {min(new)} is new"
     return stale
 
 
@@ -200,10 +209,25 @@ def add_clear_of_closing(session: Session, services: Services, row: AttemptRow) 
 
 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
-    """Record whether all results of a closed run are valid, so that later readers need not derive it again."""
+    """Record whether all results of a closed run are valid and published, so that readers need not derive it again."""
     session.flush()
-    is_closed = committed_attempt(session, run.id, CLOSE) is not None and _is_whole(run_state(session, run, topology))
+    is_closed = False
+    if committed_attempt(session, run.id, CLOSE) is not None:
+        state = run_state(session, run, topology)
+        is_closed = _is_whole(state) and not outdated_publication(session, run, state)
     mark_closed(session, run.id, services.now() if is_closed else None)
+
+
+def outdated_publication(session: Session, run: Run, state: RunState) -> str:
+    """Return how what a run has published differs from its results; empty if it does not, or nothing is published."""
+    committed = committed_attempt(session, run.id, CLOSE)
+    if committed is None:
+        return ""
+    for read in reads_of(session, committed.id, run.id):
+        current = state.results.get(read.partition)
+        if current is not None and current.digest != read.digest:
+            return f"{read.partition} has changed since try {committed.try_number} of {CLOSE.name} published it"
+    return ""
 
 
 def _is_whole(state: RunState) -> bool:

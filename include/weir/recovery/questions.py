@@ -19,6 +19,7 @@ from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.applying import apply_plan
+from weir.recovery.consequences import outdated_publication
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import decide_now, plan_by_looking
@@ -58,6 +59,7 @@ def ask(services: Services, question: Question) -> Answer:
     with services.ledger.transaction() as session:
         run = run_by_id(session, named_run(session, question.run).id)
         state = run_state(session, run)
+        unpublished = "" if question.fail or question.lost else outdated_publication(session, run, state)
     failed = None if question.fail is None else _region(run, question.fail)
     losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
     asked = Failure(
@@ -67,6 +69,7 @@ def ask(services: Services, question: Question) -> Answer:
         cause=_cause(failed, question.lost),
         largest=services.recovery.largest_plan,
         code=question.code,
+        unpublished=unpublished,
     )
     plan, failure = plan_by_looking(services, run, asked)
     return Answer(run, plan, failure)

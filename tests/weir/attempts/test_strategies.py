@@ -11,6 +11,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow
+from weir.ledger.runs import named_run
 from weir.recovery.failovers import FailoverKind, failover_reports
 from weir.recovery.pending_clears import deliver
 from weir.recovery.questions import Question, add_clears_of_upstream_failed, apply_answer, ask
@@ -185,6 +186,31 @@ def test_individual_leaves_consumers_of_changed_content_and_the_closing_task_nam
         "weather[0]": 1, "joined[0]": 1, "joined[1]": 1, "report-delays[0]": 1, "weir_close[0]": 2,
     }  # fmt: skip
     assert found.states() == {"success"}
+
+
+def test_what_individual_has_published_and_has_changed_since_is_in_the_plan_until_it_is_published(scene):
+    found = scene(parallelism=2, failover="individual")
+    found.world.content["weather"] = "other"
+    for task in (("weather",), ("joined", 0), ("joined", 1), ("report-delays",)):
+        found.airflow.clear_by_hand(found.run, *task)
+        found.airflow.run_until_quiet()
+    assert not closed(found)
+    answer = ask(found.services, Question(found.run))
+    (step,) = answer.plan.of(StepKind.RERUN)
+    assert (str(step.region), step.reason) == (
+        "weir_close[0]",
+        "delays[0] (plain) has changed since try 1 of weir_close published it",
+    )
+    assert apply_answer(found.services, answer) == 1
+    deliver(found.services, found.airflow)
+    found.airflow.run_until_quiet()
+    assert closed(found)
+    assert not ask(found.services, Question(found.run)).plan.of(StepKind.RERUN)
+
+
+def closed(found):
+    with found.world.ledger.transaction() as session:
+        return named_run(session, found.run).closed_at is not None
 
 
 def test_a_person_carries_out_what_began_never_because_it_was_marked_success(world):

@@ -6,9 +6,11 @@ from tests.weir.state.test_checkpoints import EPOCHS, checkpoint, is_there, reta
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink, source
 from weir.formats.paths import checkpoint_path
+from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import ResultRow
 from weir.recovery.adopt import adopt
 from weir.state.files_in_use import live_state_files
+from weir.topology.regions import RegionId
 from weir.upkeep import release_everywhere
 
 FIRST, RUN = f"ladder@{EPOCHS[0]}", "scheduled__2013-01-01"
@@ -50,6 +52,12 @@ def kept(world, stage):
     with world.ledger.transaction() as session:
         found = select(ResultRow.state).where(ResultRow.run == FIRST, ResultRow.stage == stage)
         return list(session.scalars(found.order_by(ResultRow.id)))
+
+
+def committed_tries(world, day, region):
+    with world.ledger.transaction() as session:
+        of_region = attempts_of(session, f"ladder@{EPOCHS[day - 1]}", RegionId(region, 0))
+        return [row.try_number for row in of_region if row.state == "committed"]
 
 
 def named(world):
@@ -106,3 +114,16 @@ def test_a_result_of_a_state_of_an_earlier_form_names_its_files_as_long_as_it_is
     world.airflow.step(world.airflow._ready())
     assert files
     assert files <= live_state_files(world.services, "ladder")
+
+
+def test_a_day_that_began_without_a_state_goes_on_from_that_of_the_day_before_once_it_has_one(world):
+    world.airflow.deploy(aircraft(None))
+    run_days(world, 1)
+    world.airflow.deploy(aircraft())
+    run_days(world, 2)
+    assert committed_tries(world, 2, "aircraft") == [1]
+    move_first(world, aircraft())
+    world.airflow.run_until_quiet()
+    assert committed_tries(world, 2, "aircraft")[1:]
+    notes = [note for task in world.airflow.tasks.values() for note in task.notes]
+    assert f"weir: in run {FIRST} history[0] (by-k-128-128657) is new" in notes

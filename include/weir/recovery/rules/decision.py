@@ -192,7 +192,8 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
 def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
     """Return the closing task and the reason if published files are missing or are not the published ones."""
     has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).is_running
-    if failure.failed == CLOSE or not has_closed or not clears_consumers(state.topology):
+    is_asked = failure.failed is None and failure.occasion is Occasion.QUESTION
+    if failure.failed == CLOSE or not has_closed or not (is_asked or clears_consumers(state.topology)):
         return {}
     gone = [
         lost.loss
