@@ -1,7 +1,7 @@
 """Moves a run to the current dataflow: `weir run adopt`.
 
 Invariant: one transaction takes the results, the splits and the repairs of the old topology out of use, and fences all
-attempts that have not ended.
+attempts that have not ended. Results that cannot be computed again are discarded only if that is asked for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services
+from weir.errors import Misconfigured
+from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, end
+from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.results import supersede_all
-from weir.ledger.runs import forget_pin, forget_slices, named_run
+from weir.ledger.runs import forget_pin, forget_slices, named_run, run_by_id
+from weir.ledger.snapshot import run_state
 
 MOVED = "the run was moved to the current dataflow"
 UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
@@ -49,18 +53,39 @@ class Adoption:
         )
 
 
-def adopt(services: Services, name: str) -> Adoption:
+def adopt(services: Services, name: str, *, discards: bool = False) -> Adoption:
     """Move the run `name` (DATAFLOW@EPOCH, or Airflow's run id) to the current dataflow at its next begin.
 
-    Raises Misconfigured for a run that is not known, or a run id that several dataflows share.
+    `discards`: also where its results cannot be computed again. Raises Misconfigured where they cannot, for a run that
+    is not known, and for a run id that several dataflows share.
     """
     with services.ledger.transaction() as session:
         found = named_run(session, name)
     services.store_id()
     with services.ledger.transaction(found.dataflow) as session:
+        if not discards:
+            _require_repeatable(session, found.id)
         adoption = free_run(session, services, session.get_one(RunRow, found.id), MOVED)
     write_record(services, found.id)
     return adoption
+
+
+def _require_repeatable(session: Session, name: str) -> None:
+    """Refuse a run with results that goes on from a state which was released."""
+    row = session.get_one(RunRow, name)
+    if row.pinned is None or row.predecessor is None:
+        return
+    state = run_state(session, run_by_id(session, name))
+    read = (each for region in state.region_ids() for each in state.inputs_of(region) if not each.is_of_own_run)
+    states = (each for each in read if each.stage in state.topology_of(each.run).states)
+    gone = [each for each in states if (found := state.results.get(each)) and found.state is PartitionState.RELEASED]
+    if not gone or not any(each.is_of_own_run for each in state.results):
+        return
+    raise Misconfigured(
+        f"the results of run {name} would be lost: it goes on from {gone[0].stage} of {gone[0].run}, which was "
+        f"released, so that it cannot be computed again. {what_is_kept(session, row.dataflow)}. `weir run adopt {name} "
+        "--discard` discards them all the same. Nothing was changed"
+    )
 
 
 def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:

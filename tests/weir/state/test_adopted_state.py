@@ -5,6 +5,7 @@ from sqlalchemy import select
 from tests.weir.state.test_checkpoints import EPOCHS, checkpoint, is_there, retained, run_days
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink, source
+from weir.errors import Misconfigured
 from weir.formats.paths import checkpoint_path
 from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import ResultRow
@@ -127,3 +128,22 @@ def test_a_day_that_began_without_a_state_goes_on_from_that_of_the_day_before_on
     assert committed_tries(world, 2, "aircraft")[1:]
     notes = [note for task in world.airflow.tasks.values() for note in task.notes]
     assert f"weir: in run {FIRST} history[0] (by-k-128-128657) is new" in notes
+
+
+def test_results_that_go_on_from_a_released_state_are_discarded_only_if_that_is_asked_for(days):
+    run_days(days, 4, 5)
+    release_everywhere(days.services).require_whole()
+    assert kept(days, "history") == ["released"]
+    with pytest.raises(
+        Misconfigured, match=f"goes on from history of {FIRST}, which was released.*oldest kept checkpoint is 3"
+    ):
+        adopt(days.services, f"ladder@{EPOCHS[1]}")
+    assert adopt(days.services, FIRST).results
+    assert adopt(days.services, f"ladder@{EPOCHS[1]}").results  # the day before is computed again, too
+    assert adopt(days.services, f"ladder@{EPOCHS[2]}").results
+
+
+def test_a_person_may_discard_them(days):
+    run_days(days, 4, 5)
+    release_everywhere(days.services).require_whole()
+    assert adopt(days.services, f"ladder@{EPOCHS[1]}", discards=True).results
