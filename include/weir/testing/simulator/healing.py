@@ -50,7 +50,7 @@ MOST_WORDS: Final = 12
 """The number of times that a person may be needed: with failover="individual" for each loss that is found."""
 
 NOT_CLOSED: Final = "checkpoints complete in the order of epochs, but run"
-"""The error where the closing task of an earlier run was marked: a person clears that, too."""
+"""The error where the closing task of an earlier run was marked, or with failover="individual": a person clears it."""
 
 AGAIN_AND_AGAIN: Final = "times backtrack since"
 """The error of a task whose producer fails for good each time, since a person has marked or deleted what that reads."""
@@ -127,9 +127,9 @@ def _keep_checkpoints(world: World) -> None:
 
 def _run_fork(world: World) -> None:
     """Run two days of a fork; after the first it needs no files of its origin."""
-    begun = next((row for row in world.history.restores.known.values() if row.is_fork), None)
+    begun = _fork_of(world)
     if begun is None or _is_harmed(world, begun.run):
-        return  # what a fork began with cannot be recomputed
+        return
     run_fork(world)
     for behind in (1, 2):
         world.airflow.dag_run(day_of(begun.run) + behind)
@@ -145,7 +145,12 @@ def _run_fork(world: World) -> None:
     require("all_is_valid_at_the_end", _not_good(world))
 
 
+def _fork_of(world: World) -> Restore | None:
+    return next((row for row in world.history.restores.known.values() if row.is_fork), None)
+
+
 def _is_harmed(world: World, run: str) -> bool:
+    """Report whether files were damaged of what a fork began with: it cannot be recomputed."""
     history = world.history
     current = [result for partition, result in history.ledger.current.items() if partition.run == run]
     folders = {each.folder for each in current}
@@ -219,7 +224,7 @@ def _run_until_well(world: World) -> None:
         stuck = _without_late_runs(world, stuck)
         if any(IMPOSSIBLE in _last_note(task) for task in stuck):
             _restore_newest(world)
-        elif any(_is_held_back(task) for task in stuck):
+        elif any(_is_held_back(task) or NOT_CLOSED in _last_note(task) for task in stuck):
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
@@ -342,12 +347,14 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
             (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )
         by_gates = (REFUSED,) if world.scene.is_gated else ()
+        by_hand = (NOT_CLOSED,) if world.scene.flow.failover is FailoverStrategy.INDIVIDUAL else ()
         needs = (
             HELD_BACK,
             *AT_FIRST,
             *((FOLLOWS,) if any(FOLLOWS not in _last_note(other) for other in stuck) else ()),
             *by_marks,
             *by_gates,
+            *by_hand,
             *(() if world.scene.is_patient else OUT_OF_TRIES),
         )
         if not was_marked and not any(text in said for text in needs):
@@ -363,8 +370,9 @@ def _tell_what_a_person_knows(world: World) -> None:
 
 
 def _not_good(world: World) -> Iterator[str]:
-    ledger = world.history.ledger
-    for partition in ledger.current:
+    ledger, fork = world.history.ledger, _fork_of(world)
+    lost_for_good = {fork.run} if fork is not None and _is_harmed(world, fork.run) else set()
+    for partition in [each for each in ledger.current if each.run not in lost_for_good]:
         if ledger.runs()[partition.run].run_id not in world.history.deleted and not ledger.is_done(partition):
             yield f"{partition.id} of {partition.run} is not valid, or lost"
 

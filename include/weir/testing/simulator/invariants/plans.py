@@ -32,6 +32,7 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
     for failover in ledger.new_failovers:
         kinds = {_where(step): step["kind"] for step in failover.steps()}
         missed = _missed(history, failover, kinds) if failover.kind in LOSS else {}
+        missed |= dict.fromkeys(_outdated(history, failover) if failover.kind == BY_HAND else ())
         rerun = {where for where, kind in kinds.items() if kind == RERUN}
         # Scrubbing plans for what it has found damaged, though the plan is held back; nothing has asked for all inputs.
         is_asked = failover.region or failover.kind == BY_HAND
@@ -108,6 +109,16 @@ def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -
             found[producer] = None
             open_regions.append(producer)
     return found
+
+
+def _outdated(history: History, failover: Failover) -> set[RunRegion]:
+    """Return the closing task if it has published other content than its run's results are now."""
+    ledger, closing = history.ledger, (failover.run, CLOSE)
+    committed = ledger.committed(*closing)
+    read = ledger.reads.get(committed.id, ()) if committed is not None else ()
+    current = ((each, ledger.current.get(each.partition)) for each in read)
+    is_outdated = any(result is not None and result.digest != each.digest for each, result in current)
+    return {closing} if is_outdated and _has_ended_as(ledger, *closing, "committed", "failed") else set()
 
 
 def _with_siblings(history: History, partitions: Iterable[Partition]) -> Iterator[Partition]:
