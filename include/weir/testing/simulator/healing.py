@@ -26,6 +26,7 @@ from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoi
 from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Partition
+from weir.testing.simulator.history.restores import Restore
 from weir.testing.simulator.invariants.code import edits_of
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
 from weir.testing.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
@@ -224,7 +225,7 @@ def _run_until_well(world: World) -> None:
         stuck = _without_late_runs(world, stuck)
         if any(IMPOSSIBLE in _last_note(task) for task in stuck):
             _restore_newest(world)
-        elif any(_is_held_back(task) or NOT_CLOSED in _last_note(task) for task in stuck):
+        elif any(_is_held_back(task) or (_is_by_hand(world) and NOT_CLOSED in _last_note(task)) for task in stuck):
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
             stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
@@ -250,12 +251,16 @@ def _green_and_open(world: World) -> Iterator[str]:
 
     A person may have marked one so; with failover="individual" a person has stale results recomputed.
     """
-    is_by_hand = world.scene.flow.failover is FailoverStrategy.INDIVIDUAL
     closed = {row.run_id for row in world.history.ledger.runs().values() if row.closed_at is not None}
     marked = {key.run_id for key in world.airflow.marked}
-    for run in () if is_by_hand else sorted({*world.runs} - closed - marked - world.airflow.queued):
+    for run in () if _is_by_hand(world) else sorted({*world.runs} - closed - marked - world.airflow.queued):
         if world.airflow.state_of(run) == "success":
             yield f"{run} is a success, and not closed: {world.airflow.states()}"
+
+
+def _is_by_hand(world: World) -> bool:
+    """Report whether Weir clears nothing by itself."""
+    return world.scene.flow.failover is FailoverStrategy.INDIVIDUAL
 
 
 def _without_late_runs(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
@@ -347,7 +352,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
             (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )
         by_gates = (REFUSED,) if world.scene.is_gated else ()
-        by_hand = (NOT_CLOSED,) if world.scene.flow.failover is FailoverStrategy.INDIVIDUAL else ()
+        by_hand = (NOT_CLOSED,) if _is_by_hand(world) else ()
         needs = (
             HELD_BACK,
             *AT_FIRST,
