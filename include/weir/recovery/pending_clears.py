@@ -102,9 +102,9 @@ def _recorded(
         fresh.outcome, fresh.found_try = outcome, answer.try_number
         fresh.settled_at = services.now() if settlement.is_settled else None
         fresh.expected_try = answer.try_number if settlement is ClearOutcome.UNSEEN else fresh.expected_try
-        # The expected try is unfinished and is no repair: no newer try is to be awaited. Without a state it has
-        # already been cleared, and a newer try follows.
-        is_itself = answer.try_number == row.expected_try and answer.state is not None
+        # The expected try is unfinished and is no repair: no newer try is to be awaited. One does follow where it has
+        # been cleared already, so that it has no state, and where Airflow retries it, though a rebuild has fenced it.
+        is_itself = answer.try_number == row.expected_try and answer.state not in (None, "up_for_retry")
         fresh.is_void = settlement is ClearOutcome.UNFINISHED and is_itself
     return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 

@@ -8,6 +8,7 @@ from weir.errors import Retryable
 from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
 from weir.recovery.pending_clears import deliver
 from weir.topology.regions import RegionId
 
@@ -81,6 +82,16 @@ def test_a_task_that_has_not_finished_needs_no_clear(owing, state):
     [settled] = deliver(owing.services, Hand(state, 1))
     assert settled.is_settled
     assert "it has not finished" in settled.outcome
+
+
+@pytest.mark.parametrize(("state", "is_awaited"), [("up_for_retry", True), (None, True), ("running", False)])
+def test_the_try_that_follows_a_fenced_one_is_awaited(owing, state, is_awaited):
+    """A rebuild has fenced a try that Airflow goes on to retry."""
+    with owing.ledger.transaction("ladder") as session:
+        newest(session).state = "fenced"
+    deliver(owing.services, Hand(state, 1))
+    with owing.ledger.transaction() as session:
+        assert run_state(session, run_by_id(session, RUN)).region(JOINED).is_running is is_awaited
 
 
 def test_a_task_instance_that_is_still_ending_stays_owed(owing):

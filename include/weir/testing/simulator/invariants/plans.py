@@ -197,9 +197,9 @@ def _waits(history: History, failover: Failover, ledger: LedgerView, partition: 
 
 def _following(history: History, failover: Failover, rerun: set[RunRegion]) -> set[RunRegion]:
     """Return the regions that may run again with `rerun`, as the dataflow declares."""
-    if history.strategy is FailoverStrategy.INDIVIDUAL:
-        return set()
     found = {(failover.run, CLOSE)} if failover.kind in LOSS else set()
+    if history.strategy is FailoverStrategy.INDIVIDUAL:
+        return found if failover.kind == BY_HAND else set()
     if history.strategy is FailoverStrategy.FULL:
         found |= {where for where in history.ledger.regions() if where[0] == failover.run}
     waiting = [where for where in rerun if where[1] != CLOSE]
