@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,18 +20,28 @@ from weir.dataflow import Dataflow, Receiver, Stage, Target
 from weir.dataflow.notifications import Channel
 from weir.doctor.problems import Problem, texts_of
 from weir.errors import Misconfigured, WeirError
+from weir.formats.suite import Suite
 from weir.notifications.channels import imported
-from weir.quality.rules import unknown_inputs
+from weir.quality.rules import suite_problems
 from weir.quality.suites import suite_in
 from weir.sinks.opening import class_of
 
+Registry = Callable[[], Any]
+"""Imports Great Expectations, which takes seconds, and returns its registry of expectations; None if it has none."""
 
-def problems_of(file: str, flow: Dataflow, expectations: str, enrichers: Iterable[str] = ()) -> list[Problem]:
+
+def problems_of(
+    file: str,
+    flow: Dataflow,
+    expectations: str,
+    enrichers: Iterable[str] = (),
+    registry: Registry = lambda: None,
+) -> list[Problem]:
     """Return the problems of a dataflow that a DAG file declares.
 
     `expectations` is the folder of the suites, `enrichers` are the failure enrichers of its DAG.
     """
-    check = _Check(flow, expectations)
+    check = _Check(flow, expectations, registry)
     found: dict[str, dict[str, None]] = {}  # by text, the stages in their order
     for stage in flow.stages:
         for text in check.stage(stage):
@@ -41,6 +52,15 @@ def problems_of(file: str, flow: Dataflow, expectations: str, enrichers: Iterabl
         Problem(file=file, dataflow=flow.name, stage=first, text=text + _also(others))
         for text, (first, *others) in found.items()
     ]
+
+
+def of_gx(flow: Dataflow, expectations: str) -> list[str]:
+    """Return the types of expectations in the suites of a dataflow that only Great Expectations can judge."""
+    suites: list[Suite] = []
+    for name in {gate.suite for stage in flow.stages for gate in stage.gates}:
+        with suppress(Misconfigured):
+            suites.append(suite_in(expectations, name))
+    return sorted({each.type for suite in suites for each in suite.of_gx.values()})
 
 
 def _also(stages: list[str]) -> str:
@@ -54,6 +74,7 @@ class _Check:
 
     flow: Dataflow
     expectations: str
+    registry: Registry
     modules: dict[str, str] = field(default_factory=dict)
 
     def stage(self, stage: Stage) -> Iterator[str]:
@@ -67,7 +88,7 @@ class _Check:
             if ":" in target.kind:
                 yield from self._said(target.kind, partial(_require_target, target))
         for gate in stage.gates:
-            yield from self._said("", partial(_require_suite, self.flow, stage, self.expectations, gate.suite))
+            yield from self._said("", partial(self._require_suite, stage, gate.suite))
 
     def people(self, enrichers: Iterable[str]) -> Iterator[str]:
         """Yield the problems of receivers and enrichers."""
@@ -76,6 +97,14 @@ class _Check:
                 yield from self._said(receiver.address, partial(_require_receiver, receiver))
         for name in enrichers:
             yield from self._call("failure_enrichers", name, ("failure",))
+
+    def _require_suite(self, stage: Stage, name: str) -> None:
+        suite = suite_in(self.expectations, name)
+        for problem in suite_problems(self.flow, stage.name, suite):
+            raise Misconfigured(f"the suite {name}: {problem}")
+        registry = self.registry() if suite.of_gx else None
+        if registry is not None:
+            suite.require_known(registry)
 
     def _call(self, what: str, name: str, positional: tuple[str, ...], named: tuple[str, ...] = ()) -> list[str]:
         owner = f"{what} {name!r}"
@@ -133,8 +162,3 @@ def _require_call(
     except TypeError as error:
         given = ", ".join((*("a value" for _ in positional), *(f"{name}=" for name in named)))
         raise Misconfigured(f"{owner} is called with ({given}), and is declared with {signature}: {error}") from error
-
-
-def _require_suite(flow: Dataflow, stage: Stage, expectations: str, name: str) -> None:
-    for problem in unknown_inputs(flow, stage.name, suite_in(expectations, name)):
-        raise Misconfigured(f"the suite {name}: {problem}")

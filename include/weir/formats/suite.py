@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.formats.expectation_types import argument_problems, is_plain, registry_problems
 
 _OF_SUITE = frozenset({"name", "expectations", "id", "suite_parameters", "meta", "notes"})
 _OF_EXPECTATION = frozenset(
@@ -39,6 +40,11 @@ class Expectation:
     blames: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Report whether Weir evaluates it itself, if the type of its column is such."""
+        return is_plain(self.type, self.kwargs)
+
 
 @dataclass(frozen=True, slots=True)
 class Suite:
@@ -47,6 +53,24 @@ class Suite:
     name: str
     fingerprint: str
     expectations: tuple[Expectation, ...] = field(default=())
+
+    @property
+    def of_gx(self) -> dict[int, Expectation]:
+        """The expectations that are known to Great Expectations only, by their numbers in the file, from 1."""
+        return {number: each for number, each in enumerate(self.expectations, 1) if not each.is_plain}
+
+    def require_known(self, registry: Any) -> None:
+        """Have Great Expectations judge types and arguments that are not plain, by its module `registry`.
+
+        Raises Misconfigured.
+        """
+        problems = [
+            f"expectation {number}: {problem}"
+            for number, each in self.of_gx.items()
+            for problem in registry_problems(each.type, each.kwargs, registry)
+        ]
+        if problems:
+            raise Misconfigured(f"the suite {self.name} cannot be used: {'; '.join(problems)}")
 
 
 def suite_from_json(name: str, data: bytes) -> Suite:
@@ -74,7 +98,7 @@ def _suite_problems(name: str, document: Any) -> Iterator[str]:
         yield "suite_parameters are not known to Weir: write the values into kwargs"
     if not document["expectations"]:
         yield "it expects nothing"
-    for number, each in enumerate(document["expectations"]):
+    for number, each in enumerate(document["expectations"], 1):
         yield from (f"expectation {number}: {problem}" for problem in _expectation_problems(each))
 
 
@@ -94,6 +118,8 @@ def _expectation_problems(document: Any) -> Iterator[str]:
         yield 'meta.blames must be a list of names of inputs, such as ["weather"]'
     if _PARAMETER in json.dumps(document.get("kwargs")):
         yield f"{_PARAMETER} in its kwargs is not known to Weir: write the value itself"
+        return
+    yield from argument_problems(document["type"], document.get("kwargs") or {})
 
 
 def _are_texts(value: Any) -> bool:

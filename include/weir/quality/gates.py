@@ -28,7 +28,7 @@ from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
 from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs
 from weir.quality.restored_checks import ChecksOf
-from weir.quality.rules import unknown_inputs
+from weir.quality.rules import suite_problems
 from weir.quality.suites import read_suite
 from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, Topology
@@ -61,7 +61,7 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     stages = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.gates]
     suites = {gate.suite: read_suite(services, gate.suite, stage.name) for stage in stages for gate in stage.gates}
     for stage in stages:
-        _require_known_inputs(registered, stage, [suites[gate.suite] for gate in stage.gates])
+        _require_fitting(registered, stage, [suites[gate.suite] for gate in stage.gates])
     of_region = registered.topology.stages_of(registered.attempt.region.name)
     written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
     if not stages:
@@ -149,9 +149,9 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Che
     return CheckReason.BACKFILL if request.is_backfill else CheckReason.FRESH
 
 
-def _require_known_inputs(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
+def _require_fitting(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
     for suite in suites:
-        for problem in unknown_inputs(registered.run.dataflow, stage.name, suite):
+        for problem in suite_problems(registered.run.dataflow, stage.name, suite):
             raise Misconfigured(f"the suite {suite.name} of stage {stage.name}: {problem}. Nothing was computed")
 
 

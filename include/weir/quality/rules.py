@@ -7,13 +7,16 @@ all that it reads. An expectation names inputs (`blames`) by argument, or by the
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from weir.dataflow import Dataflow
 from weir.dataflow.quality import Policy
 from weir.dataflow.stage import Stage, StageKind
+from weir.dataflow.state import StateKind
+from weir.dataflow.state_schema import fields_of_ddl
 from weir.formats.checks import CheckOutcome, CheckReport, ExpectationResult, GateResult
-from weir.formats.suite import Suite
+from weir.formats.suite import Expectation, Suite
 
 SHOWN = 5
 """How many violated expectations a message names, and how many violating values of each."""
@@ -70,16 +73,39 @@ def input_names(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*exchanges, *(each.stage for each in exchanges.values()))))
 
 
-def unknown_inputs(dataflow: Dataflow, stage: str, suite: Suite) -> Iterator[str]:
-    """Yield the expectations of a suite that blame what is no input of the stage."""
-    known = input_names(dataflow, stage)
-    for each in suite.expectations:
+def suite_problems(dataflow: Dataflow, stage: str, suite: Suite) -> Iterator[str]:
+    """Yield the expectations of a suite that blame what is no input of the stage, or name no column of the state."""
+    known, columns = input_names(dataflow, stage), _columns_of_state(dataflow, stage)
+    for number, each in enumerate(suite.expectations, 1):
         unknown = [name for name in each.blames if name not in known]
         if unknown:
             yield (
-                f"{each.type} blames {', '.join(unknown)}, which is no input of it; it reads "
+                f"expectation {number}: {each.type} blames {', '.join(unknown)}, which is no input of it; it reads "
                 f"{', '.join(known) or 'nothing'}"
             )
+        for name in _columns_named(each) if columns else ():
+            if name.casefold() not in (column.casefold() for column in columns):
+                near = difflib.get_close_matches(name, columns, 1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}"
+                yield f"expectation {number}: {each.type} names the column {name!r}, which {stage} lacks: {hint}"
+
+
+def _columns_of_state(dataflow: Dataflow, stage: str) -> tuple[str, ...]:
+    """Return the declared columns of a keyed state; empty for a stage, which declares none."""
+    states = (state for each in dataflow.stages for state in each.states)
+    return next(
+        (tuple(fields_of_ddl(each.schema)) for each in states if each.name == stage and each.kind is StateKind.KEYED),
+        (),
+    )
+
+
+def _columns_named(expectation: Expectation) -> Iterator[str]:
+    """Yield the columns that an expectation names at the top level; that one exists may be what is expected."""
+    if expectation.type == "expect_column_to_exist" or expectation.type.startswith("expect_table_"):
+        return
+    given = expectation.kwargs
+    names = (*(given.get(each) for each in ("column", "column_A", "column_B")), *(given.get("column_list") or ()))
+    yield from (each for each in names if isinstance(each, str) and not {*each} & {*'.`["'})
 
 
 def suspected_arguments(dataflow: Dataflow, stage: str, names: Collection[str]) -> frozenset[str]:

@@ -30,7 +30,10 @@ def suite_in(folder: str, name: str) -> Suite:
         raise Misconfigured(f"there is no suite {name}: {_known_suites(path)}") from None
     except OSError as error:
         raise Misconfigured(f"the suite {name} cannot be read: {error}") from error
-    return suite_from_json(name, data)
+    try:
+        return suite_from_json(name, data)
+    except Misconfigured as error:
+        raise Misconfigured(f"{path}: {error}") from error
 
 
 def _known_suites(path: Path) -> str:

@@ -13,10 +13,11 @@ import json
 import os
 import sys
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from weir.doctor.declarations import problems_of
+from weir.doctor.declarations import of_gx, problems_of
 from weir.doctor.problems import Problem, texts_of
 from weir.settings import EXPECTATIONS
 from weir.topology.regions import compacted_regions, compaction_task
@@ -26,6 +27,7 @@ from weir_airflow.doctor.doctor import reserve_standard_output
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from weir.dataflow import Dataflow
     from weir.topology.regions import Topology
     from weir_airflow.dags.declaration import Declaration
 
@@ -75,12 +77,33 @@ def checked(file: str, expectations: str) -> dict[str, Any]:
     with declared_meanwhile() as found:
         problems = list(_import_problems(file))
     for each in found:
-        problems += problems_of(file, each.flow, expectations, each.recovery.failure_enrichers)
+        problems += problems_of(file, each.flow, expectations, each.recovery.failure_enrichers, _gx_registry)
     return {
         "file": file,
         "dataflows": [_described(each) for each in found],
         "problems": [problem.to_json() for problem in problems],
+        "notes": list(_unchecked(file, [each.flow for each in found], expectations)),
     }
+
+
+def _unchecked(file: str, flows: Sequence[Dataflow], expectations: str) -> Iterator[str]:
+    types = sorted({each for flow in flows for each in of_gx(flow, expectations)})
+    if types and _gx_registry() is None:
+        yield (
+            f"{file}: types and arguments of {', '.join(types)} are not checked, since this Python has no Great "
+            "Expectations (pip install 'weir[quality]'): a task checks them before it computes"
+        )
+
+
+@cache
+def _gx_registry() -> Any:
+    """Return Great Expectations' registry, with what the modules of the user have registered; None without it."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    try:
+        from great_expectations.expectations import registry  # noqa: PLC0415  it takes seconds
+    except ImportError:
+        return None
+    return registry
 
 
 def declared(file: str, expectations: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Invariant: arguments that GX would read otherwise, or would refuse, are NotPlain
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -24,13 +24,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from weir.formats.expectation_types import ABSENT_IF_NULL
 from weir.formats.suite import Expectation
 from weir_spark.results.digest import quoted
 
 Bound = float | date | datetime
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?")
-_MAY_BE_NONE = frozenset({"min_value", "max_value", "row_condition", "condition_parser"})
 
 
 class NotPlain(Exception):
@@ -53,15 +53,9 @@ class Kwargs:
     def of(cls, expectation: Expectation, schema: StructType) -> Kwargs:
         """Return those of an expectation; None has the meaning that GX gives it."""
         given = {
-            key: value for key, value in expectation.kwargs.items() if value is not None or key not in _MAY_BE_NONE
+            key: value for key, value in expectation.kwargs.items() if value is not None or key not in ABSENT_IF_NULL
         }
         return cls(expectation, schema, given)
-
-    def require(self, needed: Collection[str], others: Collection[str] = ()) -> None:
-        """Make sure that there are these arguments, and no others."""
-        names = set(self.given)
-        if not set(needed) <= names <= {*needed, *others}:
-            raise NotPlain
 
     def column(self, argument: str = "column") -> StructField:
         """The column that an argument names, in whatever case."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame
 
 from weir.errors import Misconfigured
 from weir.formats.checks import ExpectationResult
-from weir.formats.suite import Expectation
+from weir.formats.expectation_types import registry_problems
+from weir.formats.suite import Expectation, Suite
 from weir_spark.checks.one_aggregation import EXAMPLES, first_line, require_fault_of_expectation, result_of
 from weir_spark.checks.plain_aggregates import Found
 
@@ -27,14 +28,32 @@ _FORMAT = {"result_format": "BASIC", "partial_unexpected_count": EXAMPLES}
 _RUNTIME = {"result_format": _FORMAT, "catch_exceptions": False}
 
 
+def require_known(suites: Iterable[Suite]) -> None:
+    """Find the mistakes in types and arguments that only Great Expectations knows, before anything is computed.
+
+    Raises Misconfigured, also where Great Expectations is needed and not installed.
+    """
+    for suite in suites:
+        if suite.of_gx:
+            registry = _registry(list(suite.of_gx.values()))
+            try:
+                suite.require_known(registry)
+            except Misconfigured as error:
+                raise Misconfigured(f"{error}. Nothing was computed") from error
+
+
 def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[ExpectationResult]:
     """Return the result of each expectation.
 
-    Raises Misconfigured where Great Expectations is not installed, and errors that are no fault of an expectation.
+    Raises Misconfigured for types and arguments that Great Expectations does not know, and where it is not installed,
+    and errors that are no fault of an expectation.
     """
     if not expectations:
         return []
-    _import(expectations)
+    registry = _registry(expectations)
+    for each in expectations:  # plain ones, too, that are not of the column's type
+        for problem in registry_problems(each.type, each.kwargs, registry):
+            raise Misconfigured(f"an expectation cannot be used: {problem}. Correct the suite")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -52,10 +71,10 @@ class _NoBars:
     progress_bars: dict[str, bool] = field(default_factory=lambda: {"globally": False, "metric_calculations": False})
 
 
-def _import(expectations: Sequence[Expectation]) -> None:
+def _registry(expectations: Sequence[Expectation]) -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     try:
-        import great_expectations  # noqa: F401, PLC0415  # it takes seconds
+        from great_expectations.expectations import registry  # noqa: PLC0415  # it takes seconds
     except ImportError as error:
         types = ", ".join(sorted({each.type for each in expectations}))
         raise Misconfigured(
@@ -64,6 +83,7 @@ def _import(expectations: Sequence[Expectation]) -> None:
             "or by pip install 'weir[quality]' for the worker of Airflow where it talks to a Spark Connect server: "
             f"{error}"
         ) from error
+    return registry
 
 
 def _answers(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:

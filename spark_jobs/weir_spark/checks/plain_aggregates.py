@@ -34,7 +34,6 @@ from pyspark.sql.types import (
 from weir.formats.suite import Expectation
 from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
 
-_BOUNDS = ("min_value", "max_value", "strict_min", "strict_max")
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _MEANS = (DecimalType, IntegerType, DoubleType, FloatType, LongType)
 _INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
@@ -72,7 +71,6 @@ def aggregate(kwargs: Kwargs) -> Aggregate:
 
 
 def _of_a_column(kwargs: Kwargs, measure: Callable[[StructField], Column]) -> Aggregate:
-    kwargs.require(("column",), _BOUNDS)
     field = kwargs.column()
     measured, kind = measure(field), field.dataType
     if isinstance(kind, _TIMES):
@@ -91,7 +89,6 @@ def _of_a_column(kwargs: Kwargs, measure: Callable[[StructField], Column]) -> Ag
 
 
 def _share_of_non_null(kwargs: Kwargs) -> Aggregate:
-    kwargs.require(("column",), _BOUNDS)
     number, measured = DoubleType(), F.count(value_of(kwargs.column()))
     kwargs.bounds(number)
     return Aggregate(
@@ -171,7 +168,6 @@ ResultOf = Callable[[int, Sequence[Any]], Found]
 
 
 def _row_count_between(kwargs: Kwargs) -> ResultOf:
-    kwargs.require((), _BOUNDS)
     low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
     if (low is None and high is None) or (low is not None and high is not None and low > high):
         raise NotPlain
@@ -180,26 +176,22 @@ def _row_count_between(kwargs: Kwargs) -> ResultOf:
 
 
 def _row_count_equal(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("value",))
     value = kwargs.whole("value")
     return lambda rows, _: Found(rows == value, rows)
 
 
 def _column_count_between(kwargs: Kwargs) -> ResultOf:
-    kwargs.require((), ("min_value", "max_value"))
     low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
     found = len(list(column_names(kwargs.schema)))
     return _known(Found(_is_between(kwargs, found, low, high), found))
 
 
 def _column_count_equal(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("value",))
     found = len(list(column_names(kwargs.schema)))
     return _known(Found(found == kwargs.whole("value"), found))
 
 
 def _column_exists(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("column",), ("column_index",))
     names, name, index = (
         [each for each, _ in column_names(kwargs.schema)],
         kwargs.text("column"),
@@ -211,25 +203,21 @@ def _column_exists(kwargs: Kwargs) -> ResultOf:
 
 
 def _columns_in_order(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("column_list",))
     names = [each for each, _ in column_names(kwargs.schema)]
     return _known(Found(names == kwargs.texts("column_list"), names))
 
 
 def _columns_as_set(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("column_set",), ("exact_match",))
     expected, names = set(kwargs.texts("column_set")), {each for each, _ in column_names(kwargs.schema)}
     is_exact = kwargs.flag("exact_match", default=True)
     return _known(Found(expected == names if is_exact else expected <= names, sorted(names)))
 
 
 def _of_type(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("column", "type_"))
     return _typed(kwargs, [kwargs.text("type_")])
 
 
 def _of_types(kwargs: Kwargs) -> ResultOf:
-    kwargs.require(("column", "type_list"))
     return _typed(kwargs, kwargs.texts("type_list"))
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import ByteType, IntegerType, LongType, NumericType, ShortType, StructField, StructType
 
+from weir.formats.expectation_types import is_plain
 from weir.formats.suite import Expectation
 from weir_spark.checks import plain_aggregates
 from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, is_text, literal, value_of
@@ -23,7 +24,6 @@ from weir_spark.checks.plain_aggregates import Aggregate, Found
 from weir_spark.results.digest import quoted
 
 _INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
-_STRICT = ("strict_min", "strict_max")
 _FILTERS: dict[str, Callable[[Column, Column], Column]] = {
     "all_values_are_missing": lambda one, other: one & other,
     "both_values_are_missing": lambda one, other: one & other,
@@ -62,13 +62,15 @@ class Rows:
 def plain(expectation: Expectation, schema: StructType) -> Rows | Aggregate:
     """Return an expectation of rows of this schema as an aggregate. Raises NotPlain, and NoColumn."""
     kwargs = Kwargs.of(expectation, schema)
+    if not is_plain(expectation.type, expectation.kwargs):
+        if "column" in kwargs.given and expectation.type.startswith("expect_column_values_"):
+            kwargs.column()  # GX would fail with "list index out of range" for a missing one
+        raise NotPlain
     of_column = _OF_A_COLUMN.get(expectation.type)
     if of_column is not None:
         return _of_a_column(kwargs, of_column)
     if expectation.type in _OF_COLUMNS:
         return _OF_COLUMNS[expectation.type](kwargs)
-    if "column" in kwargs.given and expectation.type.startswith("expect_column_values_"):
-        kwargs.column()  # GX would fail with "list index out of range" for a missing one
     return plain_aggregates.aggregate(kwargs)
 
 
@@ -76,14 +78,11 @@ def plain(expectation: Expectation, schema: StructType) -> Rows | Aggregate:
 class _OfAColumn:
     """A kind of expectation of the values of one column; nulls do not count unless it is about nulls."""
 
-    needed: tuple[str, ...]
-    others: tuple[str, ...]
     expected: Callable[[Kwargs, StructField], Column]
     is_about_nulls: bool = False
 
 
 def _of_a_column(kwargs: Kwargs, kind: _OfAColumn) -> Rows:
-    kwargs.require(("column", *kind.needed), ("mostly", *kind.others))
     field = kwargs.column()
     value, expected = value_of(field), kind.expected(kwargs, field)
     if kind.is_about_nulls:
@@ -147,25 +146,22 @@ def _in_set(kwargs: Kwargs, field: StructField) -> Column:
 
 _OF_A_COLUMN = {
     "expect_column_values_to_not_be_null": _OfAColumn(
-        (), (), lambda _, field: value_of(field).isNotNull(), is_about_nulls=True
+        lambda _, field: value_of(field).isNotNull(), is_about_nulls=True
     ),
-    "expect_column_values_to_be_null": _OfAColumn(
-        (), (), lambda _, field: value_of(field).isNull(), is_about_nulls=True
-    ),
-    "expect_column_values_to_be_between": _OfAColumn((), ("min_value", "max_value", *_STRICT), _between),
-    "expect_column_values_to_be_in_set": _OfAColumn(("value_set",), (), _in_set),
-    "expect_column_values_to_not_be_in_set": _OfAColumn(("value_set",), (), lambda *given: ~_in_set(*given)),
-    "expect_column_value_lengths_to_be_between": _OfAColumn((), ("min_value", "max_value", *_STRICT), _length_between),
-    "expect_column_value_lengths_to_equal": _OfAColumn(("value",), (), _length_equal),
-    "expect_column_values_to_match_regex": _OfAColumn(("regex",), (), _matches),
-    "expect_column_values_to_not_match_regex": _OfAColumn(("regex",), (), lambda *given: ~_matches(*given)),
-    "expect_column_values_to_match_regex_list": _OfAColumn(("regex_list",), ("match_on",), _matches_list),
-    "expect_column_values_to_not_match_regex_list": _OfAColumn(("regex_list",), (), _matches_none),
+    "expect_column_values_to_be_null": _OfAColumn(lambda _, field: value_of(field).isNull(), is_about_nulls=True),
+    "expect_column_values_to_be_between": _OfAColumn(_between),
+    "expect_column_values_to_be_in_set": _OfAColumn(_in_set),
+    "expect_column_values_to_not_be_in_set": _OfAColumn(lambda *given: ~_in_set(*given)),
+    "expect_column_value_lengths_to_be_between": _OfAColumn(_length_between),
+    "expect_column_value_lengths_to_equal": _OfAColumn(_length_equal),
+    "expect_column_values_to_match_regex": _OfAColumn(_matches),
+    "expect_column_values_to_not_match_regex": _OfAColumn(lambda *given: ~_matches(*given)),
+    "expect_column_values_to_match_regex_list": _OfAColumn(_matches_list),
+    "expect_column_values_to_not_match_regex_list": _OfAColumn(_matches_none),
 }
 
 
 def _unique(kwargs: Kwargs) -> Rows:
-    kwargs.require(("column",), ("mostly",))
     field = kwargs.column()
     counts = value_of(field).isNotNull()
     return Rows(
@@ -179,7 +175,7 @@ def _unique(kwargs: Kwargs) -> Rows:
 
 
 def _compound_unique(kwargs: Kwargs) -> Rows:
-    fields = _columns(kwargs)
+    fields = kwargs.columns()
     names = tuple(each.name for each in fields)
     return Rows(
         expectation=kwargs.expectation,
@@ -192,7 +188,7 @@ def _compound_unique(kwargs: Kwargs) -> Rows:
 
 
 def _sum_equal(kwargs: Kwargs) -> Rows:
-    fields = _columns(kwargs, "sum_total")
+    fields = kwargs.columns()
     if not all(isinstance(each.dataType, NumericType) for each in fields):
         raise NotPlain
     operands = [_operand(each) for each in fields]
@@ -205,20 +201,15 @@ def _operand(field: StructField) -> str:
 
 
 def _all_equal(kwargs: Kwargs) -> Rows:
-    first, *others = (value_of(each) for each in _columns(kwargs))
+    first, *others = (value_of(each) for each in kwargs.columns())
     equal = reduce(lambda one, other: one & other, [first.eqNullSafe(each) for each in others])
-    return _of_columns(kwargs, _columns(kwargs), equal)
+    return _of_columns(kwargs, kwargs.columns(), equal)
 
 
 def _all_different(kwargs: Kwargs) -> Rows:
-    values = [value_of(each) for each in _columns(kwargs)]
+    values = [value_of(each) for each in kwargs.columns()]
     equal = reduce(lambda one, other: one | other, [one.eqNullSafe(other) for one, other in combinations(values, 2)])
-    return _of_columns(kwargs, _columns(kwargs), ~equal)
-
-
-def _columns(kwargs: Kwargs, *needed: str) -> list[StructField]:
-    kwargs.require(("column_list", *needed), ("mostly", "ignore_row_if"))
-    return kwargs.columns()
+    return _of_columns(kwargs, kwargs.columns(), ~equal)
 
 
 def _of_columns(kwargs: Kwargs, fields: Sequence[StructField], expected: Column) -> Rows:
@@ -227,16 +218,13 @@ def _of_columns(kwargs: Kwargs, fields: Sequence[StructField], expected: Column)
 
 
 def _greater(kwargs: Kwargs) -> Rows:
-    kwargs.require(("column_A", "column_B"), ("or_equal", "mostly", "ignore_row_if"))
     fields = [kwargs.column("column_A"), kwargs.column("column_B")]
     one, other = (value_of(each) for each in fields)
-    is_equal = kwargs.flag("or_equal") if kwargs.given.get("or_equal") is not None else False
-    expected = (one >= other) | one.eqNullSafe(other) if is_equal else one > other
+    expected = (one >= other) | one.eqNullSafe(other) if kwargs.flag("or_equal") else one > other
     return _counted(kwargs, fields, _counting(kwargs, fields, "both_values_are_missing"), expected)
 
 
 def _pair_equal(kwargs: Kwargs) -> Rows:
-    kwargs.require(("column_A", "column_B"), ("mostly", "ignore_row_if"))
     fields = [kwargs.column("column_A"), kwargs.column("column_B")]
     one, other = (value_of(each) for each in fields)
     return _counted(kwargs, fields, _counting(kwargs, fields, "both_values_are_missing"), one.eqNullSafe(other))

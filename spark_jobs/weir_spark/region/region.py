@@ -37,7 +37,7 @@ from weir_spark.region.archive import Imported, imported_from
 from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
-from weir_spark.region.region_checks import RegionChecks, computed_for_checks
+from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
 from weir_spark.region.sql import check_query, rows_of_query
 from weir_spark.region.temporary import TemporaryFiles
 from weir_spark.results import writer
@@ -103,6 +103,7 @@ class _Execution:
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
             _check_functions(self.job, self.imported)
+            require_known_expectations(self.job)
             settings = configure(self.session, self.job.spark_conf)
             self.imported.ship(self.session)
             for note in self.job.notes:

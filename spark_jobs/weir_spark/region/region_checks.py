@@ -14,6 +14,7 @@ from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
+from weir_spark.checks import gx
 from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.integrity import check_restored
 from weir_spark.results.digest import digest_of, quoted
@@ -92,6 +93,16 @@ class RegionChecks:
 
     def _files(self, output: OutputReport) -> tuple[str, ...]:
         return tuple(self.store.spark_url(f"{output.folder}/{each.name}") for each in output.files)
+
+
+def require_known_expectations(job: RegionJob) -> None:
+    """Find mistakes in suites that only Great Expectations finds; a suite that rows have passed has none.
+
+    Raises Misconfigured.
+    """
+    for stage in job.stages:
+        restored = [check for read in stage.inputs for each in read.restored for check in each.checks]
+        gx.require_known(check.suite for check in (*stage.checks, *restored) if not check.passed)
 
 
 def computed_for_checks(stages: Sequence[StageToRun]) -> set[str]:

@@ -143,7 +143,10 @@ def test_suites_exist_can_be_read_and_blame_inputs(module, suites):
     assert "did you mean whole?" in text
     assert "the suite broken is not JSON" in problems(flow_of(m, quality=expectations("broken")), suites)[0][1]
     blamed = problems(flow_of(m, quality=expectations("blaming")), suites)[0][1]
-    assert "the suite blaming: expect_column_values_to_not_be_null blames planes, which is no input of it" in blamed
+    assert (
+        "the suite blaming: expectation 1: expect_column_values_to_not_be_null blames planes, which is no input of it"
+        in blamed
+    )
 
 
 def test_a_target_of_ones_own_is_a_class_that_can_be_made(module):

@@ -56,14 +56,48 @@ def test_the_fingerprint_is_of_all_that_can_change_an_outcome_and_of_nothing_els
         (b'{"name": "t", "expectations": [{"type": "x"}]}', "it says that its name is 't'"),
         (b'{"expectations": [{"type": "x"}], "suite": 1}', r"its fields \['suite'\] are not known"),
         (b'{"expectations": [{"type": "x"}], "suite_parameters": {"a": 1}}', "suite_parameters are not known"),
-        (b'{"expectations": [{"kwargs": {}}]}', 'expectation 0: expected an object with a "type"'),
+        (b'{"expectations": [{"kwargs": {}}]}', 'expectation 1: expected an object with a "type"'),
         (b'{"expectations": [{"type": "x", "severity": "fatal"}]}', "its severity 'fatal' is none of critical"),
         (b'{"expectations": [{"type": "x", "meta": {"blames": "weather"}}]}', "meta.blames must be a list of names"),
         (b'{"expectations": [{"type": "x", "kwargs": [1]}]}', "its kwargs must be an object"),
         (b'{"expectations": [{"type": "x", "kwargs": {"a": {"$PARAMETER": "p"}}}]}', r"\$PARAMETER in its kwargs"),
+        (
+            b'{"expectations": [{"type": "expect_column_values_to_be_null", "kwargs": {"colum": "a"}}]}',
+            "expectation 1: expect_column_values_to_be_null has no argument 'colum': did you mean column",
+        ),
+        (
+            b'{"expectations": [{"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "a"}}]}',
+            "expect_column_values_to_be_in_set lacks value_set: it takes column, value_set, mostly",
+        ),
+        (
+            b'{"expectations": [{"type": "expect_column_values_to_be_between", "kwargs": {"column": "a"}}]}',
+            "expect_column_values_to_be_between has neither min_value nor max_value",
+        ),
         (b'{"expectations": [{"expectation_type": "x", "type": "x"}]}', r"its fields \['expectation_type'\]"),
     ],
 )
 def test_what_could_be_misunderstood_is_refused(data, said):
     with pytest.raises(Misconfigured, match=said):
         suite_from_json("s", data)
+
+
+@pytest.mark.parametrize(
+    ("type_", "kwargs"),
+    [
+        ("expect_column_values_to_be_increasing", {"column": "a"}),
+        ("expect_column_values_to_be_null", {"column": "a", "row_condition": "b > 1", "condition_parser": "spark"}),
+        ("expect_column_values_to_be_null", {"column": "a", "mostly": 2}),
+        ("expect_column_values_to_be_null", {"column": 1}),
+        ("expect_column_values_to_be_in_set", {"column": "a", "value_set": "x"}),
+        ("expect_column_values_to_be_between", {"column": "a", "max_value": "many"}),
+        ("expect_table_row_count_to_be_between", {"min_value": 2, "max_value": 1}),
+    ],
+)
+def test_great_expectations_judges_what_is_not_plain(type_, kwargs):
+    found = suite(NOT_NULL, {"type": type_, "kwargs": kwargs})
+    assert found.of_gx == {2: found.expectations[1]}
+
+
+def test_what_is_plain_needs_no_great_expectations():
+    between = {"column": "a", "min_value": None, "max_value": "2025-01-31", "strict_max": True, "mostly": 0.9}
+    assert suite({"type": "expect_column_values_to_be_between", "kwargs": between}).of_gx == {}

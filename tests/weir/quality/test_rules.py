@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
-from weir.formats.suite import Severity
-from weir.quality.rules import described, gate_results, policy_of, suspected_names, warnings_of
+from weir.formats.suite import Expectation, Severity, Suite
+from weir.quality.rules import described, gate_results, policy_of, suite_problems, suspected_names, warnings_of
 
 MET = ExpectationResult("expect_a", {"column": "k"}, Severity.FAIL, success=True)
 VIOLATED = replace(MET, success=False, rows=9, unexpected=2, examples=("x", None))
@@ -55,3 +56,14 @@ def test_a_message_names_column_counts_and_examples_but_not_all_of_them():
     )
     assert described(report(Policy.FAIL), [VIOLATED] * 7).endswith("; and 2 more")
     assert "expect_a(k): no such column" in described(report(Policy.FAIL), [replace(VIOLATED, error="no such column")])
+
+
+def test_an_expectation_of_a_keyed_state_names_one_of_its_declared_columns():
+    history = keyed_state("history", key="k", schema="k STRING, seen_at TIMESTAMP")
+    stage = Stage("clean", "pipelines.m:clean", [blocking("raw", by="k")], state=history)
+    flow = Dataflow("flights", [source("raw", "pipelines.m:raw"), stage, sink("clean", "out")])
+    suite = Suite("s", "f", tuple(Expectation("expect_column_max_to_be_between", {"column": c}) for c in ("K", "seen")))
+    (problem,) = suite_problems(flow, "history", suite)
+    said = "expectation 2: expect_column_max_to_be_between names the column 'seen', which history lacks: "
+    assert problem == f"{said}did you mean seen_at?"
+    assert list(suite_problems(flow, "clean", suite)) == []

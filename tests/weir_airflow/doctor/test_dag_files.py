@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 
@@ -123,3 +124,34 @@ def test_the_files_of_a_folder_are_those_that_airflow_would_parse(tmp_path, monk
     found = list(files_of([str(tmp_path), str(tmp_path / "a.py")]))
     assert found == [str(tmp_path / "a.py"), str(tmp_path / "b.py")]
     assert str(tmp_path) in sys.path
+
+
+CHECKED = FLOW % "clean" + "dataflow_dag(flow, schedule='@daily', start_date=START)"
+CHECKED = CHECKED.replace("parallelism=2", "quality=expectations('rows')")
+
+
+def test_a_suite_is_judged_by_great_expectations_where_it_is_needed(check, tmp_path):
+    write_suite(tmp_path, {"type": "expect_column_to_be_increasing", "kwargs": {"column": "k"}})
+    found = check(f"from weir.dataflow import expectations\n{CHECKED}")
+    (problem,) = found["problems"]
+    assert "suite rows cannot be used: expectation 2: there is no expectation 'expect_column_to_be" in problem["text"]
+    assert found["notes"] == []
+
+
+def test_where_great_expectations_is_missing_the_rest_is_checked_and_a_note_says_so(check, tmp_path, monkeypatch):
+    from weir_airflow.doctor import dag_files
+
+    monkeypatch.setitem(sys.modules, "great_expectations.expectations", None)
+    dag_files._gx_registry.cache_clear()
+    write_suite(tmp_path, {"type": "expect_column_values_to_be_increasing", "kwargs": {"column": "k"}})
+    found = check(f"from weir.dataflow import expectations\n{CHECKED}")
+    dag_files._gx_registry.cache_clear()
+    assert found["problems"] == []
+    (note,) = found["notes"]
+    assert "types and arguments of expect_column_values_to_be_increasing are not checked" in note
+    assert "pip install 'weir[quality]'" in note
+
+
+def write_suite(folder, *expected):
+    plain = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "k"}}
+    (folder / "rows.json").write_text(json.dumps({"expectations": [plain, *expected]}))

@@ -8,6 +8,7 @@ import pytest
 
 from weir.dataflow.quality import Policy
 from weir.dataflow.state import keyed_state
+from weir.errors import Misconfigured
 from weir.formats.checks import CheckOutcome, CheckReason, CheckToRun
 from weir.formats.codec import region_report_from_json, region_report_to_json
 from weir.formats.region_job import InputToRead
@@ -180,3 +181,18 @@ def test_plain_expectations_need_no_great_expectations(run, jobs, pipeline, monk
     stage = jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"), checks=(to_run(NOT_NULL, FEW),))
     report, _ = run(jobs.region(stage))
     assert len(report.checks[0].violated) == 2
+
+
+@pytest.mark.parametrize(("column", "passed"), [("key", ()), ("key", ("a digest",))])
+def test_a_suite_with_a_mistake_is_misconfigured_before_anything_is_computed(
+    run, jobs, pipeline, column, passed
+) -> None:
+    module = pipeline("def numbers(ctx):\n    raise AssertionError('it was computed')\n")
+    wrong = Expectation("expect_column_values_to_be_unknown", {"column": column})
+    stage = jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"), checks=(to_run(wrong, passed=passed),))
+    if passed:  # rows have passed it, so it has no mistake, and Great Expectations is not imported to find that
+        with pytest.raises(Exception, match="it was computed"):
+            run(jobs.region(stage))
+        return
+    with pytest.raises(Misconfigured, match=r"expectation 1: there is no expectation .* Nothing was computed"):
+        run(jobs.region(stage))

@@ -34,6 +34,8 @@ class Report:
     files: list[str] = field(default_factory=list)
     dataflows: list[dict[str, Any]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be checked, and why."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -42,6 +44,7 @@ class Report:
             "files": self.files,
             "dataflows": self.dataflows,
             "problems": [each.to_json() for each in self.problems],
+            "notes": self.notes,
         }
 
     @property
@@ -91,6 +94,7 @@ def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
         else:
             report.dataflows += [{"file": answer["file"], **each} for each in answer["dataflows"]]
             report.problems += [Problem.from_json(each) for each in answer["problems"]]
+            report.notes += answer["notes"]
     report.problems += _same_names(report.dataflows)
     return report
 
@@ -119,6 +123,8 @@ def _same_names(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
 def _print(report: Report) -> None:
     for problem in report.problems:
         print(problem)
+    for note in report.notes:
+        print(note)
     for each in report.dataflows:
         tasks = ", ".join(f"{name}[{count}]" if count > 1 else name for name, count in each["tasks"].items())
         number = sum(each["tasks"].values())
