@@ -56,7 +56,7 @@ class Target:
 
 
 def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
-    """Publish as Parquet files in folders `<partition>=<epoch>`, one an epoch.
+    """Publish as Parquet files in folders `<partition>=<epoch>`, one an epoch; no column may be named `partition`.
 
     `path` is an absolute path of a local folder, on a disk that all workers share, or "s3://bucket/folder"; `conn_id`
     is that of `delta`. DuckDB, pandas and plain Spark read it by its path. The epoch is its day where epochs begin at

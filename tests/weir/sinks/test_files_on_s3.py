@@ -138,6 +138,12 @@ def test_what_somebody_else_has_put_there_is_not_replaced(lake, tmp_path):
         lake.target(tmp_path).prepare(Versions(tmp_path).version(1, [(1, "a")], epoch=NEXT), None)
 
 
+def test_folders_are_not_named_like_a_column(lake, tmp_path):
+    target = S3FilesTarget({**lake.options, "partition": "k"}, LocalReach(tmp_path, lake.account))
+    with pytest.raises(Misconfigured, match=r"the column 'k', and its folders k=\.\.\. have that name, too"):
+        target.prepare(Versions(tmp_path).version(1, [(1, "a")]), None)
+
+
 def test_a_path_belongs_to_one_sink(lake, tmp_path):
     versions = Versions(tmp_path)
     lake.publish(tmp_path, versions.version(1, [(1, "a")]))

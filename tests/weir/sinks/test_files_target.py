@@ -81,6 +81,16 @@ def test_equal_content_makes_no_version(sink):
     assert (sink.root / "day=2013-01-01").readlink() == before
 
 
+@pytest.mark.parametrize("partition", ["k", "K"])
+def test_folders_are_not_named_like_a_column(sink, partition):
+    target = FilesTarget(files(str(sink.root), partition=partition).options, LocalReach(sink.store))
+    with pytest.raises(
+        Misconfigured, match=rf"the column 'k', and its folders {partition}=.*files\(\.\.\., partition="
+    ):
+        target.prepare(sink.version(1, [(1, "a")]), None)
+    assert not sink.root.exists()
+
+
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"x"), Path.unlink])
 def test_equal_content_replaces_files_that_are_damaged_or_gone(sink, damage):
     sink.publish(sink.version(1, [(1, "a")], [(2, "a")]))

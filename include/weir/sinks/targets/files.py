@@ -53,7 +53,8 @@ class FilesTarget(SinkTarget):
     """A local folder, or one of a network file system with locks and symbolic links."""
 
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the link tells
-        """Check that the folder can be written, and that the epoch's name there is free or this sink's."""
+        """Check names of columns, that the folder can be written, and that the epoch's name there is ours or free."""
+        require_free_name(version, self.options["partition"])
         with self._locked():
             self._require_own(version)
         return {"folder": f"{self._value(version)}-{version.number}-{version.attempt}"}
@@ -221,6 +222,18 @@ class FilesTarget(SinkTarget):
     @staticmethod
     def _value(version: Version) -> str:
         return partition_value(version.epoch)
+
+
+def require_free_name(version: Version, partition: str) -> None:
+    """Require that the folders have a name of their own: pandas refuses a column of that name, DuckDB hides it."""
+    columns = [each["name"] for each in json.loads(version.spark_schema)["fields"]]
+    found = [name for name in columns if name.casefold() == partition.casefold()]
+    if found:
+        raise Misconfigured(
+            f"{version.sink} has the column {found[0]!r}, and its folders {partition}=... have that name, too: readers "
+            "refuse the files, or show the folder's value in its place. Name the folders otherwise, such as "
+            f'files(..., partition="run_{partition}"), or leave the column out'
+        )
 
 
 def partition_value(epoch: str) -> str:

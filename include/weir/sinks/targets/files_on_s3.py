@@ -34,7 +34,7 @@ from weir.sinks.protocol import (
     outcome_of,
 )
 from weir.sinks.rows import batches
-from weir.sinks.targets.files import partition_value
+from weir.sinks.targets.files import partition_value, require_free_name
 from weir.state.spark_schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ class S3FilesTarget(SinkTarget):
     """A key prefix of a bucket. Nothing else writes into the epochs' folders."""
 
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the object tells
-        """Check that the bucket is there, and that the epoch's folder is free or this sink's."""
+        """Check types and names of columns, that the bucket is there, and that the epoch's folder is ours or free."""
         arrow_schema(version.spark_schema)
+        require_free_name(version, self.options["partition"])
         with reached(self.options["path"]):
             self._files.make_root()
         self._found(version)

@@ -17,7 +17,7 @@ trips = files_source(
 )
 clean = Stage("clean", "trips_stages:clean", [pipelined(trips)])  # in the same Spark plan as `trips`
 by_zone = Stage("by_zone", sql="sql/by_zone.sql", inputs=[blocking(clean, by="zone")], parallelism=2)
-zones = sink(by_zone, "zones", to=files(f"{PROJECT}/out/zones"))
+zones = sink(by_zone, "zones", to=files(f"{PROJECT}/out/zones", partition="day"))
 
 dag = dataflow_dag(
     Dataflow("trips", [trips, clean, by_zone, zones]),
