@@ -244,7 +244,7 @@ def _wait_for_target(services: Services, registered: Registered, away: TargetAwa
         waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
         note_unprepared(session, row, away, services.now())
         drop_leases(session, row.id)  # the next turn finds the results, and takes its own
-        return replace(waiting, attempt="")  # the ledger cannot tell when the target answers
+        return replace(waiting, attempt="", is_for_target=True)  # the ledger cannot tell when the target answers
 
 
 def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkResult]) -> Awaiting | None:
@@ -273,7 +273,7 @@ def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkRes
         return None
     waited = max((services.now() - problem.since).total_seconds() for problem in problems)
     seconds = min(max(waited, FIRST_WAIT), LONGEST_WAIT)
-    return Awaiting(seconds, "; ".join(map(str, problems)), registered.interrupt)
+    return Awaiting(seconds, "; ".join(map(str, problems)), registered.interrupt, is_for_target=True)
 
 
 def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:

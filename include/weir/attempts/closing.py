@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weir.attempts.notes import try_to_withdraw_note, try_to_withdraw_run_note
+from weir.attempts.notes import try_to_note_wait, try_to_withdraw_note, try_to_withdraw_run_note
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import end_without_result, ready_outcome, try_to_deliver_clears, try_to_notify, try_to_release
-from weir.coordination.values import BeginRequest, Published
+from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
 from weir.notifications.channels import AirflowContext
 
 
@@ -31,13 +31,20 @@ def run_close(
     """
     try_to_deliver_clears(task, dataflow)
     described = request()
-    outcome = ready_outcome(task, dataflow, lambda: task.coordinator.close(described, task.airflow))
+
+    def begin() -> CloseOutcome:
+        found = task.coordinator.close(described, task.airflow)
+        if isinstance(found, Awaiting) and found.is_for_target:
+            try_to_note_wait(task, described.key, found.reason)
+        return found
+
+    outcome = ready_outcome(task, dataflow, begin)
     if not isinstance(outcome, Published):
         return end_without_result(task, described.key, outcome)
     for sink, version in outcome.versions.items():
         task.log(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
     announce(described, outcome.versions)
-    try_to_withdraw_note(task, described.key, described.try_number)
+    try_to_withdraw_note(task, described.key, described.try_number, may_have_waited=True)
     if described.clear_number:
         try_to_withdraw_run_note(task, described.key)
     try_to_release(task, dataflow)

@@ -67,13 +67,24 @@ def annotate(airflow: Airflow, key: TaskKey, note: str) -> None:
         airflow.annotate(key, note)
 
 
-def try_to_withdraw_note(task: TaskPorts, key: TaskKey, try_number: int) -> None:
-    """Replace the note that an earlier try has left, since this one has succeeded; notes of others stay."""
-    if try_number <= 1:
+def try_to_note_wait(task: TaskPorts, key: TaskKey, reason: str) -> None:
+    """Set the task instance's note to what it waits for, where a person has left none."""
+    try:
+        seen = task.airflow.note(key)
+        if not seen or seen.startswith(SAYS):
+            annotate(task.airflow, key, f"{SAYS}{reason}")
+    except WeirError as error:
+        task.log(f"No note was left at the task instance: {error}")
+
+
+def try_to_withdraw_note(task: TaskPorts, key: TaskKey, try_number: int, *, may_have_waited: bool = False) -> None:
+    """Replace the note of an earlier try, or of a wait, since this try has succeeded; notes of others stay."""
+    if try_number <= 1 and not may_have_waited:
         return
+    earlier = "; `weir why` shows the earlier ones" if try_number > 1 else ""
     try:
         if task.airflow.note(key).startswith(SAYS):
-            task.airflow.annotate(key, f"{SAYS}try {try_number} has succeeded; `weir why` shows the earlier ones")
+            task.airflow.annotate(key, f"{SAYS}try {try_number} has succeeded{earlier}")
     except WeirError as error:
         task.log(f"The note of an earlier try is still at the task instance: {error}")
 

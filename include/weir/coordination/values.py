@@ -193,12 +193,14 @@ class Awaiting:
     """Begin again later: producers run, or the restart strategy's delay is not over. It does not use up a try.
 
     Begin at once when the wait of `attempt` is over by the ledger (`WaitingAttempts`); empty: only time is awaited.
+    `is_for_target`: something outside of Weir is awaited, perhaps in vain, so that people have to see why.
     """
 
     seconds: float
     reason: str
     interrupt: tuple[SparkWork, ...] = ()
     attempt: str = ""
+    is_for_target: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,11 +289,20 @@ def test_a_target_that_is_away_before_the_publication_holds_it_back_without_a_tr
     assert published(world.store, "ladder", "delays", EPOCH) is None
     with world.ledger.transaction() as session:
         assert session.scalars(select(LeaseRow.result)).all() == []  # or each turn leases the results once more
+    assert waiting.notes[-1] == f"Weir: {waiting.waits_on}"
     (lake / "away").unlink()
     world.airflow.run_until_quiet()
     assert world.airflow.state_of(run) == "success"
     assert waiting.try_number == 1
+    assert waiting.notes[-1] == "Weir: try 1 has succeeded"
     assert commits(lake) == [f"{EPOCH} 1"]
+
+
+def test_the_note_of_a_person_stays_where_a_target_is_waited_for(world, lake):
+    (lake / "away").touch()
+    run = world.airflow.dag_run()
+    world.airflow.task(run, CLOSE).notes.append("the disk is being replaced")
+    assert until_close_waits(world, run).notes == ["the disk is being replaced"]
 
 
 @pytest.fixture
@@ -316,6 +325,7 @@ def test_a_target_that_goes_away_holds_the_close_and_later_versions_of_its_sink_
     waiting = until_close_waits(world, first)
     assert waiting.state == "up_for_reschedule"
     assert "is published, and not yet in" in waiting.waits_on
+    assert waiting.notes[-1] == f"Weir: {waiting.waits_on}"
     assert published(world.store, "ladder", "delays", EPOCH).version == 1
     with world.ledger.transaction() as session:
         assert session.scalar(select(RunRow.closed_at)) is not None
@@ -506,6 +516,34 @@ def test_the_command_line_lists_what_is_where_and_takes_a_day_out(world, lake, m
         typed("sinks", "lader")
     with pytest.raises(Misconfigured, match="no sink 'others'"):
         typed("sinks", "rollback", "others", "--epoch", "2013-01-01")
+
+
+def test_the_command_line_lists_what_is_to_come_and_why(world, lake, monkeypatch):
+    use(monkeypatch, world.folder)
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow._ready())
+    found = only_sink("sinks", "--json")
+    assert (found["epoch"], found["sink"], found["version"], found["state"]) == (EPOCH, "delays", None, "unpublished")
+    assert found["problem"] == "weir_close of its run has not begun yet"
+    (lake / "away").touch()
+    until_close_waits(world, run)
+    assert "weir_close waits: the server does not answer" in only_sink("sinks", "ladder", "--json")["problem"]
+    assert "unpublished" in typed("sinks")
+    (lake / "away").unlink()
+    (lake / "refused").touch()
+    world.airflow.run_until_quiet()
+    assert "weir_close has failed: Misconfigured: the column k has another type there" in only_sink("sinks", "--json")["problem"]
+    (lake / "refused").unlink()
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert only_sink("sinks", "--json")["state"] == "committed"
+    world.airflow.clear_by_hand(run, "routes")  # it may come to equal content
+    assert only_sink("sinks", "--json")["state"] == "committed"
+
+
+def only_sink(*command):
+    (found,) = json.loads(typed(*command))["sinks"]
+    return found
 
 
 def test_the_record_of_a_dataflow_keeps_its_targets(lake):

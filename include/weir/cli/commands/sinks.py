@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from weir.cli.default_command import with_default
 from weir.cli.tables import cell, key, number, print_line, print_rows, text, value
 from weir.environment import opened_services
 from weir.units import format_size
+
+if TYPE_CHECKING:
+    from weir.sinks.delivery import Unpublished
 
 VERSION = 1
 _VERSIONS = "versions"
@@ -34,14 +37,18 @@ def versions(
     dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """List the versions of sinks with a target, the default: what is committed there, what is pending, and why.
+    """List the versions of sinks with a target, the default: what is committed there, what is not yet, and why.
 
-    A version that is pending is published by its pointer already; the closing task or upkeep commits it.
+    A version that is pending is published by its pointer already; the closing task or upkeep commits it. One that is
+    unpublished is to come: its run is not closed.
     """
     from weir.ledger.deliveries import every_delivery  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.sinks.delivery import unpublished  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
         found = [_described(row) for row in every_delivery(session, dataflow)]
+        found += [_to_come(each) for each in unpublished(session, dataflow)]
+    found.sort(key=lambda each: (each["dataflow"], each["epoch"], each["sink"]))  # stable: what is to come is last
     if as_json:
         print(json.dumps({"version": VERSION, "sinks": found}, default=datetime.isoformat))
         return
@@ -94,4 +101,20 @@ def _described(row: Any) -> dict[str, Any]:
         "delivered_at": row.delivered_at,
         "problem_since": row.problem_since,
         "problem": row.problem,
+    }
+
+
+def _to_come(found: Unpublished) -> dict[str, Any]:
+    return {
+        "epoch": found.epoch,
+        "dataflow": found.dataflow,
+        "sink": found.sink,
+        "version": None,
+        "target": str(found.target),
+        "rows": None,
+        "copied_bytes": None,
+        "state": "unpublished",
+        "delivered_at": None,
+        "problem_since": found.since,
+        "problem": found.reason,
     }
