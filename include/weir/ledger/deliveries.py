@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
-from weir.ledger.names import require_dataflow
+from weir.ledger.names import require_dataflow, similar
 
 _IS_PUBLISHED = (
     (PublicationRow.run == DeliveryRow.run)
@@ -62,15 +62,26 @@ def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]
     return session.scalars(query).all()
 
 
-def dataflow_of_sink(session: Session, sink: str) -> str:
-    """Return the dataflow that has published a sink into a target. Raises Misconfigured for none, and for several."""
-    query = select(RunRow.dataflow).join(DeliveryRow, DeliveryRow.run == RunRow.id).where(DeliveryRow.sink == sink)
-    found = session.scalars(query.distinct().order_by(RunRow.dataflow)).all()
+def dataflow_of_sink(session: Session, sink: str, dataflow: str | None = None) -> str:
+    """Return the dataflow that has published a sink into a target. Raises Misconfigured for none, and for several.
+
+    Where `dataflow` is given, it is that one.
+    """
+    query = select(RunRow.dataflow, DeliveryRow.sink).join(DeliveryRow, DeliveryRow.run == RunRow.id)
+    if dataflow is not None:
+        require_dataflow(session, dataflow)
+        query = query.where(RunRow.dataflow == dataflow)
+    known = session.execute(query.distinct().order_by(RunRow.dataflow, DeliveryRow.sink)).all()
+    found = [row.dataflow for row in known if row.sink == sink]
     if not found:
-        raise Misconfigured(f"no sink {sink!r} has published into a target: `weir sinks` lists those that have")
+        said = similar(sink, list(dict.fromkeys(row.sink for row in known)))
+        raise Misconfigured(
+            f"{dataflow or 'the ledger'} has no sink {sink!r} that has published into a target: {said} `weir sinks` "
+            "lists all"
+        )
     if len(found) > 1:
         raise Misconfigured(f"{', '.join(found)} have a sink {sink!r}: say which, `--dataflow {found[0]}`")
-    return found[0]
+    return str(found[0])
 
 
 def every_delivery(session: Session, dataflow: str | None) -> Sequence[DeliveryRow]:

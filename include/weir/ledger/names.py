@@ -61,6 +61,8 @@ def unknown_run(
         if run.startswith(part) or epoch.startswith(part) or (len(name) >= _LEAST_PART and name in run_id)
     ]
     known = named | {run_id: named[run] for run, run_id, _ in rows}
+    if dataflow is not None:
+        known |= {epoch: named[run] for run, _, epoch in rows}
     flows = sorted({run.partition("@")[0] for run in named}) if or_dataflow else []
     close = [known.get(each, each) for each in get_close_matches(name, [*flows, *known], n=SHOWN)]
     found = list(dict.fromkeys(like[-SHOWN:] or close))

@@ -514,8 +514,27 @@ def test_the_command_line_lists_what_is_where_and_takes_a_day_out(world, lake, m
     assert json.loads(typed("sinks", "--json"))["sinks"][0]["state"] == "rolled back"
     with pytest.raises(Misconfigured, match="the ledger knows no dataflow lader: "):
         typed("sinks", "lader")
-    with pytest.raises(Misconfigured, match="no sink 'others'"):
-        typed("sinks", "rollback", "others", "--epoch", "2013-01-01")
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        ("delay --epoch 2013-01-01", "the ledger has no sink 'delay' .* did you mean delays?"),
+        ("delay --epoch 2013-01-01 --dataflow ladder", "ladder has no sink 'delay' .* did you mean delays?"),
+        ("others --epoch 2013-01-01", "the ledger has no sink 'others' .* it has delays"),
+        ("delays --epoch 2013-01-01 --dataflow lader", "no dataflow lader: did you mean ladder?"),
+        (
+            "delays --epoch 20130101T000000z0",
+            "ladder has no run 20130101T000000z0: did you mean ladder@20130101T000000Z",
+        ),
+        ("delays --epoch 2013-01-11", "ladder has no run 2013-01-11: it knows ladder@20130101T000000Z"),
+    ],
+)
+def test_a_rollback_that_is_mistyped_is_answered_with_what_was_meant(world, monkeypatch, mistyped, meant):
+    use(monkeypatch, world.folder)
+    world.run_first(1)
+    with pytest.raises(Misconfigured, match=meant):
+        typed("sinks", "rollback", *mistyped.split())
 
 
 def test_the_command_line_lists_what_is_to_come_and_why(world, lake, monkeypatch):
@@ -532,7 +551,10 @@ def test_the_command_line_lists_what_is_to_come_and_why(world, lake, monkeypatch
     (lake / "away").unlink()
     (lake / "refused").touch()
     world.airflow.run_until_quiet()
-    assert "weir_close has failed: Misconfigured: the column k has another type there" in only_sink("sinks", "--json")["problem"]
+    assert (
+        "weir_close has failed: Misconfigured: the column k has another type there"
+        in only_sink("sinks", "--json")["problem"]
+    )
     (lake / "refused").unlink()
     world.airflow.clear_by_hand(run, CLOSE)
     world.airflow.run_until_quiet()

@@ -78,7 +78,7 @@ def rollback(
 
     with opened_services() as services:
         with services.ledger.transaction() as session:
-            name = dataflow or dataflow_of_sink(session, sink)
+            name = dataflow_of_sink(session, sink, dataflow)
             chosen = run_named(session, name, epoch).epoch
         taken = take_out(services, name, sink, chosen)
     for each in taken:
