@@ -150,7 +150,7 @@ def test_upsert_takes_over_rows_with_equal_keys_that_were_there_before(sink):
 
 
 @pytest.mark.parametrize("create", ["never", "if_missing"])
-@pytest.mark.parametrize("index", ["(s)", "(k, s)", "(k) where k > 0"])
+@pytest.mark.parametrize("index", ["(s)", "(k, s)", "(k) where k > 0", "((k + 0))", "(lower(s))"])
 def test_upsert_needs_a_unique_index_on_the_key_before_anything_is_published(sink, create, index):
     sink.query(f"create table {sink.table} (k bigint, s text, _epoch text)")
     sink.query(f"create unique index on {sink.table} {index}")
@@ -159,6 +159,27 @@ def test_upsert_needs_a_unique_index_on_the_key_before_anything_is_published(sin
         target.prepare(sink.version(1, (1, "a")), None)
     sink.query(f"create unique index on {sink.table} (k)")
     assert sink.publish(target, sink.version(1, (1, "a"))) is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize("others", ["", ", unique (k)"])
+@pytest.mark.parametrize("deferrable", ["deferrable", "deferrable initially deferred"])
+def test_upsert_refuses_a_deferrable_constraint_on_the_key_before_anything_is_published(sink, deferrable, others):
+    """Beside another index on the key, too: PostgreSQL takes all of them for the merge."""
+    constraint = f"constraint {sink.table}_key unique (k) {deferrable}"
+    sink.query(f"create table {sink.table} (k bigint, s text, _epoch text, {constraint}{others})")
+    target = sink.target(mode="upsert", key="k")
+    with pytest.raises(Misconfigured, match=rf"alter table {sink.table} drop constraint {sink.table}_key"):
+        target.prepare(sink.version(1, (1, "a")), None)
+    with pytest.raises(TargetConflict, match="deferrable"):
+        target.commit(sink.version(1, (1, "a")), {})
+    sink.query(f"alter table {sink.table} drop constraint {sink.table}_key, add primary key (k)")
+    assert sink.publish(target, sink.version(1, (1, "a"))) is Outcome.COMMITTED
+
+
+def test_upsert_takes_a_deferrable_constraint_on_other_columns(sink):
+    of_others = "unique (s) deferrable, unique (k, s) deferrable"
+    sink.query(f"create table {sink.table} (k bigint primary key, s text, _epoch text, {of_others})")
+    assert sink.publish(sink.target(mode="upsert", key="k"), sink.version(1, (1, "a"))) is Outcome.COMMITTED
 
 
 def test_upsert_refuses_a_null_in_a_key_that_the_table_would_take(sink):

@@ -192,6 +192,8 @@ class PostgresTarget(SinkTarget):
     def _translated(self, version: Version) -> Iterator[None]:
         try:
             yield
+        except psycopg2.errors.ObjectNotInPrerequisiteState as error:  # psycopg2 counts it among the operational ones
+            raise self._refused(version, error) from error
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             raise TargetAway(f"PostgreSQL did not answer about {self._table}: {first_line(error)}") from error
         except psycopg2.errors.InsufficientPrivilege as error:
@@ -200,10 +202,13 @@ class PostgresTarget(SinkTarget):
                 f"{first_line(error)}. Grant it that"
             ) from error
         except psycopg2.Error as error:
-            raise TargetConflict(
-                f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. Change the "
-                "table or its constraints, then clear weir_close"
-            ) from error
+            raise self._refused(version, error) from error
+
+    def _refused(self, version: Version, error: psycopg2.Error) -> TargetConflict:
+        return TargetConflict(
+            f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. Change the "
+            "table or its constraints, then clear weir_close"
+        )
 
     def _connect(self) -> Any:
         found = self.reach.connection(self.options["conn_id"])
@@ -363,6 +368,7 @@ class PostgresTarget(SinkTarget):
     def _require_unique(self, cursor: Any, columns: Sequence[Column]) -> None:
         """Require a unique index on the key, by which the merge finds equal keys: the server plans the merge."""
         names, keys = [*(each.name for each in columns), EPOCH_COLUMN], self.options["key"]
+        self._require_immediate(cursor, keys)
         loaded = sql.Identifier("weir_loading")
         self._make_temporary(cursor, loaded, names)
         try:
@@ -373,6 +379,23 @@ class PostgresTarget(SinkTarget):
                 f'table {self._table} has no unique index on {listed}, which mode="upsert" with key={keys} needs: '
                 f"create unique index on {self._table} ({listed})"
             ) from error
+
+    def _require_immediate(self, cursor: Any, keys: Sequence[str]) -> None:
+        """Require that no constraint on the key is deferrable, which the server refuses only when rows are merged."""
+        cursor.execute(
+            "select conname, contype, (select array_agg(attname::text) from pg_attribute where attrelid = conrelid"
+            " and attnum = any(conkey)) from pg_constraint"
+            " where conrelid = to_regclass(%s) and contype in ('p', 'u') and condeferrable",
+            (self._identifier.as_string(cursor),),
+        )
+        for name, kind, columns in cursor.fetchall():
+            if set(columns) != set(keys):
+                continue
+            key = f"{'primary key' if kind == 'p' else 'unique'} ({', '.join(keys)})"
+            raise Misconfigured(
+                f'the constraint {name} of table {self._table} is deferrable, and mode="upsert" with key={keys} needs '
+                f"one that is not: alter table {self._table} drop constraint {name}, add {key}"
+            )
 
     @property
     def _table(self) -> str:
