@@ -45,6 +45,12 @@ from weir.topology.ids import Epoch
 TOLD_AFTER: Final = timedelta(hours=1)
 """How long a version may wait for its target before a person is told."""
 
+PATIENCE: Final = timedelta(minutes=2)
+"""How long one process waits in vain for one server before it leaves the other versions for it to a later one."""
+
+Silence = dict[str, timedelta]
+"""How long servers were waited for in vain, by connection, bucket or target."""
+
 _TAKEN: Final = (Outcome.COMMITTED, Outcome.SUPERSEDED, Outcome.ROLLED_BACK)
 """What a target answers before a version is published only if it has its number, or a higher one, of another."""
 
@@ -175,12 +181,16 @@ def _why_open(closing: AttemptRow | None) -> tuple[str, datetime | None]:
     return f"{CLOSE.name} has failed: {closing.error or closing.state}", closing.ended_at
 
 
-def deliver(services: Services, dataflow: str, sinks: Iterable[str] | None = None) -> list[Undelivered]:
+def deliver(
+    services: Services, dataflow: str, sinks: Iterable[str] | None = None, silence: Silence | None = None
+) -> list[Undelivered]:
     """Commit all published versions of a dataflow, or of some of its sinks, that are not in their targets yet.
 
-    Returns what could not be committed; later versions of the same sink wait for it, for that target.
+    Returns what could not be committed; later versions of the same sink wait for it, for that target. So do those for a
+    server that was waited for longer than PATIENCE: `silence` is added to, and is given again for other dataflows.
     Raises Retryable if the ledger does not answer.
     """
+    silent: Silence = {} if silence is None else silence
     wanted = None if sinks is None else set(sinks)
     with services.ledger.transaction() as session:
         rows = [row for row in pending_deliveries(session, dataflow) if wanted is None or row.sink in wanted]
@@ -194,7 +204,7 @@ def deliver(services: Services, dataflow: str, sinks: Iterable[str] | None = Non
     waiting: list[tuple[str, Target]] = []
     for number, sink, delivery in found:
         if (sink, delivery.target) not in waiting:
-            problem = _deliver(services, dataflow, number, delivery)
+            problem = _deliver(services, dataflow, number, delivery, silent)
             if problem is not None:
                 problems.append(problem)
                 waiting.append((sink, delivery.target))
@@ -249,9 +259,11 @@ def _roll_back(services: Services, dataflow: str, number: int, delivery: Deliver
         row.outcome, row.delivered_at = Outcome.ROLLED_BACK.value, services.now()
 
 
-def _deliver(services: Services, dataflow: str, number: int, delivery: Delivery) -> Undelivered | None:
+def _deliver(
+    services: Services, dataflow: str, number: int, delivery: Delivery, silence: Silence
+) -> Undelivered | None:
     try:
-        outcome, copied = _commit(services, delivery)
+        outcome, copied = _commit_if_heard(services, delivery, silence)
     except WeirError as error:
         with services.ledger.transaction(dataflow) as session:
             row = session.get_one(DeliveryRow, number)
@@ -304,6 +316,29 @@ def _subject(delivery: Delivery) -> tuple[str, ...]:
     version, target = delivery.version, json.dumps(delivery.target.to_json(), sort_keys=True)
     of_target = hashlib.sha256(target.encode()).hexdigest()[:8]
     return f"{version.sink}@{version.epoch}", str(version.number), version.attempt, of_target
+
+
+def _commit_if_heard(services: Services, delivery: Delivery, silence: Silence) -> tuple[Outcome, int | None]:
+    """Commit a version, unless its server was waited for long enough."""
+    target, began = delivery.target, services.now()
+    server = _server(target)
+    waited = silence.get(server, timedelta())
+    if waited >= PATIENCE:
+        raise TargetAway(
+            f"{target} was not tried: its server was waited for {waited.total_seconds():.0f} s for other versions, "
+            "in vain. A later upkeep tries it"
+        )
+    try:
+        return _commit(services, delivery)
+    except TargetAway:
+        silence[server] = waited + (services.now() - began)
+        raise
+
+
+def _server(target: Target) -> str:
+    path = str(target.options.get("path", ""))
+    bucket = path.split("/")[2] if path.startswith("s3://") else ""
+    return str(target.options.get("conn_id") or bucket or json.dumps(target.to_json(), sort_keys=True))
 
 
 def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None]:

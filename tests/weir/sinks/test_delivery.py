@@ -19,7 +19,7 @@ from weir.ledger.database.tables import CheckpointRow, DeliveryRow, LeaseRow, Pu
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
-from weir.sinks import VersionFile, folders
+from weir.sinks import TargetAway, VersionFile, folders
 from weir.sinks.delivery import deliver, rollback
 from weir.sinks.opening import ServicesReach
 from weir.store.published import published
@@ -420,6 +420,33 @@ def test_of_several_targets_each_gets_each_version_and_one_that_is_away_holds_up
     assert outcomes(world) == [(1, "committed")] * 4
     rollback(world.services, "ladder", "delays", EPOCH)
     assert held(lake)["content"] == held(other)["content"] == []
+
+
+def test_a_server_is_not_waited_for_once_more_for_each_of_its_targets(world, lake, tmp_path, monkeypatch):
+    """Of three targets, two have one connection, and its server answers after a minute and a half that it does not."""
+    folders = [lake, tmp_path / "second", tmp_path / "other"]
+    to = [target(REFERENCE, folder=str(each), conn_id=conn) for each, conn in zip(folders, "aab", strict=True)]
+    world.airflow.deploy(Dataflow("ladder", [*ladder().stages[:-1], sink("report", "delays", to=to)]))
+    for each in folders[1:]:
+        each.mkdir()
+    tried = []
+
+    def silent(self, what):
+        if what == "commit" and self.options["conn_id"] == "a":
+            tried.append(self.options["folder"])
+            world.airflow.time += timedelta(seconds=130)
+            raise TargetAway("it does not answer")
+
+    monkeypatch.setattr(FileTarget, "_reach", silent)
+    until_close_waits(world, world.airflow.dag_run(1))
+    tried.clear()
+    kept = deliver_everywhere(world.services)
+    assert tried == [str(lake)]
+    assert "its server was waited for 130 s for other versions, in vain" in kept.done["ladder.delays"]
+    assert commits(folders[2]) == [f"{EPOCH} 1"]
+    monkeypatch.undo()
+    deliver_everywhere(world.services).require_whole()
+    assert commits(lake) == commits(folders[1]) == [f"{EPOCH} 1"]
 
 
 def test_a_version_that_is_pending_does_not_expire(world, lake, away_at_commit, monkeypatch):

@@ -245,6 +245,18 @@ def test_a_commit_that_is_reported_as_a_conflict_but_was_made_stays_readable(lak
     assert (lake.rows("k"), lake.snapshots(), len(lost)) == ([(1,)], 1, 1)
 
 
+def test_a_catalog_that_answers_no_commit_is_not_asked_without_end(lake, quick, monkeypatch):
+    def unanswered(self):
+        raise ConnectionError("read timed out")
+
+    version = lake.version(1, [("d", 1, "a")])
+    token = lake.target().prepare(version, None)
+    monkeypatch.setattr(Transaction, "commit_transaction", unanswered)
+    monkeypatch.setattr(module, "_SECONDS", 0.0)
+    with pytest.raises(TargetAway, match=r"1 commits to the table db.delays failed, .*read timed out"):
+        lake.target().commit(version, token)
+
+
 def test_a_catalog_that_never_takes_the_commit_is_away(lake, quick, monkeypatch):
     version = lake.version(1, [("d", 1, "a")])
     token = lake.target().prepare(version, None)

@@ -503,6 +503,7 @@ def test_of_two_sinks_that_are_published_into_one_table_at_once_one_is_refused(s
 def test_options_of_the_connection_are_kept(sink):
     sink.query("create schema if not exists elsewhere")
     connection = replace(sink.connection, extra={"options": "-c search_path=elsewhere"})
-    with closing(sink.target(connection)._connect()) as db, db.cursor() as cursor:
+    target = sink.target(connection)
+    with closing(target._connect(target._parameters())) as db, db.cursor() as cursor:
         cursor.execute("show search_path")
         assert cursor.fetchone() == ("elsewhere",)

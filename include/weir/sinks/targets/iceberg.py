@@ -57,6 +57,9 @@ _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 """Seconds before the next turn, doubled each time up to the longest, by chance a half of it."""
 
+_SECONDS: Final = 180.0
+"""How long turns begin: a catalog that answers everything but commits takes a minute for each."""
+
 _RETRIES: Final = "commit.retry.num-retries"
 _MERGES: Final = "commit.manifest-merge.enabled"
 
@@ -166,6 +169,7 @@ class IcebergTarget(SinkTarget):
 
     def _until_committed(self, load: Callable[[], Table], change: Callable[[Table], Transaction | None]) -> None:
         """Commit what `change` stages for the table as it is, until it is in, or there is nothing to stage."""
+        until = time.monotonic() + _SECONDS
         for turn in range(1, _TURNS + 1):
             table = load()
             table.metadata.properties[_RETRIES] = "0"  # in this object only
@@ -174,9 +178,9 @@ class IcebergTarget(SinkTarget):
             failure = None if transaction is None else _failure_of(transaction)
             if failure is None:
                 return
-            if turn == _TURNS:
+            if turn == _TURNS or time.monotonic() >= until:
                 raise TargetAway(
-                    f"{_TURNS} commits to the table {self._name} failed, the last one by {said(failure)}"
+                    f"{turn} commits to the table {self._name} failed, the last one by {said(failure)}"
                 ) from failure
             longest = min(_PAUSE * 2**turn, _LONGEST_PAUSE)
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311

@@ -39,6 +39,7 @@ from weir.sinks.targets.postgres_columns import (
     require_taken,
     to_scan,
 )
+from weir.sinks.targets.postgres_watch import ServerSilent, watched
 
 MARKER: Final = "weir_published"
 """The table, beside the target's, with a row for each epoch that a sink has published."""
@@ -79,8 +80,8 @@ class PostgresTarget(SinkTarget):
         for turn in range(1, _TURNS + 1):
             try:
                 return self._commit(version)
-            except TargetAway:
-                if turn == _TURNS:
+            except TargetAway as away:
+                if turn == _TURNS or isinstance(away.__cause__, ServerSilent):
                     raise
         raise AssertionError("the last turn returns or raises")
 
@@ -180,9 +181,15 @@ class PostgresTarget(SinkTarget):
     @contextmanager
     def _transaction(self, version: Version) -> Iterator[Any]:
         """Open a transaction that holds the table's lock, and commit it at the end."""
-        connection = self._connect()
+        parameters = self._parameters()
+        connection = self._connect(parameters)
         try:
-            with self._translated(version), connection, connection.cursor() as cursor:
+            with (
+                self._translated(version),
+                watched(connection, parameters),
+                connection,
+                connection.cursor() as cursor,
+            ):
                 cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{self._table}",))
                 yield cursor
         finally:
@@ -192,6 +199,8 @@ class PostgresTarget(SinkTarget):
     def _translated(self, version: Version) -> Iterator[None]:
         try:
             yield
+        except ServerSilent as error:
+            raise TargetAway(f"PostgreSQL did not answer about {self._table}: {error}") from error
         except psycopg2.errors.ObjectNotInPrerequisiteState as error:  # psycopg2 counts it among the operational ones
             raise self._refused(version, error) from error
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
@@ -210,14 +219,17 @@ class PostgresTarget(SinkTarget):
             "table or its constraints, then clear weir_close"
         )
 
-    def _connect(self) -> Any:
-        found = self.reach.connection(self.options["conn_id"])
+    def _parameters(self) -> dict[str, Any]:
+        return self.reach.connection(self.options["conn_id"]).for_libpq(_SESSION)
+
+    def _connect(self, parameters: Mapping[str, Any]) -> Any:
+        conn_id = self.options["conn_id"]
         try:
-            return psycopg2.connect(**found.for_libpq(_SESSION))
+            return psycopg2.connect(**parameters)
         except psycopg2.OperationalError as error:
-            raise TargetAway(f"the database of connection {found.id} cannot be reached: {first_line(error)}") from error
+            raise TargetAway(f"the database of connection {conn_id} cannot be reached: {first_line(error)}") from error
         except psycopg2.ProgrammingError as error:
-            raise Misconfigured(f"the connection {found.id} cannot be used: {first_line(error)}") from error
+            raise Misconfigured(f"the connection {conn_id} cannot be used: {first_line(error)}") from error
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
