@@ -203,11 +203,16 @@ def test_a_suite_that_is_missing_or_bad_is_said_before_anything_is_computed_and_
     run_id = run(world, flow)
     assert "stage clean: there is no suite clean_rows" in world.airflow.task(run_id, "clean").notes[-1]
     write_suite(suites, "clean_rows", (NOT_NULL, {"meta": {"blames": ["moon"]}}))
-    for expected in ("blames moon, which is no input of it; it reads raw, weather", "is not JSON"):
+    wrong = json.dumps({"expectations": [{"type": NOT_NULL, "kwargs": {"colum": "k"}}]})
+    for expected, after in (
+        ("blames moon, which is no input of it; it reads raw, weather", "{"),
+        ("is not JSON", wrong),
+        (f"expectation 1: {NOT_NULL} has no argument 'colum': did you mean column?", wrong),
+    ):
         world.airflow.clear_by_hand(run_id, "clean")
         world.airflow.run_until_quiet()
         assert expected in world.airflow.task(run_id, "clean").notes[-1]
-        write_suite(suites, "clean_rows", text="{")
+        write_suite(suites, "clean_rows", text=after)
     assert "clean" not in engine.computed
     write_suite(suites, "clean_rows", NOT_NULL)
     world.airflow.clear_by_hand(run_id, "clean")
