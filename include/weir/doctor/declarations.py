@@ -100,11 +100,15 @@ class _Check:
 
     def _require_suite(self, stage: Stage, name: str) -> None:
         suite = suite_in(self.expectations, name)
+        file = f"{self.expectations}/{name}.json"
         for problem in suite_problems(self.flow, stage.name, suite):
-            raise Misconfigured(f"the suite {name}: {problem}")
+            raise Misconfigured(f"{file}: the suite {name}: {problem}")
         registry = self.registry() if suite.of_gx else None
         if registry is not None:
-            suite.require_known(registry)
+            try:
+                suite.require_known(registry)
+            except Misconfigured as error:
+                raise Misconfigured(f"{file}: {error}") from error
 
     def _call(self, what: str, name: str, positional: tuple[str, ...], named: tuple[str, ...] = ()) -> list[str]:
         owner = f"{what} {name!r}"

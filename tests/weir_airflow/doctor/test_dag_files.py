@@ -134,7 +134,10 @@ def test_a_suite_is_judged_by_great_expectations_where_it_is_needed(check, tmp_p
     write_suite(tmp_path, {"type": "expect_column_to_be_increasing", "kwargs": {"column": "k"}})
     found = check(f"from weir.dataflow import expectations\n{CHECKED}")
     (problem,) = found["problems"]
-    assert "suite rows cannot be used: expectation 2: there is no expectation 'expect_column_to_be" in problem["text"]
+    assert (
+        "/rows.json: the suite rows cannot be used: expectation 2: there is no expectation 'expect_column_to_be"
+        in problem["text"]
+    )
     assert found["notes"] == []
 
 
