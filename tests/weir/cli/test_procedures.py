@@ -1,5 +1,6 @@
 """What the pages say about retiring, renaming, splitting and moving is true, with the commands that they show."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -8,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from tests.weir.command_line import invoked, use
-from tests.weir.restoring import checkpoints, keep_savepoints, restore, rows_of, run_days, second_airflow
+from tests.weir.restoring import checkpoints, files_of, keep_savepoints, restore, rows_of, run_days, second_airflow
 from tests.weir.restoring import states_of as digests
 from tests.weir.small_dataflow import Saved, World
 
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, previous, sink, source
+from weir.dataflow import files as folder_of_files
 from weir.errors import Retryable
+from weir.recovery.adopt import adopt
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.store.store import Store
@@ -85,7 +88,7 @@ def files(world):
 
 def retire(monkeypatch, world):
     """Type what the page has for that."""
-    *settings, _weir, verb, _trips, option = command("deployment.md", "weir gc trips")
+    *settings, _weir, verb, _trips, option = command("changing.md", "weir gc trips")
     use(monkeypatch, world.folder)
     with monkeypatch.context() as only_here:
         for each in settings:
@@ -194,3 +197,96 @@ def test_a_savepoint_takes_a_state_into_another_deployment_which_refuses_the_sto
         replace(test.services, store=world.store).store_id()
     world.ledger = test.services.ledger
     assert digests(world, 3) == right[3]
+
+
+# Names, numbers of subtasks and keys that change
+
+
+def renamed(old, new, flow=FLOW):
+    """The dataflow with another name for one of its stages, as it is written in all places."""
+    text = json.dumps(flow.to_json()).replace(f'"{old}"', f'"{new}"')
+    return Dataflow.from_json(json.loads(text))
+
+
+def problem(world, day, task):
+    found = world.airflow.task(f"scheduled__2013-01-{day:02}", *task)
+    assert found.state == "failed"
+    return found.failed_because
+
+
+def test_a_stage_of_another_name_goes_on_with_its_state(world):
+    world.airflow.deploy(renamed("aircraft", "planes"))
+    run_days(world.airflow, 3)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert [file.epoch for file in files_of(world, 3)] == [f"2013010{day}T000000Z" for day in (1, 2, 3)]
+
+
+def test_a_stage_of_another_name_that_reads_itself_is_refused_until_all_runs_are_adopted(tmp_path):
+    def flow(name):
+        inputs = {"flights": blocking(FLIGHTS), "before": previous(name, schema="k bigint")}
+        return Dataflow("ladder", [FLIGHTS, Stage(name, "pipelines.ladder:known", inputs), sink(name, "published")])
+
+    world = World(tmp_path, flow("known"))
+    run_days(world.airflow, 1, 2)
+    world.airflow.deploy(flow("seen"))
+    run_days(world.airflow, 3)
+    assert "a dataflow that does not write it" in problem(world, 3, ("seen-published", -1))
+    for day in (1, 2):
+        adopt(world.services, f"ladder@201301{day:02}T000000Z")
+        world.airflow.clear_run_by_hand(f"scheduled__2013-01-{day:02}")
+        world.airflow.run_until_quiet()
+    world.airflow.clear_run_by_hand("scheduled__2013-01-03")
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success", "removed"}
+
+
+def test_a_sink_of_another_name_has_a_data_set_of_its_own_and_no_epoch_of_the_old_one(tmp_path):
+    def flow(name):
+        return Dataflow("ladder", [FLIGHTS, sink("flights", name, to=folder_of_files(f"{tmp_path}/lake"))])
+
+    world = World(tmp_path / "world", flow("known"))
+    run_days(world.airflow, 1)
+    world.airflow.deploy(flow("seen"))
+    run_days(world.airflow, 2)
+    assert set(world.airflow.states().values()) == {"success"}
+    published = sorted(each.split("/")[2:4] for each in files(world) if each.startswith("_sinks/"))
+    assert published == [["known", "20130101T000000Z"], ["seen", "20130102T000000Z"]]
+    adopt(world.services, "ladder@20130101T000000Z")
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    assert "give each sink a path of its own" in problem(world, 1, ("weir_close", -1))
+
+
+def test_what_an_earlier_run_has_lost_needs_a_task_that_the_dag_has(tmp_path):
+    def flow(parallelism):
+        known = Stage("known", "pipelines.ladder:known", [blocking("flights", by="k")], parallelism=parallelism)
+        return Dataflow("ladder", [FLIGHTS, known, sink("known", "published")])
+
+    world = World(tmp_path, flow(3))
+    run_days(world.airflow, 1)
+    world.airflow.deploy(flow(2))
+    run_days(world.airflow, 2)
+    world.lose("published", 2)
+    world.airflow.clear_by_hand("scheduled__2013-01-01", "weir_close")
+    world.airflow.run_until_quiet()
+    assert "Airflow has no such task instance any more" in problem(world, 1, ("weir_close", -1))
+    adopt(world.services, "ladder@20130101T000000Z")
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success", "removed"}
+
+
+def test_a_state_with_another_key_is_copied_and_the_old_one_let_go(world):
+    other = keyed_state("by_n", key="n", schema="n BIGINT, k BIGINT")
+    both = replace(AIRCRAFT, state=(*AIRCRAFT.states, other))
+    alone = replace(AIRCRAFT, state=other)
+    world.airflow.deploy(replace(FLOW, stages=[FLIGHTS, both, SEEN, KNOWN]))
+    run_days(world.airflow, 3)
+    assert set(world.airflow.states().values()) == {"success"}
+    world.airflow.deploy(replace(FLOW, stages=[FLIGHTS, alone, SEEN, KNOWN]))
+    run_days(world.airflow, 4)
+    assert "state 'history' is not declared any more" in problem(world, 4, ("flights", -1))
+    restore(world, max(checkpoints(world)), allows_non_restored=True)
+    world.airflow.clear_run_by_hand("scheduled__2013-01-04")
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
