@@ -76,9 +76,10 @@ def _require_repeatable(session: Session, name: str) -> None:
     if row.pinned is None or row.predecessor is None:
         return
     state = run_state(session, run_by_id(session, name))
-    read = (each for region in state.region_ids() for each in state.inputs_of(region) if not each.is_of_own_run)
-    states = (each for each in read if each.stage in state.topology_of(each.run).states)
-    gone = [each for each in states if (found := state.results.get(each)) and found.state is PartitionState.RELEASED]
+    # Not by the inputs of its regions: the run before may have been moved to a dataflow that writes other ones.
+    before = {each: found for each, found in state.results.items() if not each.is_of_own_run}
+    states = {each: found for each, found in before.items() if each.stage in state.topology.states}
+    gone = [each for each, found in states.items() if found.state is PartitionState.RELEASED]
     if not gone or not any(each.is_of_own_run for each in state.results):
         return
     raise Misconfigured(
