@@ -21,7 +21,7 @@ from weir_airflow.dag import dataflow_dag
 from weir_airflow.engines.engines import engine_address
 
 ROOT = Path(__file__).parents[2]
-TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("deployment.md", "storage.md"))
+TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("deployment.md", "storage.md", "changing.md"))
 BLOCKS = re.findall(r"(?s)```sh\n(.*?)```", TEXT)
 README = (ROOT / "README.md").read_text()
 
