@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 def site(tmp_path_factory):
     """The site, built as strictly as MkDocs can: a missing page or anchor, or a page outside the navigation, fails."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
