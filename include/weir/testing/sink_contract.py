@@ -47,7 +47,7 @@ SCHEMA: Final = json.dumps(
     }
 )
 _ARROW: Final = pa.schema([("k", pa.int64()), ("s", pa.string())])
-_AT_ONCE: Final = 4
+AT_ONCE: Final = 4
 _TURNS: Final = 10
 _MOST_LINES: Final = 2000
 
@@ -221,14 +221,14 @@ class SinkContract(ABC):
         versions, target = self._start(tmp_path)
         version = versions.version(1, [(number, "x") for number in range(50)])
         token = target.prepare(version, None)
-        answers = _at_once([lambda: self.target(LocalReach(tmp_path)).commit(version, token) for _ in range(_AT_ONCE)])
-        _require(answers == [Outcome.COMMITTED] * _AT_ONCE, f"each process must be told COMMITTED, found {answers}")
+        answers = _at_once([lambda: self.target(LocalReach(tmp_path)).commit(version, token) for _ in range(AT_ONCE)])
+        _require(answers == [Outcome.COMMITTED] * AT_ONCE, f"each process must be told COMMITTED, found {answers}")
         self._require_rows(DAY, *((number, "x") for number in range(50)))
 
     def test_of_several_versions_at_once_the_newest_stays(self, tmp_path: Path) -> None:
         """Whatever the order in which they get there."""
         versions, target = self._start(tmp_path)
-        made = [versions.version(number, [(number, "x")]) for number in range(1, _AT_ONCE + 1)]
+        made = [versions.version(number, [(number, "x")]) for number in range(1, AT_ONCE + 1)]
         tokens = [target.prepare(each, None) for each in made]
 
         def committing(version: Version, token: Token) -> Callable[[], Outcome]:
@@ -236,7 +236,7 @@ class SinkContract(ABC):
 
         answers = _at_once([committing(*each) for each in zip(reversed(made), reversed(tokens), strict=True)])
         _require(Outcome.ABSENT not in answers, f"commit never answers ABSENT, found {answers}")
-        self._require_rows(DAY, (_AT_ONCE, "x"))
+        self._require_rows(DAY, (AT_ONCE, "x"))
 
     def test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(self, tmp_path: Path) -> None:
         """And the next commit of the same token completes it."""

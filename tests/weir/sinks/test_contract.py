@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 
 import pytest
 from tests.weir.sinks import file_target
 from tests.weir.sinks.file_target import FileTarget
 
 from weir.sinks import Outcome
-from weir.testing.sink_contract import SinkContract
+from weir.testing.sink_contract import AT_ONCE, SinkContract
 
 
 class Place(SinkContract):
@@ -65,13 +65,16 @@ class InPrepare(FileTarget):
 
 
 class AfterAWhile(FileTarget):
-    """Looks, and writes later: another process may have been there meanwhile."""
+    """Looks, and writes later: the others have looked meanwhile, and the oldest version is written last."""
+
+    together = threading.Barrier(AT_ONCE, timeout=60)
 
     def commit(self, version, token):
         found = self.recover(version, token)
-        if found is Outcome.ABSENT:
-            time.sleep(0.01 * (5 - min(version.number, 4)))  # the oldest one comes last
-            self.write(version, self.made(version))
+        for number in range(AT_ONCE, 0, -1):
+            self.together.wait()
+            if version.number == number and found is Outcome.ABSENT:
+                self.write(version, self.made(version))
         return found if found is not Outcome.ABSENT else Outcome.COMMITTED
 
 
