@@ -2,11 +2,14 @@
 
 from functools import cache
 
+import httpx
 from typer import testing
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from weir.cli import airflow_api
 from weir.cli.main import app
+from weir.coordination.airflow import ClearItem
 
 WIDE = "250"
 
@@ -32,3 +35,27 @@ def use(monkeypatch, folder, columns=WIDE):
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.delenv("WEIR_API", raising=False)
+
+
+class Api:
+    """Airflow's API with the plugin's endpoint, in front of the fake Airflow."""
+
+    def __init__(self, airflow):
+        self.airflow, self.is_closed = airflow, False
+
+    def call(self, method, path, body):
+        assert (method, path) == ("POST", "/weir/dags/dag/clear")
+        wanted = [ClearItem("dag", **each) for each in body["items"]]
+        answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
+        rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
+        return httpx.Response(200, json={"items": rows})
+
+    def close(self):
+        self.is_closed = True
+
+
+def reach(monkeypatch, airflow):
+    """Let the commands of this test reach the fake Airflow."""
+    api = Api(airflow)
+    monkeypatch.setattr(airflow_api, "airflow_api", lambda environ: api)
+    return api

@@ -12,9 +12,10 @@ from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from weir.coordination.airflow import Clearer
+    from weir.coordination.services import Services
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -32,6 +33,22 @@ def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
     client = AirflowClient(address, unquote(url.username), unquote(url.password or ""), source=API_VARIABLE)
     client.log_in()
     return client
+
+
+def deliver_pending(services: Services, owed: int, dataflows: Iterable[str]) -> str:
+    """Deliver the pending clears of some dataflows if Airflow can be reached; return what was done, and what is left.
+
+    `owed` is the number of those that the command has recorded.
+    """
+    from weir.recovery.pending_clears import deliver  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
+
+    def delivered(clearer: Clearer) -> str:
+        done = [each for name in dataflows for each in deliver(services, clearer, name)]
+        return f"{sum(each.is_settled for each in done)} of {owed} task instance(s) are cleared, or about to run"
+
+    return deliver_or_tell(left, delivered)
 
 
 def deliver_or_tell(left: str, deliver: Callable[[Clearer], str]) -> str:

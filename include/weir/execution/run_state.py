@@ -91,8 +91,8 @@ class RegionState:
     """The newest attempt of a region, and whether a clear of it is pending or not yet followed by a new attempt.
 
     `repair_after_try` is the try that a clear names; the repair is open until a newer attempt has ended (committed, or
-    failed finally): `ended_try` is the newest that has. `committed_generation` is the newest generation of code in
-    which it has committed (0: none).
+    failed finally): `ended_try` is the newest that has. `is_to_be_cleared` while Airflow has not been seen to follow
+    it. `committed_generation` is the newest generation of code in which it has committed (0: none).
     """
 
     region: RegionId
@@ -100,6 +100,7 @@ class RegionState:
     newest_state: AttemptState | None = None
     ended_try: int = 0
     repair_after_try: int | None = None
+    is_to_be_cleared: bool = False
     committed_generation: int = 0
 
     @property

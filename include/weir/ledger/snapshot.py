@@ -54,9 +54,9 @@ _ATTEMPTS = (
     .order_by(_ATTEMPT.try_number)
 )
 
-_CLEARS = select(_CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void).where(
-    _CLEAR.run == bindparam("run")
-)
+_CLEARS = select(
+    _CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void, _CLEAR.settled_at
+).where(_CLEAR.run == bindparam("run"))
 
 _COMMITTED = (
     select(AttemptRow)
@@ -239,14 +239,15 @@ def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionS
 
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
-    """`repairs` are (expected try, found try, whether it is void), attempts as they are selected, oldest first."""
+    """`repairs` are (expected try, found try, whether it is void, when settled), attempts as selected, oldest first."""
     newest, state, _ = attempts[-1] if attempts else (0, None, None)
     return RegionState(
         region=region,
-        newest_try=max([newest, *(found or 0 for _, found, is_void in repairs if is_void)]),
+        newest_try=max([newest, *(found or 0 for _, found, is_void, _ in repairs if is_void)]),
         newest_state=AttemptState(state) if state else None,
         ended_try=max((number for number, ended, _ in attempts if ended in ENDED), default=0),
-        repair_after_try=max((expected for expected, _, is_void in repairs if not is_void), default=None),
+        repair_after_try=max((expected for expected, _, is_void, _ in repairs if not is_void), default=None),
+        is_to_be_cleared=any(settled_at is None for *_, settled_at in repairs),
         committed_generation=max(
             (number or 0 for _, committed, number in attempts if committed == AttemptState.COMMITTED.value),
             default=0,

@@ -319,7 +319,7 @@ def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Eve
         if (row.region, row.subtask) == (history.region.name, history.region.subtask):
             joined = ", ".join(str(step.region) for step in plan.of(StepKind.JOINED))
             details = [f"held back: {plan.impossible or plan.held_back}"] if plan.impossible or plan.held_back else []
-            details += [f"joined regions that run already: {joined}"] if joined else []
+            details += [f"regions that it waits for: {joined}"] if joined else []
             yield Event(row.decided_at, f"failover {row.id}{incident}: {plan.summary()}", tuple(details))
         elif any(str(step.region) == name for step in plan.of(StepKind.JOINED)):
             failed = f"{row.region}[{row.subtask}]" if row.region else "a person"

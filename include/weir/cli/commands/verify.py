@@ -24,7 +24,6 @@ from weir.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from weir.coordination.airflow import Clearer
     from weir.coordination.services import Services
     from weir.formats.content_check import ResultToCheck
     from weir.integrity.records import Inconsistency
@@ -159,23 +158,11 @@ def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
 
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_api import deliver_or_tell  # noqa: PLC0415
-    from weir.recovery.pending_clears import deliver  # noqa: PLC0415
-
-    owed = sum(each.owed for each in repairs)
-    left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
-
-    def delivered(clearer: Clearer) -> str:
-        done = [each for name in _dataflows(repairs) for each in deliver(services, clearer, name)]
-        return f"{sum(each.is_settled for each in done)} of {owed} task instance(s) are cleared, or about to run"
-
-    return deliver_or_tell(left, delivered)
-
-
-def _dataflows(repairs: Sequence[Repair]) -> list[str]:
+    from weir.cli.airflow_api import deliver_pending  # noqa: PLC0415  HTTPX is slow to import
     from weir.ledger.runs import dataflow_of  # noqa: PLC0415
 
-    return sorted({dataflow_of(each.run) for each in repairs})
+    dataflows = sorted({dataflow_of(each.run) for each in repairs})
+    return deliver_pending(services, sum(each.owed for each in repairs), dataflows)
 
 
 VERSION = 1

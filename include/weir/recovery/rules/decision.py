@@ -25,6 +25,7 @@ SMALLEST_HELD_BACK = 4
 """A plan of fewer regions is applied, whatever their share of the run."""
 
 _FAILED = "no attempt computes it now: it has failed for good, and its consumers wait until a person clears it"
+_PENDING = "its clear is pending: the DAG weir_upkeep or the next task of this dataflow delivers it"
 _FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 
@@ -230,15 +231,10 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
     if region in found.rerun:
         return Step(kind=StepKind.RERUN, region=region, after_try=known.newest_try, reason=found.rerun[region])
     if region in found.back.causes:
-        waits = f"; {_FAILED}" if known.has_failed else ""
-        return Step(
-            kind=StepKind.JOINED,
-            region=region,
-            after_try=known.newest_try,
-            reason=f"{found.back.causes[region]}{waits}",
-        )
+        reason = f"{found.back.causes[region]}; {_progress(known)}"
+        return Step(kind=StepKind.JOINED, region=region, after_try=known.newest_try, reason=reason)
     if known.is_running:
-        reason = "it is running; what it commits is compared with what was read"
+        reason = f"{_progress(known)}; what it commits is compared with what was read"
         return Step(kind=StepKind.JOINED, region=region, after_try=known.newest_try, reason=reason)
     is_stale = region in found.back.suspended or _is_stale(state, readers, region)
     reasons, depends_on = _conditions(found, region)
@@ -258,6 +254,17 @@ def _step(state: RunState, readers: Readers, found: _Found, region: RegionId) ->
         after_try=known.newest_try,
         reason=_why_spared(state, known, is_stale=is_stale),
     )
+
+
+def _progress(known: RegionState) -> str:
+    """Say how far a region has come that the plan waits for."""
+    if known.has_failed:
+        return _FAILED
+    if known.is_unended:
+        return "it is running"
+    if known.is_to_be_cleared:
+        return _PENDING
+    return "it is cleared, and its new try has not begun" if known.under_repair else "it has not begun"
 
 
 def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[RegionId, ...]]:

@@ -44,7 +44,7 @@ class StepKind(Enum):
 
 _SAID = {
     StepKind.RERUN: "will re-run",
-    StepKind.JOINED: "is running already",
+    StepKind.JOINED: "is awaited",
     StepKind.IF_CHANGED: "will re-run if its input changes",
     StepKind.SUSPENDED: "is suspended, and will re-run if its input changes",
     StepKind.SPARED: "spared",
@@ -167,7 +167,7 @@ class Plan:
         rerun = [str(step.region) for step in self.of(StepKind.RERUN)]
         more = f" and {len(rerun) - SHOWN} more" if len(rerun) > SHOWN else ""
         named = ", ".join(rerun[:SHOWN]) or "nothing"
-        running = f", {joined} running already" if joined else ""
+        running = f", {joined} awaited" if joined else ""
         maybe = sum(step.kind is not StepKind.SPARED for step in spared)
         unless = f", {maybe} of them unless an input changes" if maybe else ""
         return f"re-running {named}{more}{running}; {len(spared)} region(s) spared{unless}"

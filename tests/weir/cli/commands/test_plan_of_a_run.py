@@ -3,15 +3,13 @@
 import json
 import shutil
 
-import httpx
 import pytest
 from sqlalchemy import select, update
-from tests.weir.command_line import typed, use
+from tests.weir.command_line import reach, typed, use
 from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World, ladder
 
 from weir.cli import airflow_api
-from weir.coordination.airflow import ClearItem
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, RunRow
 from weir.recovery.rules.plan import Cost, Plan, StepKind
@@ -108,27 +106,9 @@ def test_an_applied_plan_is_delivered_by_any_later_process(world):
     assert "Nothing to do." in typed("plan", RUN, "--apply")
 
 
-class Api:
-    """Airflow's API with the plugin's endpoint, in front of the fake Airflow."""
-
-    def __init__(self, airflow):
-        self.airflow, self.is_closed = airflow, False
-
-    def call(self, method, path, body):
-        assert (method, path) == ("POST", "/weir/dags/dag/clear")
-        wanted = [ClearItem("dag", **each) for each in body["items"]]
-        answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
-        rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
-        return httpx.Response(200, json={"items": rows})
-
-    def close(self):
-        self.is_closed = True
-
-
 def test_an_applied_plan_is_delivered_at_once_where_airflow_can_be_reached(world, monkeypatch):
     lose(world, "joined", 1)
-    api = Api(world.airflow)
-    monkeypatch.setattr(airflow_api, "airflow_api", lambda environ: api)
+    api = reach(monkeypatch, world.airflow)
     assert "1 of 1 task instance(s) are cleared" in typed("plan", RUN, "--apply")
     assert api.is_closed
     assert world.airflow.task(world.run, "joined", 1).state is None

@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from tests.weir.command_line import typed, use
-from tests.weir.restoring import EPOCHS, aircraft, run_days, states_of
+from tests.weir.command_line import reach, typed, use
+from tests.weir.restoring import EPOCHS, aircraft, keep_savepoints, run_days, spoil, states_of
 from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured
@@ -71,6 +71,26 @@ def test_a_dry_run_says_what_would_run_again(days):
     said = json.loads(typed("restore", "ladder", "mine", "--json"))
     assert (said["is_dry"], said["epoch"], said["pending_clears"]) == (False, EPOCHS[0], 2)
     assert states_of(days, 1) != before
+
+
+def test_what_a_restore_clears_is_cleared_at_once_where_airflow_can_be_reached(days, monkeypatch):
+    keep_savepoints(days, 1)
+    spoil(days, 1)
+    reach(monkeypatch, days.airflow)
+    assert "2 of 2 task instance(s) are cleared, or about to run" in typed("restore", "ladder", "day1")
+    days.airflow.run_until_quiet()
+    assert "Nothing is missing" in typed("plan", f"ladder@{EPOCHS[1]}")
+
+
+def test_a_restore_says_who_clears_where_airflow_cannot_be_reached_and_a_plan_that_this_is_to_come(days):
+    keep_savepoints(days, 1)
+    spoil(days, 1)
+    told = typed("restore", "ladder", "day1")
+    assert "2 clear(s) are pending; the DAG weir_upkeep delivers them" in told
+    assert "WEIR_API=http://LOGIN:PASSWORD@HOST:PORT" in told
+    steps = json.loads(typed("plan", f"ladder@{EPOCHS[1]}", "--json"))["steps"]
+    [reason, _] = [each["reason"] for each in steps if each["kind"] == "joined"]
+    assert "; its clear is pending: the DAG weir_upkeep or the next task of this dataflow delivers it" in reason
 
 
 def test_restoring_what_is_there_says_that_nothing_runs_again(days):
