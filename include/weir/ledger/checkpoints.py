@@ -308,14 +308,22 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
     }
 
 
-def what_is_kept(session: Session, dataflow: str) -> str:
-    """Describe the retained checkpoints and savepoints of a dataflow, and the command to restore one."""
-    kept = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
-    savepoints = [
+def restorable(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """Return the retained checkpoints of a dataflow, and all of its savepoints, by number."""
+    return [
         row
         for row in checkpoints_of(session, dataflow)
-        if row.is_savepoint and row.status == CheckpointStatus.COMPLETED.value and row.deleted_at is None
+        if row.status == CheckpointStatus.COMPLETED.value
+        and row.deleted_at is None
+        and (row.is_savepoint or row.subsumed_at is None)
     ]
+
+
+def what_is_kept(session: Session, dataflow: str) -> str:
+    """Describe the retained checkpoints and the savepoints of a dataflow."""
+    found = restorable(session, dataflow)
+    kept = [row for row in found if not row.is_savepoint]
+    savepoints = [row for row in found if row.is_savepoint]
     oldest = "No checkpoint is kept"
     if kept:
         oldest = f"The oldest kept checkpoint is {kept[0].number}, of epoch {kept[0].epoch}"
@@ -324,9 +332,4 @@ def what_is_kept(session: Session, dataflow: str) -> str:
     held = f"savepoints are {', '.join(listed)}{more}" if listed else "there is no savepoint"
     if kept[1:]:
         held += f"; newer checkpoints are {', '.join(str(row.number) for row in kept[1:][-_SHOWN:])}"
-    if not kept and not listed:
-        return f"{oldest}, and {held}"
-    return (
-        f"{oldest}; {held}. `weir restore {dataflow} NUMBER --dry-run` shows what a restore of one of them means: "
-        "epochs after it are computed again, in order"
-    )
+    return f"{oldest}; {held}" if kept or listed else f"{oldest}, and {held}"

@@ -120,7 +120,8 @@ def restored_loss(session: Session, report: CheckReport) -> Loss:
         "from it: restore another one"
     )
     if row is not None and row.origin != row.dataflow:
-        detail += f", as another fork. {what_is_kept(session, row.origin)}"
+        kept = what_is_kept(session, row.origin)
+        detail += f", as another fork. {kept}. `weir restore {row.origin} NUMBER --as NAME` does that"
     return Loss(run, report.stage, report.subtask, report.layout, report.attempt, Fault.SUSPECTED, detail)
 
 

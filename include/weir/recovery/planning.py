@@ -5,7 +5,7 @@ Invariant 5: a failure and `weir plan` decide by the same function over the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -14,9 +14,11 @@ from weir.code.generation_rules import Generation
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss
 from weir.execution.run_state import MissingContext, RegionState, RunState
-from weir.ledger.checkpoints import what_is_kept
+from weir.ledger.checkpoints import restorable, what_is_kept
 from weir.ledger.code import generations_of
-from weir.ledger.runs import Run, has_later, run_by_id
+from weir.ledger.database.tables import RunRow
+from weir.ledger.restores import last_restore
+from weir.ledger.runs import Run, epoch_of_run, has_later, run_by_id, runs_of
 from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
 from weir.recovery.failovers import costs_of
 from weir.recovery.history import not_deterministic_regions
@@ -24,7 +26,7 @@ from weir.recovery.inputs import probe_partitions
 from weir.recovery.rules.backtrack import known_loss
 from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
-from weir.recovery.rules.plan import WITH_CODE, Plan
+from weir.recovery.rules.plan import WITH_CODE, ExpiredState, Plan
 from weir.recovery.rules.staleness import clears_later_epochs
 from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
@@ -81,10 +83,45 @@ def _code_of(session: Session, run: Run, plan: Plan) -> dict[RegionId, Generatio
 
 
 def _with_snapshots(session: Session, run: Run, plan: Plan) -> Plan:
-    """Add to a plan that needs an expired state the checkpoints and savepoints to restore instead."""
-    if not plan.impossible:
+    """Add to a plan that needs an expired state which snapshots there are, whether one helps, and what to do."""
+    if plan.expired is None:
         return plan
-    return replace(plan, impossible=f"{plan.impossible}. {what_is_kept(session, run.dataflow.name)}")
+    kept, way_out = what_is_kept(session, run.dataflow.name), _way_out(session, run, plan.expired)
+    return replace(plan, impossible=f"{plan.impossible}. {kept}. {way_out}", expired=None)
+
+
+def _way_out(session: Session, run: Run, expired: ExpiredState) -> str:
+    """Return what brings an expired state back: the newest snapshot from which it follows, or all epochs again.
+
+    A savepoint of a later epoch has files of its own, and helps where only such a file has to be computed again.
+    """
+    dataflow, epoch, reader = run.dataflow.name, epoch_of_run(expired.run), epoch_of_run(expired.reader)
+    restored = last_restore(session, dataflow, epoch) if expired.is_suspected else None
+    failed = restored.number if restored is not None and restored.origin == dataflow else None
+    helping = [
+        row
+        for row in restorable(session, dataflow)
+        if (row.epoch <= epoch or (row.is_savepoint and reader <= row.epoch <= run.epoch)) and row.number != failed
+    ]
+    if helping:
+        newest = max(helping, key=lambda row: (row.epoch, row.number))
+        back = f"`weir restore {dataflow} {newest.number}` (epoch {newest.epoch}; --dry-run shows what changes)"
+        between = [row for row in runs_of(session, dataflow) if newest.epoch < row.epoch <= run.epoch]
+        if len(between) > 1:
+            return f"{back} brings back what it follows from. Then {_again(between)}"
+        return f"{back} brings it back. Then clear in run {run.id} what has failed"
+    before = [row for row in runs_of(session, dataflow) if row.epoch <= run.epoch]
+    none = f"None is of epoch {epoch} or before, so no restore helps"
+    if not before[0].has_dag_run:
+        return f"{none}, and {dataflow} itself has begun with a restore: start another fork (docs/savepoints.md)"
+    return f"{none}: {_again(before)}, if what their sources read is still there"
+
+
+def _again(runs: Sequence[RunRow]) -> str:
+    return (
+        f"`weir run adopt` each run from {runs[0].id} to {runs[-1].id}, oldest first, which discards their results; then "
+        "clear these whole runs in Airflow in this order, each when the one before has succeeded"
+    )
 
 
 def probe_for(services: Services, store_id: str, decided: Decided, wanted: NeedsProbe) -> Failure:

@@ -129,7 +129,8 @@ def test_a_restored_result_that_differs_is_not_read_and_another_checkpoint_is_re
     assert "nothing was restarted: running these tasks again cannot bring the input back, because" in said
     assert f"newer checkpoints are {', '.join(str(number) for number in sorted(checkpoints(days))[1:])}" in said
     assert "savepoints are 4 of epoch" in said
-    assert "`weir restore ladder NUMBER --dry-run`" in said
+    kept = {epoch: number for number, epoch in checkpoints(days).items()}
+    assert f"`weir restore ladder {kept[EPOCHS[2]]}` (epoch {EPOCHS[2]}; --dry-run shows" in said  # not savepoint 4
     assert rows_of(days, 3)[0].state == "quarantined"
     assert len(attempts_of_day(days, 3)) == before  # what a person has restored is not recomputed by itself
     failed = checks(days, outcome="failed")
@@ -236,4 +237,4 @@ def test_a_fork_that_fails_its_checks_names_what_its_origin_keeps(days):
     said = told(other, 4)
     assert "weir_rows_as_recorded" in said
     assert "restore another one, as another fork" in said
-    assert "`weir restore ladder NUMBER --dry-run`" in said
+    assert "`weir restore ladder NUMBER --as NAME`" in said

@@ -336,9 +336,59 @@ def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(f
     told = error_of(forgetful, forgetful.runs[2], "aircraft-known")
     assert f"history[0] (by-k-128-128657) of ladder@{EPOCHS[1]}: missing, it was released" in told
     assert f"The oldest kept checkpoint is 4, of epoch {EPOCHS[3]}; there is no savepoint" in told
-    assert "`weir restore ladder NUMBER --dry-run`" in told
+    assert f"None is of epoch {EPOCHS[1]} or before, so no restore helps" in told
+    assert f"`weir run adopt` each run from ladder@{EPOCHS[0]} to ladder@{EPOCHS[2]}" in told
     assert since(forgetful, forgetful.before) == {"03/aircraft-known": 1}
     assert digests(forgetful) == forgetful.old
+
+
+def computed_again(world, *places):
+    for each in places:
+        adopt(world.services, f"ladder@{EPOCHS[each]}")
+    for each in places:
+        world.airflow.clear_run_by_hand(world.runs[each])
+        world.airflow.run_until_quiet()
+        assert world.airflow.task(world.runs[each], "aircraft-known").state == "success"
+
+
+def test_where_no_snapshot_helps_the_epochs_are_computed_again_as_the_error_says(forgetful):
+    forgetful.airflow.clear_by_hand(forgetful.runs[2], "aircraft-known")
+    forgetful.airflow.run_until_quiet()
+    computed_again(forgetful, 0, 1, 2)
+    assert digests(forgetful) == forgetful.old
+
+
+@pytest.fixture
+def saved(world):
+    """Five days, of which the last two states are kept, and a savepoint of the first and of the second."""
+    world.airflow.deploy(aircraft(retained_checkpoints=2))
+    world.runs = run_days(world, 1, 2)
+    keep_savepoints(world, 1, 2)
+    world.runs += run_days(world, 3, 4, 5)
+    world.old = digests(world)
+    return world
+
+
+def test_a_savepoint_that_helps_is_named_with_what_is_to_be_cleared_then(saved):
+    saved.airflow.clear_by_hand(saved.runs[2], "aircraft-known")
+    saved.airflow.run_until_quiet()
+    told = error_of(saved, saved.runs[2], "aircraft-known")
+    assert f"`weir restore ladder 4` (epoch {EPOCHS[1]}; --dry-run shows what changes) brings it back" in told
+    assert f"Then clear in run ladder@{EPOCHS[2]} what has failed" in told
+    restore(saved, 4)
+    saved.airflow.clear_by_hand(saved.runs[2], "aircraft-known")
+    saved.airflow.run_until_quiet()
+    assert digests(saved) == saved.old
+
+
+def test_after_a_savepoint_of_an_earlier_epoch_the_epochs_between_are_computed_again(saved):
+    saved.airflow.clear_by_hand(saved.runs[3], "aircraft-known")
+    saved.airflow.run_until_quiet()
+    told = error_of(saved, saved.runs[3], "aircraft-known")
+    assert "`weir restore ladder 4` " in told
+    assert f"Then `weir run adopt` each run from ladder@{EPOCHS[2]} to ladder@{EPOCHS[3]}" in told
+    restore(saved, 4)
+    computed_again(saved, 2, 3)
 
 
 def test_the_newest_epochs_are_made_again_whatever_was_released(forgetful):

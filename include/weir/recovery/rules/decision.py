@@ -16,7 +16,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RegionState, RunState
 from weir.recovery.rules.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.rules.consumers import Affected, LaterReaders, Readers, affected
-from weir.recovery.rules.plan import SHOWN, Plan, Step, StepKind
+from weir.recovery.rules.plan import SHOWN, ExpiredState, Plan, Step, StepKind
 from weir.recovery.rules.staleness import clears_consumers
 from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId
@@ -88,6 +88,7 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
         consumers=dataflow.consumers.value,
         held_back=_held_back(state, failure, found),
         impossible=_impossible(found.back.expired.values()),
+        expired=_oldest_expired(state, found.back),
         code=failure.code.value,
     )
 
@@ -101,6 +102,19 @@ def _impossible(missed: Collection[Lost]) -> str:
         f"{shown}. A state that was released is not recomputed, since that would take all epochs since the first; nor "
         "is one that was restored and is not as it was; nor is one that a dataflow has begun with"
     )
+
+
+def _oldest_expired(state: RunState, found: Backtracked) -> ExpiredState | None:
+    """Return the expired state that is needed of the earliest epoch; None where all that is needed can be had."""
+    states = [
+        ExpiredState(
+            lost.loss.run,
+            state.run if lost.reader is None else lost.reader.run_id(state.run),
+            partition in state.results and state.results[partition].fault == Fault.SUSPECTED.value,
+        )
+        for partition, lost in found.expired.items()
+    ]
+    return min(states, key=lambda each: each.run, default=None)
 
 
 def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:

@@ -105,14 +105,26 @@ class Step:
     code: Generation | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ExpiredState:
+    """A state that a plan would need and that is expired: the run that it is of, and the run that reads it.
+
+    `is_suspected` if a person has restored it, and it has failed a check.
+    """
+
+    run: str
+    reader: str
+    is_suspected: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The decision about one failure. `failed` is retried by Airflow itself and needs no clear; None if nothing failed.
 
-    `held_back` is the reason why Weir does not apply it by itself; empty if it does. `impossible` is the reason why it
-    cannot be applied at all: it would need an expired state; empty if it can. Regions in `not_deterministic` have given
-    unequal results from equal inputs before. `code` is the value of the RepairCode of what it clears: "as_it_was" is
-    the code of each step.
+    `held_back` is the reason why Weir does not apply it by itself; empty if it does. `impossible` is the reason why
+    it cannot be applied at all: it would need an expired state, which `expired` has until the plan is recorded.
+    Regions in `not_deterministic` have given unequal results from equal inputs before. `code` is the value of the
+    RepairCode of what it clears: "as_it_was" is the code of each step.
     """
 
     failed: RegionId | None
@@ -125,6 +137,7 @@ class Plan:
     failed_cost: Cost | None = None
     not_deterministic: tuple[RegionId, ...] = ()
     impossible: str = ""
+    expired: ExpiredState | None = None
     code: str = RepairCode.AS_IT_WAS.value
 
     def of(self, kind: StepKind) -> tuple[Step, ...]:
