@@ -54,7 +54,7 @@ def unknown_run(
         query = query.where(RunRow.dataflow == dataflow)
     rows = [(str(run), run_id, str(epoch)) for run, run_id, epoch in session.execute(query)]
     named = {run: f"{run} ({run_id})" for run, run_id, _ in rows}
-    part = _compact(name)
+    part = as_epoch(name)
     like = [
         named[run]
         for run, run_id, epoch in rows
@@ -88,7 +88,7 @@ def _said(close: Sequence[str], known: Sequence[str]) -> str:
     return f"it knows {', '.join(known[-SHOWN:])}{more}"
 
 
-def _compact(name: str) -> str:
+def as_epoch(name: str) -> str:
     """Write a day or a time as an epoch is written: ladder@2013-01-02 as ladder@20130102."""
     dataflow, at, epoch = name.rpartition("@")
     return f"{dataflow}{at}{re.sub(r'[-: ]', '', epoch)}" if re.match(r"\d{4}", epoch) else name

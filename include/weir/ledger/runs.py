@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,11 +27,13 @@ from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
 from weir.ledger.epochs import require_sound_epoch
-from weir.ledger.names import SHOWN, unknown_run
+from weir.ledger.names import SHOWN, as_epoch, unknown_run
 from weir.ledger.results import latest_sizes, layouts_of_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.layouts import chosen_layouts, pinned_json
 from weir.topology.regions import Topology
+
+_OF_A_DAY = re.compile(r"[^@]+@\d{8}(T\d*)?")
 
 _OF_EPOCH = select(RunRow).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch == bindparam("epoch"))
 
@@ -318,7 +321,7 @@ def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
 
 
 def named_run(session: Session, name: str) -> RunRow:
-    """Return the run named DATAFLOW@EPOCH or by Airflow's run id. Raises Misconfigured and names similar runs."""
+    """Return the run named DATAFLOW@EPOCH, DATAFLOW@DAY or by its run id. Raises Misconfigured with similar ones."""
     found = run_if_known(session, name)
     if found is None:
         raise unknown_run(session, name)
@@ -327,11 +330,15 @@ def named_run(session: Session, name: str) -> RunRow:
 
 def run_if_known(session: Session, name: str) -> RunRow | None:
     """Return the run of this name, if there is one. Raises Misconfigured if it is that of several."""
-    query = select(RunRow).where(or_(RunRow.id == name, RunRow.run_id == name)).order_by(RunRow.dataflow, RunRow.epoch)
-    found = list(session.scalars(query))
+    runs = select(RunRow).order_by(RunRow.dataflow, RunRow.epoch)
+    found = list(session.scalars(runs.where(or_(RunRow.id == name, RunRow.run_id == name))))
+    of_day = as_epoch(name)
+    if not found and _OF_A_DAY.fullmatch(of_day):
+        found = list(session.scalars(runs.where(RunRow.id.startswith(of_day, autoescape=True))))
     if len(found) > 1:
         named = ", ".join(row.id for row in found[:SHOWN]) + (f" and {len(found) - SHOWN} more" * (len(found) > SHOWN))
-        raise Misconfigured(f"{name} is a run of several dataflows: type one of {named} instead")
+        what = "a run of several dataflows" if found[0].dataflow != found[1].dataflow else "several runs"
+        raise Misconfigured(f"{name} is {what}: type one of {named} instead")
     return found[0] if found else None
 
 

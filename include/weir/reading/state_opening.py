@@ -122,9 +122,9 @@ def kept_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
 
 
 def numbers_of(retained: Sequence[CheckpointRow]) -> str:
-    """Checkpoints as a message names them."""
+    """Checkpoints as a message names them; empty where there are none."""
     shown = ", ".join(f"{row.number} of {row.epoch}" for row in retained[-_SHOWN:])
-    return f"the checkpoints {shown}" if shown else "no checkpoints"
+    return f"the checkpoints {shown}" if shown else ""
 
 
 def _unreadable(losses: Sequence[Loss], dataflow: str, run: When, retained: str) -> Unreadable:
@@ -134,10 +134,8 @@ def _unreadable(losses: Sequence[Loss], dataflow: str, run: When, retained: str)
 
 def advice_on(run: str, retained: str) -> str:
     """Return the command that restores an unreadable state of a run."""
-    return (
-        f"`weir plan {run}` tells whether it can be recomputed. Kept are {retained}: read one of these with "
-        "checkpoint=N, on the command line --checkpoint N"
-    )
+    kept = f"Kept are {retained}: read one of these with checkpoint=N, on the command line --checkpoint N"
+    return f"`weir plan {run}` tells whether it can be recomputed. {kept if retained else 'No checkpoint is kept'}"
 
 
 def _require_keyed(session: Session, dataflow: str, name: str) -> None:
@@ -248,7 +246,8 @@ def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
         found = f"was subsumed by checkpoint {known.subsumed_by}"
     else:
         found = "is not known" if known is None else f"is {known.status}"
-    raise Misconfigured(f"checkpoint {number} of {dataflow} {found}; kept are {numbers_of(list(kept.values()))}")
+    named = numbers_of(list(kept.values())) or "no checkpoints"
+    raise Misconfigured(f"checkpoint {number} of {dataflow} {found}; kept are {named}")
 
 
 def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, folder: Folder) -> StateAt:

@@ -282,7 +282,8 @@ def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
     if row.labels:
         details.append("labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     if row.code and row.archive:
-        details.append(f"code {short(row.code)} (generation {row.generation}), archive {row.archive[:16]}")
+        number = "" if row.generation is None else f" (generation {row.generation})"
+        details.append(f"code {short(row.code)}{number}, archive {row.archive[:16]}")
     details += _reads(reads_of(session, row.id, run))
     details += [f"not deterministic: {each}. Usual causes: {USUAL_CAUSES}" for each in findings_of(session, [row.id])]
     yield Event(

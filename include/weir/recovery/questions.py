@@ -113,7 +113,7 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     if not known:
         written = sorted({each.stage for region in state.region_ids() for each in state.outputs(region)})
         raise Misconfigured(
-            f"run {state.run} writes no {text}: {similar(stage, written, 'writes')}. Say --lost 'STAGE[SUBTASK]'"
+            f"run {state.run} writes no {text} (--lost 'STAGE[SUBTASK]'): {similar(stage, written, 'writes')}"
         )
     missing = [each for each in known if each not in state.results]
     if missing:

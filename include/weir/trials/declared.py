@@ -83,8 +83,8 @@ def _stage(flow: Dataflow, name: str) -> Stage:
     known = [each.name for each in flow.stages if each.function]
     if name not in [each.name for each in flow.stages]:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
-        raise Misconfigured(f"{flow} has no stage {name!r}{hint}: it has {', '.join(known)}")
+        hint = f"did you mean {near[0]!r}? It" if near else "it"
+        raise Misconfigured(f"{flow} has no stage {name!r}: {hint} has {', '.join(known)}")
     stage = flow.stage(name)
     if stage.application is not None:
         raise Misconfigured(

@@ -95,6 +95,26 @@ def test_a_run_id_of_several_dataflows_names_them(known):
         named_run(known, "scheduled__2013-01-01T00:00:00+00:00")
 
 
+def test_a_day_names_its_run(known):
+    for name in ("flights@2013-02-03", "flights@20130203", "flights@2013-02-03T00:00"):
+        assert named_run(known, name).id == "flights@20130203T000000Z"
+        assert runs_named(known, name) == ["flights@20130203T000000Z"]
+    for name in ("flights@2013", "2013-02-03", "flight@2013-02-03"):
+        with pytest.raises(Misconfigured, match="the ledger knows no run"):
+            named_run(known, name)
+
+
+def test_a_day_with_several_runs_is_refused_with_them(ledger):
+    with ledger.transaction("flights") as session:
+        session.add(DataflowRow(name="flights", store_id="s"))
+        session.flush()
+        session.add_all(row("flights", day) for day in (0, 0.25))
+        with pytest.raises(
+            Misconfigured, match="several runs: type one of flights@20130101T000000Z, flights@"
+        ):
+            named_run(session, "flights@2013-01-01")
+
+
 def test_an_empty_ledger_says_what_makes_the_first_run(ledger):
     with ledger.transaction() as session:
         for refuse in (lambda: named_run(session, "flights"), lambda: require_dataflow(session, "flights")):

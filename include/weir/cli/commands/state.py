@@ -82,7 +82,7 @@ def get(
         if as_json:
             print(json.dumps({**_where(opened), "row": None if row is None else plain(row)}))
         elif row is None:
-            print(f"{_headline(opened)}: no row of {', '.join(key)}")
+            print_line(f"{_place(opened)} has no row of {', '.join(key)}")
         else:
             print_line(_headline(opened))
             for name, value in row.items():
@@ -237,9 +237,13 @@ def _where(opened: OpenedState) -> dict[str, Any]:
 
 
 def _headline(opened: OpenedState) -> str:
-    of = "" if opened.checkpoint is None else f", checkpoint {opened.checkpoint}"
     most = "" if opened.is_counted else "at most "
-    return f"{opened.name} at the end of {opened.run}{of}{_STALE if opened.stale else ''}: {most}{opened.rows:,} rows"
+    return f"{_place(opened)}: {most}{opened.rows:,} rows"
+
+
+def _place(opened: OpenedState) -> str:
+    of = "" if opened.checkpoint is None else f", checkpoint {opened.checkpoint}"
+    return f"{opened.name} at the end of {opened.run}{of}{_STALE if opened.stale else ''}"
 
 
 def _print_report(

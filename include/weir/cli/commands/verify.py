@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -235,6 +236,8 @@ def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, 
             print_line(run)
 
 
+_REST_OF_SHA256 = re.compile(r"(?<=\b[0-9a-f]{12})[0-9a-f]{52}\b")
+
 _COLUMNS = (
     *(key("epoch"), key("dataflow"), key("result"), key("layout"), key("attempt")),
     *(number("bytes"), value("it is"), text("what was found")),
@@ -244,7 +247,8 @@ _COLUMNS = (
 def _cells(each: VerifiedResult) -> tuple[str, ...]:
     dataflow, _, epoch = each.run.partition("@")
     result, size = f"{each.stage}[{each.subtask}]", format_size(each.bytes)
-    return epoch, dataflow, result, each.layout, each.attempt, size, each.outcome.value, each.detail
+    detail = _REST_OF_SHA256.sub("...", each.detail.replace(f"{each.folder}/", ""))
+    return epoch, dataflow, result, each.layout, each.attempt, size, each.outcome.value, detail
 
 
 def _shown(lines: list[str]) -> list[str]:

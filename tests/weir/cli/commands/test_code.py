@@ -120,6 +120,14 @@ def test_why_names_the_one_code_of_a_task_and_the_attempt_that_opened_its_genera
     assert "try 1 (first): committed" in task["events"][0]["text"]
 
 
+def test_why_names_no_generation_where_none_is_recorded(edited):
+    """A try of the DagRun's time before it was restored, or rebuilt from the store, has none."""
+    with edited.ledger.transaction("ladder") as session:
+        for row in session.scalars(select(AttemptRow)):
+            row.generation = None
+    assert "None" not in why(edited, "joined")
+
+
 def test_why_says_where_a_stage_is_of_several_codes_and_of_which_one_it_is_afterwards(edited):
     old, new = versions(edited)
     assert f"code of totals: several, so that it is not valid: [0] {old[:20]}, [1] {new[:20]}" in why(edited, "totals")

@@ -50,6 +50,7 @@ def owed(world):
 
 
 def test_a_whole_run_misses_nothing(world):
+    assert typed("plan", "ladder@2013-01-01") == typed("plan", RUN)
     told = typed("plan", RUN)
     assert "Nothing is missing: nothing would run again." in told
     assert "Spared: 10 region(s), 9 rows, 720 B" in told
@@ -83,7 +84,8 @@ def test_what_a_failure_would_do_is_told_before_the_fact(world):
         ((RUN, "--fail", "nothing"), "has no task nothing: it has raw-clean"),
         ((RUN, "--fail", "joined"), "joined has 2 subtasks: say which"),
         ((RUN, "--fail", "joined[7]"), "has the subtasks 0 to 1, not 7"),
-        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\]: it writes clean, delays, joined"),
+        ((RUN, "--lost", "nothing[0]"), r"writes no nothing\[0\] .*: it writes clean, delays, joined"),
+        ((RUN, "--lost", "joind[0]"), r"\(--lost 'STAGE\[SUBTASK\]'\): did you mean joined\?$"),
         ((RUN, "--fail", "routes", "--apply"), "routes has not failed"),
         (("no_such_run",), "the ledger knows no run no_such_run"),
         ((), "weir plan DATAFLOW@EPOCH"),

@@ -60,7 +60,9 @@ def test_an_earlier_epoch_has_its_own_row(days):
 
 
 def test_a_key_without_a_row_is_told_by_the_exit_code(days):
-    assert "no row of N99" in typed("get", "ladder", "history", "N99", code=1)
+    assert (
+        typed("get", "ladder", "history", "N99", code=1) == f"history at the end of ladder@{LAST} has no row of N99\n"
+    )
     assert json.loads(typed("get", "ladder", "history", "N99", "--json", code=1))["row"] is None
 
 

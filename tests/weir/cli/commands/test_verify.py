@@ -1,6 +1,7 @@
 """`weir verify`, as a person types it."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -68,6 +69,18 @@ def test_what_is_damaged_is_lost_and_nothing_is_made_again(world):
     assert (bad.state, bad.fault, bad.verified_at) == ("lost", "damaged", None)
     with world.ledger.transaction() as session:
         assert list(session.scalars(select(PendingClearRow))) == []
+
+
+def test_a_line_has_the_name_of_the_file_and_the_beginning_of_digests_and_the_json_has_all_of_them(world, monkeypatch):
+    bad = row(world, "joined", 1)
+    break_body(world, bad)
+    monkeypatch.delenv("COLUMNS")
+    lines = typed(RUN)[0].splitlines()
+    [line] = [each for each in lines if "damaged" in each]
+    assert re.search(r" damaged, part-0.bin, .*: expected SHA-256 [0-9a-f]{12}\.\.\., found [0-9a-f]{12}\.\.\. ", line)
+    assert max(map(len, lines)) < 250
+    [found] = answered(RUN)[0]["bad"]
+    assert re.search(rf"{bad.folder}/part-0.bin, .* found [0-9a-f]{{64}}", found["detail"])
 
 
 def test_with_repair_it_is_made_again(world):
