@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG, Label, TaskGroup, TriggerRule
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from weir.dataflow.arguments import answers, require
+from weir.dataflow.arguments import answers, require, unknown_argument
 from weir.dataflow.stage import Stage, name_of
 from weir.errors import Misconfigured
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
@@ -93,6 +94,7 @@ def dataflow_dag(
     where = require_declared(
         "dataflow_dag", flow, default_args, dag_id=dag_id, spark_conn_id=spark_conn_id, doc_md=doc_md
     )
+    _require_known(dataflow_dag, flow, dag_kwargs, DAG)
     require(where, "tags", tags, (list, tuple, set, frozenset), 'tags=["name"]')
     arguments = dict(default_args or {})
     start = inherited_date("start_date", start_date, arguments)
@@ -148,6 +150,7 @@ def dataflow_group(
     Raises Misconfigured.
     """
     where = require_declared("dataflow_group", flow, None, group_id=group_id, spark_conn_id=spark_conn_id)
+    _require_known(dataflow_group, flow, group_kwargs, TaskGroup)
     group = DataflowGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}
     recovery = TaskRecovery.declared(
@@ -191,6 +194,14 @@ def stage_task(owner: DAG | TaskGroup, stage: str | Stage) -> Any:
             f"stage_task: {name!r} computes {wanted!r} in {', '.join(found)}: give the task group of one"
         )
     return next(iter(found.values()))
+
+
+def _require_known(function: Any, flow: Dataflow, passed_on: Mapping[str, Any], to: type) -> None:
+    """Require that what a function passes on is known to Airflow. Raises Misconfigured."""
+    taken = signature(to).parameters if passed_on else {}
+    own = [each.name for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    for word in passed_on.keys() - taken.keys():
+        raise unknown_argument(f"{function.__name__}({flow})", word, own, [*taken])
 
 
 def _declared_of(task: Any) -> Declaration | None:

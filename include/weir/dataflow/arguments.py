@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
+from inspect import Parameter, signature
+from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from weir.errors import Misconfigured
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 MOST_SHOWN: Final = 100
 """The characters of a value that an answer shows."""
@@ -90,25 +94,56 @@ def reference_for(value: object) -> str:
     return ""
 
 
-def answers(words: Mapping[str, str], second: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function: who gives an argument by a word of another system is told the right one.
+def unknown_argument(where: str, word: str, known: Sequence[str], passed_on: Sequence[str] = ()) -> Misconfigured:
+    """Return the answer to an argument that does not exist: the closest one, else all but those that are passed on."""
+    near = get_close_matches(word, [*known, *passed_on], 1)
+    hint = f"did you mean {near[0]}=?" if near else f"it has {', '.join(known)}"
+    return Misconfigured(f"{where} has no argument {word}=: {hint}")
 
-    `words` maps such a word to the argument's name here, or to a sentence; `second` is the name of the argument that
-    one expects in the second place. Any other wrong argument is Python's own error.
+
+def answers(
+    words: Mapping[str, str] = MappingProxyType({}), second: str = ""
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a function: who gives an argument that it does not have is told the right one.
+
+    `words` maps a word of another system to the argument's name here, or to a sentence; `second` is the name of the
+    argument that one expects in the second place. An argument that is missing is Python's own error.
     """
+    return lambda function: _checked(function, function.__name__, words, second)
 
-    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        @wraps(function)
-        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            where = f"{function.__name__}({shown(args[0]) if args else '...'})"
-            for word in words.keys() & kwargs.keys():
-                right = words[word]
-                advice = f"write {right}={shown(kwargs[word])}" if right.isidentifier() else right
-                raise Misconfigured(f"{where} has no argument {word}=: {advice}")
-            if second and len(args) > 1:
-                raise Misconfigured(f"{where}: {shown(args[1])} has no name: write {second}={shown(args[1])}")
+
+def answering(kind: type[_T]) -> type[_T]:
+    """Decorate a dataclass: who gives a field that it does not have is told the closest one."""
+    setattr(kind, "__init__", _checked(kind.__init__, kind.__name__, is_method=True))  # noqa: B010  mypy allows no other
+    return kind
+
+
+def _checked(
+    function: Callable[_P, _R],
+    name: str,
+    words: Mapping[str, str] = MappingProxyType({}),
+    second: str = "",
+    *,
+    is_method: bool = False,
+) -> Callable[_P, _R]:
+    parameters = list(signature(function).parameters.values())[is_method:]
+    known = [each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
+    takes_any = len(known) < len(parameters)
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        wrong = next((word for word in kwargs if word in words or not (takes_any or word in known)), None)
+        given = args[is_method:]
+        if wrong is None and not (second and len(given) > 1):
             return function(*args, **kwargs)
+        first = given[0] if given else kwargs.get(known[0])
+        where = f"{name}({'...' if first is None else shown(first)})"
+        if wrong is None:
+            raise Misconfigured(f"{where}: {shown(given[1])} has no name: write {second}={shown(given[1])}")
+        right = words.get(wrong)
+        if right is None:
+            raise unknown_argument(where, wrong, known)
+        advice = f"write {right}={shown(kwargs[wrong])}" if right.isidentifier() else right
+        raise Misconfigured(f"{where} has no argument {wrong}=: {advice}")
 
-        return checked
-
-    return decorated
+    return checked

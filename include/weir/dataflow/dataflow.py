@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from weir.code.generation_rules import RepairCode
-from weir.dataflow.arguments import require, shown
+from weir.dataflow.arguments import answering, require, shown
 from weir.dataflow.codec import stage_from_json, stage_to_json
 from weir.dataflow.notifications import Receiver, sound_receivers
 from weir.dataflow.retention import RetentionPolicy
@@ -62,6 +62,7 @@ _RETENTION = ("keep", "keep_failed", "keep_published", "quota", "retained_checkp
 """The fields about retention; None leaves one to the deployment."""
 
 
+@answering
 @dataclass(frozen=True, slots=True)
 class Dataflow:
     """Stages in topological order (in the order of declaration where that leaves a choice), validated as a whole.

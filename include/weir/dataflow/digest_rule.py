@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.dataflow.arguments import column_names, shown
+from weir.dataflow.arguments import answers, column_names, shown
 
 MOST_PLACES = 15
 """A double has no more significant decimal places."""
@@ -52,6 +52,7 @@ class DigestRule:
 PLAIN_RULE = DigestRule()
 
 
+@answers()
 def digest(*, round: Mapping[str, int] | None = None, ignore: str | Sequence[str] = ()) -> DigestRule:  # noqa: A002  Spark's own name
     """Declare which changes of rows count: `digest(round={"fare": 6}, ignore=["loaded_at"])`.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from weir.dataflow.arguments import reference_for, require, require_connection, shown
+from weir.dataflow.arguments import answers, reference_for, require, require_connection, shown
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -108,6 +108,7 @@ def callback(function: str, *, kinds: str | Sequence[str] = (), receiver: str = 
     return Receiver(Channel.CALLBACK, _reference("callback", function), options, _texts(kinds), receiver)
 
 
+@answers()
 def webhook(conn_id: str, path: str = "", *, kinds: str | Sequence[str] = (), receiver: str = "") -> Receiver:
     """POST each notification as JSON to the host of an Airflow connection of type http, at `path` below it.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from weir.dataflow.arguments import shown
+from weir.dataflow.arguments import answers, shown
 from weir.errors import Misconfigured
 
 _E = TypeVar("_E", bound=Enum)
@@ -47,6 +47,7 @@ class Gate:
         return f'expectations("{self.suite}")'
 
 
+@answers()
 def expectations(suite: str, *, when: str = "always", policy: str = "fail") -> Gate:
     """Declare that a suite of Great Expectations, `include/expectations/<suite>.json` in GX's format, checks the rows.
 

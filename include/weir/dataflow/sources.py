@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
-from weir.dataflow.arguments import copy_of, require, require_connection
+from weir.dataflow.arguments import answers, copy_of, require, require_connection, unknown_argument
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import Stage, TaskSettings, source
@@ -139,6 +139,7 @@ def iceberg_source(
     return _source(name, "iceberg", parallelism, options, settings)
 
 
+@answers({"parallelism": "there is one subtask, since several would read at several moments: leave it out"})
 def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[SourceSettings]) -> Stage:
     """Read the rows of a query of PostgreSQL, by COPY in one transaction of the task.
 
@@ -159,6 +160,7 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
     return _source(name, "postgres", 1, {"conn_id": conn_id, "query": query}, settings)
 
 
+@answers({"parallelism": 'there is one subtask: write reader={"numPartitions": ...} and what else Spark asks for'})
 def jdbc_source(
     name: str,
     conn_id: str,
@@ -225,15 +227,9 @@ def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], 
         require(f"{kind}_source({name!r})", what, options.get(what, ""), str, f'{what}="..."')
     unknown = [each for each in settings if each not in SourceSettings.__annotations__]
     if unknown:
-        raise Misconfigured(
-            f"{kind}_source({name!r}) has no argument {unknown[0]}=: besides its own there are "
-            f"{', '.join(SourceSettings.__annotations__)}"
-            + (
-                f'; an option of Spark\'s reader is written as reader={{"{unknown[0]}": ...}}'
-                if "reader" in options
-                else ""
-            )
-        )
+        problem = unknown_argument(f"{kind}_source({name!r})", unknown[0], [*options, *SourceSettings.__annotations__])
+        of_reader = f' (an option of Spark\'s reader is written as reader={{"{unknown[0]}": ...}})'
+        raise Misconfigured(f"{problem}{of_reader if 'reader' in options else ''}")
     return source(
         name,
         f"weir_spark.sources.{kind}:read",

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from weir.code.application_rules import Application
 from weir.code.sql_rules import SUFFIX, is_sql
-from weir.dataflow.arguments import WORDS_FOR_BY, answers, column_names, copy_of, require, shown
+from weir.dataflow.arguments import WORDS_FOR_BY, answering, answers, column_names, copy_of, require, shown
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
@@ -100,8 +100,9 @@ def blocking(
 ) -> Exchange:
     """Read `stage` from result partitions in the store: a region boundary, where recovery stops.
 
-    With `by`, subtask i reads the rows of its own key groups; with `broadcast=True` every subtask reads all rows; with
-    `pointwise=True` subtask i reads what subtask i of `stage` wrote. A stage of parallelism 1 needs none of them.
+    With `by`, a column or a list of them, subtask i reads the rows of its own key groups; with `broadcast=True`
+    every subtask reads all rows; with `pointwise=True` subtask i reads what subtask i of `stage` wrote. A stage of
+    parallelism 1 needs none of them.
     """
     read = name_of(stage)
     return Exchange(
@@ -145,6 +146,7 @@ class StageKind(Enum):
     """The state of another stage: its rows are those that the stage has written through its handle."""
 
 
+@answering
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
     """Airflow's settings of the task that runs a stage; stages of one region must agree.
@@ -160,6 +162,7 @@ class TaskSettings:
     spark_conn_id: str | None = None
 
 
+@answering
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A pure function on Spark DataFrames with one output, run by `parallelism` subtasks.

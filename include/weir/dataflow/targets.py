@@ -55,6 +55,7 @@ class Target:
         return f"{self.kind} {place}".strip()
 
 
+@answers()
 def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
     """Publish as Parquet files in folders `<partition>=<epoch>`, one an epoch; no column may be named `partition`.
 
@@ -105,6 +106,7 @@ def postgres(
     return Target("postgres", options)
 
 
+@answers()
 def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: str = "never") -> Target:
     """Publish into a Delta Lake table, by adding the version's Parquet files to its log. Needs `weir[delta]`.
 
@@ -123,6 +125,7 @@ def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: st
     return Target("delta", options)
 
 
+@answers()
 def iceberg(table: str, *, create: str = "never") -> Target:
     """Publish into a table of Apache Iceberg: one snapshot takes an epoch's files out and puts the new ones in.
 

@@ -46,8 +46,9 @@ def _require_interval(row: RunRow) -> None:
     at = f"{row.interval_start:%Y-%m-%d %H:%M}"
     raise Misconfigured(
         f"run {row.run_id} of DAG {row.dag_id} has a data interval without length ({at}), but dataflow {row.dataflow} "
-        "keeps state, which goes on from interval to interval: delete this run, and have the scheduler or a backfill "
-        "make one, or clear the run of the interval that is to be computed again. Nothing was run"
+        "keeps state, which goes on from interval to interval: delete this run, and clear the run of the interval that "
+        "is to be computed again, or have the scheduler or a backfill make one. If the DAG has schedule=None, write "
+        "another, or trigger it over Airflow's REST API with data_interval_start and data_interval_end. Nothing was run"
     )
 
 

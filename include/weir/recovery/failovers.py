@@ -157,12 +157,13 @@ def failovers_of(session: Session, dataflow: str | None = None, epoch: str | Non
 
 def failover_reports(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverReport]:
     """Return the reports of past failovers, oldest first. Raises Misconfigured for an unknown dataflow or epoch."""
-    found = failovers_of(session, dataflow, epoch)
-    if not found and dataflow is not None:
+    if dataflow is not None:
         require_dataflow(session, dataflow)
-        if epoch is not None and run_if_known(session, run_key(dataflow, epoch)) is None:
+        run = None if epoch is None else run_if_known(session, run_key(dataflow, epoch))
+        if run is None and epoch is not None:
             raise unknown_run(session, run_key(dataflow, epoch), dataflow)
-    return [_report(session, row) for row in found]
+        epoch = None if run is None else run.epoch
+    return [_report(session, row) for row in failovers_of(session, dataflow, epoch)]
 
 
 def _report(session: Session, row: FailoverRow) -> FailoverReport:

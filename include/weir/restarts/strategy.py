@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from weir.dataflow.arguments import answering
 from weir.errors import Internal, Misconfigured
 from weir.restarts.options import PER_RUN, PER_TASK, parse_options
 
@@ -118,6 +119,7 @@ class RestartStrategy(ABC):
         return FixedDelay(retries, retry_delay // timedelta(milliseconds=1), limits=FailureLimits(per_task=retries))
 
 
+@answering
 @dataclass(frozen=True, slots=True)
 class NoRestart(RestartStrategy):
     """Every failure is final."""
@@ -129,6 +131,7 @@ class NoRestart(RestartStrategy):
         return (Decision(can_restart=False, backoff_ms=0, new_attempt=True) for _ in failures)
 
 
+@answering
 @dataclass(frozen=True, slots=True)
 class FixedDelay(RestartStrategy):
     """At most `attempts` restarts, each after the same delay."""
@@ -147,6 +150,7 @@ class FixedDelay(RestartStrategy):
             yield Decision(count <= self.attempts, self.delay_ms, new_attempt=True)
 
 
+@answering
 @dataclass(frozen=True, slots=True)
 class FailureRate(RestartStrategy):
     """At most `max_failures` within any interval (FLINK-20752: that many are allowed, one more is not)."""
@@ -169,6 +173,7 @@ class FailureRate(RestartStrategy):
             yield Decision(allowed, self.delay_ms, new_attempt=True)
 
 
+@answering
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay(RestartStrategy):
     """Delays that grow while failures keep coming; failures during one back-off count as one attempt.

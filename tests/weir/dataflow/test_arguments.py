@@ -19,6 +19,7 @@ from weir.dataflow import (
     delta_source,
     digest,
     expectations,
+    files,
     files_source,
     jdbc_source,
     keyed_state,
@@ -34,6 +35,7 @@ from weir.dataflow import (
 )
 from weir.dataflow.arguments import MOST_SHOWN, answers, shown
 from weir.errors import Misconfigured
+from weir.restarts.strategy import FixedDelay
 
 A = source("a", "p:a")
 OUT = sink("a", "out")
@@ -175,8 +177,32 @@ MISTAKES = {
     "reader's option": (lambda: files_source("x", "/x", header=True), 'reader={"header": ...}'),
     "postgres' parallelism": (
         lambda: postgres_source("x", "c", "select 1", parallelism=3),
-        "postgres_source('x') has no argument parallelism=: besides its own there are max_parallelism, task",
+        "postgres_source('x') has no argument parallelism=: there is one subtask, since several would read at several",
     ),
+    # Misspelt arguments
+    "of a stage": (
+        lambda: Stage("b", "p:b", [blocking("a")], paralelism=4),
+        "Stage('b') has no argument paralelism=: did you mean parallelism=?",
+    ),
+    "of a named stage": (lambda: Stage(name="b", input=[]), "Stage('b') has no argument input=: did you mean inputs=?"),
+    "of a task": (lambda: TaskSettings(pools="x"), "TaskSettings(...) has no argument pools=: did you mean pool=?"),
+    "of a dataflow": (
+        lambda: flow(A, OUT, quoat="2 GB"),
+        "Dataflow('flow') has no argument quoat=: did you mean quota",
+    ),
+    "of an exchange": (lambda: blocking("a", brodcast=True), "blocking('a') has no argument brodcast=: did you mean b"),
+    "of a state": (lambda: list_state("s", unon=True), "list_state('s') has no argument unon=: did you mean union=?"),
+    "of a source": (
+        lambda: files_source("x", "/x", formt="csv"),
+        "files_source('x') has no argument formt=: did you mean format=? (an option of Spark's reader is written as",
+    ),
+    "of a gate": (lambda: expectations("s", polcy="warn"), "has no argument polcy=: did you mean policy=?"),
+    "of a webhook": (
+        lambda: webhook("c", headers={}),
+        "webhook('c') has no argument headers=: it has conn_id, path, k",
+    ),
+    "of a folder": (lambda: files("/x", partion="x"), "files('/x') has no argument partion=: did you mean partition=?"),
+    "of a restart": (lambda: FixedDelay(attemps=3), "FixedDelay(...) has no argument attemps=: did you mean attempts="),
     # Columns
     "by a number": (
         lambda: blocking("a", by=3),
@@ -286,9 +312,7 @@ def test_a_mistake_is_answered_with_what_to_write(mistake):
     assert len(str(error.value)) < 400
 
 
-def test_any_other_wrong_argument_is_pythons_own_error():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'brodcast'"):
-        blocking("a", brodcast=True)
+def test_a_missing_argument_is_pythons_own_error():
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'schema'"):
         keyed_state("s", key="k")
 
@@ -296,6 +320,7 @@ def test_any_other_wrong_argument_is_pythons_own_error():
 def test_a_function_with_answers_keeps_its_signature_and_its_docstring():
     assert list(inspect.signature(blocking).parameters) == ["stage", "by", "broadcast", "pointwise"]
     assert blocking.__doc__.startswith("Read `stage` from result partitions")
+    assert list(inspect.signature(Stage).parameters)[:3] == ["name", "function", "inputs"]
 
 
 def test_an_answer_may_be_a_sentence():

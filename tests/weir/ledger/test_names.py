@@ -109,9 +109,7 @@ def test_a_day_with_several_runs_is_refused_with_them(ledger):
         session.add(DataflowRow(name="flights", store_id="s"))
         session.flush()
         session.add_all(row("flights", day) for day in (0, 0.25))
-        with pytest.raises(
-            Misconfigured, match="several runs: type one of flights@20130101T000000Z, flights@"
-        ):
+        with pytest.raises(Misconfigured, match="several runs: type one of flights@20130101T000000Z, flights@"):
             named_run(session, "flights@2013-01-01")
 
 

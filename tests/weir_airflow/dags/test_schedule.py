@@ -60,6 +60,13 @@ def test_the_dates_may_be_those_of_default_args():
     assert "write start_date=" in refusal(start_date=None, default_args={"start_date": "2013-01-01"})
 
 
+def test_a_misspelt_argument_is_told_the_closest_one_of_the_dataflow_or_of_airflow():
+    assert "dataflow_dag(dataflow 'delays') has no argument shedule=: did you mean schedule=?" in refusal(shedule=None)
+    assert "has no argument catch_up=: did you mean catchup=?" in refusal(catch_up=True)
+    assert "has no argument zzz=: it has flow, schedule, start_date, dag_id, retries" in refusal(zzz=1)
+    assert dag(catchup=True, max_active_runs=3).max_active_runs == 3
+
+
 def test_what_nobody_schedules_needs_no_start():
     assert dag(schedule=None, start_date=None).start_date is None
 

@@ -324,7 +324,7 @@ def test_a_notebook_gets_the_rows_of_the_stage_that_a_dag_file_declares(trials):
     rows = tried.arrow().sort_by("id").to_pylist()
     assert rows == [{"tail": f"t{number % 5}", "id": number} for number in range(18)]
     assert [row.asDict() for row in tried.spark(trials.spark).orderBy("id").collect()] == rows
-    with pytest.raises(Misconfigured, match="has no stage 'claen', did you mean 'clean'"):
+    with pytest.raises(Misconfigured, match="has no stage 'claen': did you mean 'clean'"):
         declared_in(trials.folder / "dag.py", "claen")
 
 
