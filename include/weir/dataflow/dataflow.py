@@ -19,7 +19,7 @@ from weir.dataflow.notifications import Receiver, sound_receivers
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
-from weir.dataflow.validation import require_divided_state, require_no_secrets, sound_stages
+from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
 from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
@@ -137,7 +137,7 @@ class Dataflow:
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
         if not is_record:
             require_no_secrets(self.name, self.stages, self.parameters)
-            require_divided_state(self.name, self.stages)
+            require_sound_states(self.name, self.stages)
 
     def __str__(self) -> str:
         """Return what it is and its name: `dataflow 'delays'`."""

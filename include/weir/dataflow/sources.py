@@ -18,7 +18,7 @@ from weir.dataflow.arguments import answers, copy_of, require, require_connectio
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import Stage, TaskSettings, source
-from weir.dataflow.state_schema import fields_of_ddl
+from weir.dataflow.state_schema import declared_fields
 from weir.errors import Misconfigured
 
 FORMATS = ("parquet", "csv", "json")
@@ -82,7 +82,7 @@ def files_source(
     require(where, "schema", schema, str, 'Spark DDL such as schema="id BIGINT, at TIMESTAMP"')
     _require_reader(where, reader)
     if schema:
-        fields_of_ddl(schema)
+        _require_columns(where, schema)
     options = {
         "path": path,
         "format": format,
@@ -216,6 +216,13 @@ def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str
         _require_text(where, f"partition[{column!r}]", value)
         filled(where, value, _EXAMPLE_START, _EXAMPLE_END)
     return dict(partition or {})
+
+
+def _require_columns(where: str, schema: str) -> None:
+    try:
+        declared_fields(schema)
+    except Misconfigured as error:
+        raise Misconfigured(f"{where}: {error}") from error
 
 
 def _require_reader(where: str, reader: object) -> None:

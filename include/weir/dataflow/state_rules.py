@@ -14,7 +14,7 @@ from weir.dataflow.arguments import shown
 from weir.dataflow.key_types import canonical_type
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined
 from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_schema import fields_of_ddl
+from weir.dataflow.state_schema import declared_fields, fields_of_ddl
 from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
@@ -70,6 +70,19 @@ def _state_schema_problems(state: State) -> Iterator[str]:
             canonical_type(str(fields[key].kind))
         except Misconfigured as error:
             yield str(error).replace(", in the stage that writes it", ", and declare it so")
+
+
+def type_problems(stages: Sequence[Stage]) -> Iterator[str]:
+    """Yield the columns of states and of previous exchanges whose types Spark does not have."""
+    for stage in stages:
+        states = {state.name for state in stage.states}
+        for argument, exchange in stage.exchanges.items():
+            if not exchange.schema:
+                continue
+            try:
+                declared_fields(exchange.schema)
+            except Misconfigured as error:
+                yield f"stage {stage.name!r}, {'state' if argument in states else 'input'} {argument!r}: {error}"
 
 
 def divided_problems(stages: Sequence[Stage]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The columns of a state, parsed from Spark's DDL or Spark's JSON, without Spark.
+"""The columns of a state or another schema, parsed from Spark's DDL or Spark's JSON, without Spark.
 
 Invariant: two spellings give equal values exactly if they mean the same type (LONG and BIGINT, `STRUCT<a: INT>` and
 `struct<a:int>`).
@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from weir.errors import Misconfigured
@@ -26,6 +27,13 @@ _SAME = {
     "character": "char",
     "timestamp_ltz": "timestamp",
 }
+_TYPES = frozenset(
+    {
+        *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "char", "varchar"),
+        *("binary", "void", "variant", "date", "time", "timestamp", "timestamp_ntz", "interval"),
+        *("geography", "geometry", "struct", "array", "map"),
+    }
+)
 _MORE_WORDS = ("collate", "with", "without")
 """Words that continue the name of a type; an interval takes any word."""
 
@@ -84,6 +92,31 @@ def fields_of_ddl(schema: str) -> Fields:
         what = f"has the column {', '.join(twice)} twice" if twice else "has no columns"
         raise Misconfigured(f'the schema "{schema}" {what}: write it like "tailnum STRING, flights BIGINT"')
     return {each.name: each for each in found}
+
+
+def declared_fields(schema: str) -> Fields:
+    """Parse DDL that a DAG file declares: every type is one that Spark has. Raises Misconfigured.
+
+    What is recorded is only parsed: a later Spark may have types that this module does not know.
+    """
+    fields = fields_of_ddl(schema)
+    for each in fields.values():
+        for name in _unknown_types(each.kind):
+            near = get_close_matches(name, [*_TYPES, *_SAME], 1)
+            hint = f"did you mean {near[0].upper()}?" if near else "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
+            raise Misconfigured(
+                f'the schema "{schema}" gives the column {each.name} the type {name.upper()}, which Spark does not '
+                f"have: {hint}"
+            )
+    return fields
+
+
+def _unknown_types(kind: Kind) -> Iterator[str]:
+    name = re.split(r"[ (]", kind.name, maxsplit=1)[0]
+    if name not in _TYPES:
+        yield name
+    for _, part in kind.parts:
+        yield from _unknown_types(part)
 
 
 def fields_of_json(spark_schema: str) -> Fields:

@@ -33,7 +33,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_rules import divided_problems, state_problems, with_state_stages
+from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -81,9 +81,12 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
     return ordered
 
 
-def require_divided_state(dataflow: str, stages: Sequence[Stage]) -> None:
-    """Raise Misconfigured for states whose rows their subtasks would not find; a run that is recorded has begun so."""
-    refuse(dataflow, divided_problems(stages))
+def require_sound_states(dataflow: str, stages: Sequence[Stage]) -> None:
+    """Raise Misconfigured for states whose rows their subtasks would not find, and for schemas that Spark refuses.
+
+    A run that is recorded has begun so.
+    """
+    refuse(dataflow, (*type_problems(stages), *divided_problems(stages)))
 
 
 def refuse(dataflow: str, problems: Iterable[str]) -> None:

@@ -285,6 +285,18 @@ MISTAKES = {
         lambda: files_source("x", "/x", schema={"id": "INT"}),
         "files_source('x'): schema is {'id': 'INT'}: write",
     ),
+    "a type": (
+        lambda: files_source("x", "/x", schema="id INT, price DECIML(7, 2)"),
+        "gives the column price the type DECIML, which Spark does not have: did you mean DECIMAL?",
+    ),
+    "a state's type": (
+        lambda: reading([blocking("a", by="k")], state=keyed_state("s", key="k", schema="k INT, n BIGNT")),
+        "stage 'b', state 's': the schema \"k INT, n BIGNT\" gives the column n the type BIGNT, which Spark does not ",
+    ),
+    "an epoch's type": (
+        lambda: reading({"x": blocking("a", by="k"), "y": previous("b", by="k", schema="k INT, m MAP<STRING, TEXT>")}),
+        "stage 'b', input 'y': the schema \"k INT, m MAP<STRING, TEXT>\" gives the column m the type TEXT, which",
+    ),
     "reader": (
         lambda: files_source("x", "/x", reader="header"),
         'reader is \'header\': write reader={"header": "true"}',

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json, spark_json
+from weir.dataflow.state_schema import ddl_of, declared_fields, fields_of_ddl, fields_of_json, spark_json
 from weir.errors import Misconfigured
 
 
@@ -44,6 +44,27 @@ def test_what_is_no_list_of_columns_is_refused_with_an_example(wrong, why):
     with pytest.raises(Misconfigured, match=r'write it like "tailnum STRING, flights BIGINT"') as error:
         fields_of_ddl(wrong)
     assert why in str(error.value)
+
+
+KINDS = (
+    *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG", "FLOAT", "REAL", "DOUBLE"),
+    *("DATE", "TIME", "TIME(6)", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP WITHOUT TIME ZONE"),
+    *("STRING", "STRING COLLATE UTF8_LCASE", "CHAR(3)", "CHARACTER(3)", "VARCHAR(3)", "BINARY", "VOID", "VARIANT"),
+    *("DECIMAL", "DEC", "NUMERIC(7, 2)", "INTERVAL DAY TO SECOND", "GEOGRAPHY(4326)", "GEOMETRY(4326)"),
+    *("STRUCT<a: INT>", "ARRAY<INT>", "MAP<INT, INT>"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_of_spark_may_be_declared(kind):
+    assert list(declared_fields(f"a {kind}")) == ["a"]
+
+
+@pytest.mark.parametrize("wrong", ["BIGNT", "STRUCT<a: STRNG>", "ARRAY<MAP<TEXT, INT>>", "NUMBER(7, 2)", "DATETIME"])
+def test_a_type_that_spark_does_not_have_is_refused_in_a_declaration_and_read_in_a_record(wrong):
+    with pytest.raises(Misconfigured, match=r"gives the column a the type \w+, which Spark does not have: "):
+        declared_fields(f"a {wrong}, b INT")
+    assert list(fields_of_ddl(f"a {wrong}, b INT")) == ["a", "b"]
 
 
 def test_what_spark_has_recorded_is_what_was_declared():
