@@ -88,11 +88,13 @@ MISTAKES = {
     '`sink(a, "a")`': lambda: Dataflow("trips", [a, sink(a, "a")]),
     '`files_source("a", "/data/{{ ds }}")`': lambda: files_source("a", "/data/{{ ds }}"),
     "a keyed state of several subtasks whose stage reads no input by columns": undivided_state,
+    '`schema="tailnum STRING, flights BIGNT"`': lambda: files_source("a", "/a", schema="tailnum STRING, flights BIGNT"),
+    '`Stage("b", "p:b", [...], paralelism=4)`': lambda: Stage("b", "p:b", [blocking(a)], paralelism=4),
 }
 
 
 def test_every_mistake_of_the_table_is_made_here():
-    assert len(SHOWN) == 4
+    assert len(SHOWN) == 6
     assert {mistake for mistake, _ in ROWS} == set(MISTAKES)
 
 

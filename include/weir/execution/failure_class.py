@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import Enum
+from types import ModuleType
 
 from weir.errors import (
     Conflict,
@@ -25,9 +26,16 @@ from weir.errors import (
 )
 
 HOPELESS = frozenset(
-    {"AnalysisException", "ParseException", "ImportError", "ModuleNotFoundError", "SyntaxError", "SuppressRestarts"}
+    {
+        *("AnalysisException", "ParseException", "PySparkAttributeError"),
+        *("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "SuppressRestarts"),
+    }
 )
-"""Class names of errors that the same code raises again in each run."""
+"""Class names of errors that the same code raises again in each run.
+
+An AttributeError is one only of a module, which has no such name: the attribute of a value depends on the data, and so
+does UnboundLocalError, Python's NameError of a variable that no row has set.
+"""
 
 READ_FAILED = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 """Spark's conditions of analysis errors about missing data, which may arrive later: the code is not at fault."""
@@ -104,8 +112,13 @@ def cause_of(error: BaseException) -> FailureCause | None:
 
 def hopeless_cause(error: BaseException) -> str | None:
     """Return the class name, of `error` or a cause of it, that no other try can help; None if there is none."""
-    names = (name for cause in _chain(error) for name in _names(cause))
-    return next((name for name in names if name in HOPELESS), None)
+    for cause in _chain(error):
+        if isinstance(cause, AttributeError) and isinstance(cause.obj, ModuleType):
+            return type(cause).__name__
+        found = next((name for name in _names(cause) if name in HOPELESS), None)
+        if found is not None:
+            return found
+    return None
 
 
 def raised_by_worker(error: BaseException) -> str | None:
@@ -116,7 +129,7 @@ def raised_by_worker(error: BaseException) -> str | None:
 
 def _names(error: BaseException) -> Iterator[str]:
     own = [base.__name__ for base in type(error).__mro__]
-    if _condition(error) not in READ_FAILED:
+    if _condition(error) not in READ_FAILED and not isinstance(error, UnboundLocalError):
         yield from own
     yield from _of_worker(error)
 

@@ -14,6 +14,7 @@ import importlib
 import linecache
 import sys
 import tempfile
+import traceback
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import SparkSession
 
 from weir.code.archive import Archive
@@ -46,6 +48,19 @@ class Imported:
             if name.endswith(".py"):
                 path, lines = str(self.modules / name), content.decode(errors="replace").splitlines(keepends=True)
                 linecache.cache[path] = (len(content), None, lines, path)
+
+    def place_of(self, error: BaseException) -> str:
+        """Return the file, the line and its text from which an error comes; empty where no module is known to have it.
+
+        Spark names the line of a DataFrame's plan; else it is the last one of the traceback.
+        """
+        frames = traceback.extract_tb(error.__traceback__)
+        for site in (*_call_sites(error), *(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))):
+            path, _, line = site.rpartition(":")
+            if line.isdigit() and Path(path).is_relative_to(self.modules):
+                text = linecache.getline(path, int(line)).strip()
+                return f"{Path(path).relative_to(self.modules)}, line {line}: {text}"
+        return ""
 
     def require_all(self) -> None:
         """Check that every imported module of the archive's packages lies in its folder. Raises Misconfigured."""
@@ -80,6 +95,13 @@ def imported_from(archive: Archive) -> Iterator[Imported]:
             sys.path[:] = [entry for entry in sys.path if not str(entry).startswith(folder)]
             _forget(_modules_of(archive))
             sys.modules.update(before)
+
+
+def _call_sites(error: BaseException) -> list[str]:
+    if not isinstance(error, PySparkException):
+        return []
+    contexts = [each for each in error.getQueryContext() if each.contextType() is QueryContextType.DataFrame]
+    return [each.callSite() for each in contexts]
 
 
 def _forget(modules: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.functions import check_call, load
@@ -38,7 +39,7 @@ from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
-from weir_spark.region.sql import check_query, rows_of_query
+from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
 from weir_spark.region.temporary import TemporaryFiles
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
@@ -163,10 +164,20 @@ class _Execution:
 
     def _planned(self, stage: StageToRun, results: dict[str, DataFrame], files: TemporaryFiles) -> DataFrame:
         with measured(self.seconds, f"plan {stage.name}"):
-            rows = self._call(stage, results, files)
-            if (stage.outputs or stage.copy) and not stage.keeps_state_of:
-                writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
+            try:
+                rows = self._call(stage, results, files)
+                if (stage.outputs or stage.copy) and not stage.keeps_state_of:
+                    writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
+            except AnalysisException as error:
+                if error.getCondition() in READ_FAILED:
+                    raise
+                raise self._refused(stage, error) from error
         return rows
+
+    def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
+        """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""
+        said, place = str(error).strip().partition("\n")[0], self.imported.place_of(error)
+        return Misconfigured(f"{_owner(stage)}: Spark refuses its plan: {said}" + (f"\n{place}" if place else ""))
 
     def _kept(
         self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]

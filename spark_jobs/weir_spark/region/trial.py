@@ -144,7 +144,8 @@ def explained(error: Exception) -> TrialAnswer:
 
 def _own_lines(error: Exception) -> str:
     """Return the traceback from the stage's function on, with file names as in the archive."""
-    frames = traceback.extract_tb(error.__traceback__)
+    traced = [each for each in (error, error.__cause__) if each is not None]
+    frames = [frame for each in traced for frame in traceback.extract_tb(each.__traceback__)]
     own = [place for place, each in enumerate(frames) if "weir-code-" in each.filename]
     if not own:
         return ""

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from weir.errors import EngineLost, Fenced, Misconfigured, WeirError
-from weir_spark.transport.failures import advice_on, disk_full, is_checkpoint_lost
+from weir_spark.transport.failures import disk_full, is_checkpoint_lost, of_code_or_rows
 
 _INTERRUPTED = frozenset(
     {
@@ -38,8 +38,7 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
         return full
     if is_checkpoint_lost(error):
         return EngineLost(f"region {region}: the Spark server lost an executor, with rows that it held for others")
-    advice = advice_on(error)
-    return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+    return of_code_or_rows(error, region) or error
 
 
 def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool) -> WeirError | None:

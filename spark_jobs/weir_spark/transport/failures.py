@@ -9,7 +9,9 @@ write fails as TASK_WRITE_FAILED, and only the server's stack trace has the reas
 
 from __future__ import annotations
 
-from pyspark.errors import AnalysisException, PythonException
+import re
+
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from weir.errors import DiskFull, EngineLost, Misconfigured, StoreFull, WeirError
 from weir_spark.region.sql import READ_FAILED
@@ -33,8 +35,16 @@ _CHECKPOINT_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _CAUSE = "Caused by: "
 
+_UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
+_MALFORMED = "MALFORMED_RECORD_IN_PARSING"
+_READING = re.compile(r"while reading file (\S+?)\.?\s")
+
 _FILE_SYSTEMS = "org.apache.hadoop.fs."
 """The classes that write to a store; Spark writes its own files without Hadoop."""
+
+
+class RecordMalformed(Exception):
+    """A line of a file does not fit the schema that it is read by. The file may be corrected, so it is tried again."""
 
 
 def translate_of_own_session(error: Exception, region: str) -> Exception:
@@ -52,12 +62,26 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
         return EngineLost(
             f"region {region}: its Spark application lost its cluster or its JVM: {line.strip(': ')[:300]}"
         )
-    advice = advice_on(error)
-    return error if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+    return of_code_or_rows(error, region) or error
 
 
-def advice_on(error: Exception) -> str | None:
+def of_code_or_rows(error: Exception, region: str) -> Exception | None:
+    """Return the error to raise in the place of one of user code, or of the rows that it reads; None if none fits."""
+    if _MALFORMED in _trace(error):
+        file = _READING.search(str(error))
+        return RecordMalformed(
+            f"region {region}: {file[1] if file else 'a file'} has a line that does not fit the schema that it is read "
+            "by. Of csv, columns are taken in their order, whatever names a header has: compare its first lines with "
+            "schema=, and with options of the reader such as header and sep"
+        )
+    advice = _advice_on(error)
+    return None if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+
+
+def _advice_on(error: Exception) -> str | None:
     """Return what a person has to change; None if another try may help, or the error is of no known kind."""
+    if isinstance(error, PySparkException) and error.getCondition() == _UNKNOWN_TYPE:
+        return "a schema has a type that Spark does not have"
     if isinstance(error, AnalysisException) and error.getCondition() not in READ_FAILED:
         return "Spark refuses the plan of its stages"
     if isinstance(error, PythonException) and any(name in str(error) for name in _NO_SESSION):

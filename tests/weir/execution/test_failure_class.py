@@ -95,6 +95,30 @@ def test_a_refusal_and_a_full_store_are_causes_of_their_own(error, cause):
     assert cause_of(error) is cause
 
 
+def raised_by(text):
+    try:
+        exec(text, {"errno": errno})  # noqa: S102
+    except Exception as error:  # noqa: BLE001
+        return error
+    raise AssertionError(f"{text} raised nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("spark.rang(3)", FailureClass.FATAL),
+        ("errno.EBADX", FailureClass.FATAL),
+        ("def late():\n  for row in []:\n    last = row\n  return last\nlate()", FailureClass.APPLICATION),
+        ("row = None\nrow.upper()", FailureClass.APPLICATION),
+        ("'x' + 1", FailureClass.APPLICATION),
+    ],
+)
+def test_a_name_that_does_not_exist_is_hopeless_and_what_depends_on_rows_is_not(text, failure):
+    error = raised_by(text)
+    assert classify(error) is failure
+    assert hopeless_cause(error) == (type(error).__name__ if failure is FailureClass.FATAL else None)
+
+
 def test_what_no_retry_can_help_is_found_along_the_causes():
     wrapped = raised_from(RuntimeError("stage failed"), raised_from(OSError("x"), AnalysisException("no column")))
     assert classify(wrapped) is FailureClass.FATAL

@@ -5,6 +5,7 @@ import textwrap
 from datetime import UTC, datetime
 
 import pytest
+from pyspark.errors.exceptions.connect import SparkException
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.codec import region_report_from_json, region_report_to_json
@@ -12,6 +13,8 @@ from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
+from weir_spark.transport.connect_failures import translate
+from weir_spark.transport.failures import RecordMalformed
 
 pytestmark = pytest.mark.spark
 
@@ -155,6 +158,39 @@ def test_a_stage_that_does_not_return_what_it_must_is_refused(run, jobs, pipelin
     module = pipeline(f"def numbers(ctx):\n    {body}\n")
     with pytest.raises(Misconfigured, match=f"stage numbers.*{message}"):
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY))))
+
+
+REFUSED = """
+from pyspark.sql import functions as F
+
+def numbers(ctx):
+    rows = ctx.spark.range(10)
+    return rows.filter(
+        F.col("kilometres") > 3
+    )
+"""
+
+
+def test_a_plan_that_spark_refuses_is_told_with_the_stage_and_the_line_of_its_function(run, jobs, pipeline) -> None:
+    module = pipeline(REFUSED)
+    with pytest.raises(Misconfigured) as error:
+        run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
+    said, place = str(error.value).split("\n")
+    assert said.startswith("stage numbers: Spark refuses its plan: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column")
+    assert place == f'{module}.py, line 7: F.col("kilometres") > 3'
+
+
+def test_a_line_that_does_not_fit_its_schema_is_told_with_the_file(run, jobs, pipeline, tmp_path) -> None:
+    (tmp_path / "in.csv").write_text("name,key\nx,1\n")
+    options = '.option("header", "true").option("mode", "FAILFAST")'
+    body = f'return ctx.spark.read.schema("key BIGINT, name STRING"){options}.csv("{tmp_path}/in.csv")'
+    module = pipeline(f"def numbers(ctx):\n    {body}\n")
+    with pytest.raises(SparkException) as error:
+        run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
+    told = translate(error.value, "numbers", "sc://x", is_server_alive=True)
+    assert type(told) is RecordMalformed
+    assert f"{tmp_path}/in.csv has a line that does not fit the schema that it is read by" in str(told)
+    assert "columns are taken in their order, whatever names a header has" in str(told)
 
 
 def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of, monkeypatch) -> None:

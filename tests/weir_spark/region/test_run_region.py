@@ -109,5 +109,11 @@ def test_its_exit_code_is_78_where_a_person_has_to_change_something(server, run_
     assert "Misconfigured: stage numbers: the module program_pipeline has no function 'numbers'" in message
 
 
+def test_a_plan_that_spark_refuses_in_a_session_of_its_own_is_told_with_the_line(run_region) -> None:
+    message = run_region("def numbers(ctx):\n    return ctx.spark.range(10).select('kilometres')\n", expected=78)
+    assert "Misconfigured: stage numbers: Spark refuses its plan: [UNRESOLVED_COLUMN.WITH_SUGGESTION]" in message
+    assert "program_pipeline.py, line 2: return ctx.spark.range(10).select('kilometres')" in message
+
+
 def test_its_exit_code_is_75_where_another_try_may_help(run_region) -> None:
     assert "EngineLost" in run_region(TEXT, "--remote", "sc://127.0.0.1:1", "--retries", "2", expected=75)

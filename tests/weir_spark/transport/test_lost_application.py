@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkValueError
+from pyspark.sql.types import StructType
 
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured
 from weir_spark.transport.failures import translate_of_own_session
@@ -26,6 +27,14 @@ def test_a_lost_cluster_is_a_lost_engine(error) -> None:
 
 def test_a_plan_that_spark_refuses_is_for_a_person() -> None:
     assert type(translate_of_own_session(AnalysisException("no column x"), "a-b")) is Misconfigured
+
+
+def test_a_type_that_spark_does_not_have_is_for_a_person() -> None:
+    with pytest.raises(PySparkValueError) as error:
+        StructType.fromJson({"fields": [{"name": "n", "type": "bignt", "nullable": True, "metadata": {}}]})
+    told = translate_of_own_session(error.value, "a-b")
+    assert type(told) is Misconfigured
+    assert "region a-b: a schema has a type that Spark does not have: [CANNOT_PARSE_DATATYPE]" in str(told)
 
 
 def test_a_full_disk_is_reported_as_such() -> None:
