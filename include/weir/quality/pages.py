@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 from html import escape
 from itertools import islice
@@ -18,6 +19,7 @@ from weir.formats.codec import expectation_results_from_plain
 from weir.formats.paths import PAGES, index_path, page_path
 from weir.formats.quality_page import CheckToDocument
 from weir.ledger.database.tables import QualityCheckRow
+from weir.ledger.housekeeping import has_failed_at, note_failed
 from weir.quality.check_queries import checks_with_page, checks_without_page, record_page
 
 Render = Callable[[Sequence[CheckToDocument]], Iterator[tuple[int, bytes | str]]]
@@ -38,6 +40,11 @@ STYLE = (
 
 SKIPPED = 5
 """How many batches in which no page could be rendered upkeep passes over, to make older pages."""
+
+_JOB = "pages"
+
+_AGAIN_AFTER = timedelta(days=1)
+"""When upkeep tries again to render pages of which it could render none, unless there is a newer check."""
 
 _SHOWN = 5
 """How many errors a line for the log shows."""
@@ -69,12 +76,25 @@ class PagesReport:
 
 
 def make_pages_everywhere(services: Services, render: Render, most: int = BATCH) -> str:
-    """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable."""
+    """Make the next batch of pages about checks of all dataflows; return a line for the log. Raises Retryable.
+
+    Nothing is rendered while no check has come since none of the missing pages could be rendered, for a day.
+    """
+    with services.ledger.transaction() as session:
+        newest = next(iter(checks_without_page(session, 1)), None)
+        if newest is not None and has_failed_at(session, _JOB, str(newest.id), _AGAIN_AFTER, services.now()):
+            return (
+                f"the pages about check {newest.id} and older ones cannot be rendered: they are tried with the next "
+                "check, or after a day. `weir quality docs` tries them now, and says why"
+            )
     made = PagesReport()
     for each in islice(_batches(services, render, None, most), 1 + SKIPPED):
         made = made.and_then(each)
         if made.pages:
             break
+    if newest is not None and made.problems and not made.pages:
+        with services.ledger.transaction(newest.dataflow) as session:
+            note_failed(session, _JOB, str(newest.id), services.now())
     return str(made) if made.pages or made.problems else "every check has its page"
 
 

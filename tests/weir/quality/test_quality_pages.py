@@ -104,6 +104,26 @@ def test_a_page_that_cannot_be_made_fails_nothing_and_is_tried_again(world):
     assert make_pages(world.services, Renderer()).pages == 2
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_upkeep_renders_what_it_could_not_render_after_a_day_or_with_a_newer_check(world):
+    expire(world, 0)
+    render = Renderer("ValueError: no")
+    first, second = (row.id for row in checks(world))
+    make_pages_everywhere(world.services, render)
+    said = make_pages_everywhere(world.services, render)
+    assert said.startswith(f"the pages about check {second} and older ones cannot be rendered")
+    assert render.asked == [[second, first]]
+    with world.ledger.transaction("gated") as session:
+        newer = session.get_one(QualityCheckRow, second)
+        columns = {column.name: getattr(newer, column.name) for column in QualityCheckRow.__table__.columns}
+        session.add(QualityCheckRow(**columns | {"id": second + 1}))
+    make_pages_everywhere(world.services, render)
+    make_pages_everywhere(world.services, render)
+    assert render.asked[1:] == [[second + 1, second, first]]
+    world.airflow.time += timedelta(days=1)
+    assert make_pages_everywhere(world.services, Renderer()).startswith("3 page(s) about checks made")
+
+
 @pytest.mark.parametrize("make", [make_pages_everywhere, make_all_pages])
 def test_pages_that_cannot_be_made_keep_no_older_one_from_being_made(world, make):
     first, second = checks(world)

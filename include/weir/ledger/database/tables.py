@@ -421,7 +421,8 @@ class DeliveryRow(Table):
 class HousekeepingRow(Table):
     """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty.
 
-    `reached` is the epoch up to which a process has done a job that takes long; another goes on after it.
+    `reached` is the epoch up to which a process has done a job that takes long; another goes on after it. Of the job
+    that makes pages it is the newest check of which there can be none.
     """
 
     __tablename__ = "housekeeping"
