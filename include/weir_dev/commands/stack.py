@@ -68,7 +68,7 @@ def down() -> None:
 
 
 def status() -> None:
-    """Show the components of the stack."""
+    """Show the components of the stack, its addresses, and how to log in."""
     console = Console()
     stack = stack_of_project()
     state = stack.state
