@@ -117,7 +117,7 @@ _LATER_READERS = (
     .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
 )
 _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
-    RunRow.dataflow == bindparam("dataflow"), RunRow.predecessor == bindparam("epoch"), RunRow.pinned.is_not(None)
+    RunRow.dataflow == bindparam("dataflow"), RunRow.predecessor == bindparam("epoch"), RunRow.is_pinned
 )
 _WITHOUT_READING = select(_ATTEMPT.region, _ATTEMPT.subtask).where(
     _ATTEMPT.run == bindparam("reader"),

@@ -119,8 +119,8 @@ def _way_out(session: Session, run: Run, expired: ExpiredState) -> str:
 
 def _again(runs: Sequence[RunRow]) -> str:
     return (
-        f"`weir run adopt` each run from {runs[0].id} to {runs[-1].id}, oldest first, which discards their results; then "
-        "clear these whole runs in Airflow in this order, each when the one before has succeeded"
+        f"`weir run adopt` each run from {runs[0].id} to {runs[-1].id}, oldest first, which discards their results; "
+        "then clear these whole runs in Airflow in this order, each when the one before has succeeded"
     )
 
 
