@@ -96,7 +96,7 @@ def test_a_file_that_is_refused_tells_the_line_and_each_problem(check):
         ("def f(:", 6, "SyntaxError: "),
         ("\n1 / 0", 7, "ZeroDivisionError: division by zero"),
         ("import sys; sys.exit(4)", 6, "SystemExit: 4"),
-        ("blocking('a', brodcast=True)", 6, "TypeError: blocking() got an unexpected keyword argument 'brodcast'"),
+        ("blocking()", 6, "TypeError: blocking() missing 1 required positional argument: 'stage'"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_a_problem(check, text, line, said):
