@@ -81,7 +81,10 @@ def require_not_behind(services: Services, dataflow: str) -> None:
 
 
 def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:
-    """Raise LedgerBehind for a closing task that runs by the ledger, and is a success in Airflow. Raises Retryable."""
+    """Raise LedgerBehind for a closing task that runs by the ledger, and is a success in Airflow. Raises Retryable.
+
+    A later try may be: it may have been lost, too. If a person has marked it, the ledger catches up with nothing.
+    """
     query = (
         select(AttemptRow, RunRow)
         .join(RunRow, RunRow.id == AttemptRow.run)
@@ -102,7 +105,7 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
     ended = {
         attempt
         for (attempt, (number, _)), answer in zip(found.items(), answers, strict=True)
-        if (answer.state, answer.try_number) == ("success", number)
+        if answer.state == "success" and answer.try_number >= number
     }
     with services.ledger.transaction() as session:
         lost = [row.id for row, _ in session.execute(query) if row.id in ended]
