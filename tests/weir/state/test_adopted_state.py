@@ -147,3 +147,11 @@ def test_a_person_may_discard_them(days):
     run_days(days, 4, 5)
     release_everywhere(days.services).require_whole()
     assert adopt(days.services, f"ladder@{EPOCHS[1]}", discards=True).results
+
+
+def test_a_day_is_computed_while_the_next_one_is_pinned_to_no_dataflow(days):
+    adopt(days.services, FIRST)
+    adopt(days.services, f"ladder@{EPOCHS[1]}")
+    days.airflow.clear_run_by_hand(RUN)
+    days.airflow.run_until_quiet()
+    assert committed_tries(days, 1, "aircraft")[1:]
