@@ -27,6 +27,28 @@ def silent():
         yield server.getsockname()[1]
 
 
+@contextmanager
+def full_pooler():
+    """A pooler whose connections to the server are all taken: it logs clients in, and queries wait; gives its port."""
+
+    def serve():
+        with suppress(OSError):
+            client, _ = server.accept()
+            client.recv(1024)
+            told = [f"{name}\0{value}\0".encode() for name, value in _TOLD.items()]
+            messages = [(b"R", bytes(4)), *((b"S", each) for each in told), (b"Z", b"I")]
+            client.sendall(b"".join(kind + (len(body) + 4).to_bytes(4, "big") + body for kind, body in messages))
+            while client.recv(1024):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+_TOLD = {"client_encoding": "UTF8", "DateStyle": "ISO", "server_version": "16.0", "standard_conforming_strings": "on"}
+
+
 class Relay:
     """Hands bytes on to a server and back, until it is told to fall silent; then it accepts, and keeps all."""
 
@@ -126,6 +148,13 @@ def test_a_refusal_is_an_answer(database, quick):  # noqa: F811
     with pytest.raises(psycopg2.OperationalError, match="refused"):
         psycopg2.connect(**{**parameters, "port": port})
     assert postgres_watch.answers({**parameters, "port": port})  # its connections break by themselves
+
+
+def test_a_pooler_that_has_queries_wait_for_a_connection_answers(database, quick):  # noqa: F811
+    """The only connection that it has may be that of the transaction."""
+    with full_pooler() as port:
+        found = replace(database, port=port, extra={"sslmode": "disable", "gssencmode": "disable"})
+        assert postgres_watch.answers(found.for_libpq(""))
 
 
 def test_an_s3_that_accepts_and_never_answers_is_away(tmp_path, monkeypatch):
