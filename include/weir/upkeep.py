@@ -36,7 +36,7 @@ from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.retention.versions import expire_versions
-from weir.sinks.delivery import Silence, deliver, unprepared
+from weir.sinks.delivery import Silence, deliver, shuffled, unprepared
 from weir.units import format_size
 
 FULL_SWEEP = timedelta(days=1)
@@ -152,10 +152,9 @@ def deliver_everywhere(services: Services) -> Upkept:
     A version that has waited for an hour, or that a person has to see to, is a failure; so is a run that is not
     published for an hour since a target does not answer.
     """
-    kept, silence, dataflows = Upkept(), Silence(), _dataflows(services)
-    # Another dataflow begins each minute: none is always the one for which no patience is left.
-    first = int(services.now().timestamp() // 60) % max(len(dataflows), 1)
-    for dataflow in (*dataflows[first:], *dataflows[:first]):
+    kept, silence = Upkept(), Silence()
+    # Not always in one order: no dataflow is always the one for which no patience is left.
+    for dataflow in shuffled(services, _dataflows(services), str):
         with kept.trying(dataflow):
             for run, error in unprepared(services, dataflow):
                 kept.failed[run] = Retryable(f"nothing is published until its target answers: {error}")

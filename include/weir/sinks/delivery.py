@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -41,6 +41,8 @@ from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
 from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, Version
 from weir.topology.ids import Epoch
+
+_Value = TypeVar("_Value")
 
 TOLD_AFTER: Final = timedelta(hours=1)
 """How long a version may wait for its target before a person is told."""
@@ -187,7 +189,8 @@ def deliver(
     """Commit all published versions of a dataflow, or of some of its sinks, that are not in their targets yet.
 
     Returns what could not be committed; later versions of the same sink wait for it, for that target. So do those for a
-    server that was waited for longer than PATIENCE: `silence` is added to, and is given again for other dataflows.
+    server that was waited for longer than PATIENCE: `silence` is added to, and is given again for other dataflows. With
+    it, targets come in another order each time: none is always after one that is waited for in vain.
     Raises Retryable if the ledger does not answer.
     """
     silent: Silence = {} if silence is None else silence
@@ -200,6 +203,8 @@ def deliver(
             for row in rows
             if row.version == newest[row.run, row.sink]
         ]
+    if silence is not None:
+        found = shuffled(services, found, lambda row: f"{row[1]} {_name_of(row[2].target)}")
     problems: list[Undelivered] = []
     waiting: list[tuple[str, Target]] = []
     for number, sink, delivery in found:
@@ -209,6 +214,12 @@ def deliver(
                 problems.append(problem)
                 waiting.append((sink, delivery.target))
     return problems
+
+
+def shuffled(services: Services, values: Sequence[_Value], name_of: Callable[[_Value], str]) -> list[_Value]:
+    """Return values in an order of their names that time chooses; those of one name stay in theirs."""
+    now = services.now().isoformat()
+    return sorted(values, key=lambda each: hashlib.sha256(f"{now} {name_of(each)}".encode()).digest())
 
 
 def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> list[Delivery]:
@@ -313,8 +324,8 @@ def _waits(delivery: Delivery, problem: Undelivered) -> Event:
 
 def _subject(delivery: Delivery) -> tuple[str, ...]:
     """Tell apart the targets of a sink, too, some of which have the same name."""
-    version, target = delivery.version, json.dumps(delivery.target.to_json(), sort_keys=True)
-    of_target = hashlib.sha256(target.encode()).hexdigest()[:8]
+    version = delivery.version
+    of_target = hashlib.sha256(_name_of(delivery.target).encode()).hexdigest()[:8]
     return f"{version.sink}@{version.epoch}", str(version.number), version.attempt, of_target
 
 
@@ -338,7 +349,11 @@ def _commit_if_heard(services: Services, delivery: Delivery, silence: Silence) -
 def _server(target: Target) -> str:
     path = str(target.options.get("path", ""))
     bucket = path.split("/")[2] if path.startswith("s3://") else ""
-    return str(target.options.get("conn_id") or bucket or json.dumps(target.to_json(), sort_keys=True))
+    return str(target.options.get("conn_id") or bucket or _name_of(target))
+
+
+def _name_of(target: Target) -> str:
+    return json.dumps(target.to_json(), sort_keys=True)
 
 
 def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None]:

@@ -441,12 +441,46 @@ def test_a_server_is_not_waited_for_once_more_for_each_of_its_targets(world, lak
     until_close_waits(world, world.airflow.dag_run(1))
     tried.clear()
     kept = deliver_everywhere(world.services)
-    assert tried == [str(lake)]
+    assert tried in ([str(lake)], [str(folders[1])])
     assert "its server was waited for 130 s for other versions, in vain" in kept.done["ladder.delays"]
     assert commits(folders[2]) == [f"{EPOCH} 1"]
     monkeypatch.undo()
     deliver_everywhere(world.services).require_whole()
     assert commits(lake) == commits(folders[1]) == [f"{EPOCH} 1"]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_target_that_waits_in_vain_does_not_keep_another_one_of_its_server_waiting_for_ever(
+    world, lake, tmp_path, monkeypatch, last
+):
+    """A table that is locked, say: upkeep comes every three minutes, and has no patience left for the server."""
+    folders = [lake, tmp_path / "second"]
+    folders[1].mkdir()
+    world.airflow.deploy(
+        Dataflow(
+            "ladder",
+            [
+                *ladder().stages[:-1],
+                sink("report", "delays", to=[target(REFERENCE, folder=str(each), conn_id="a") for each in folders]),
+            ],
+        )
+    )
+    good, bad = folders[last], folders[1 - last]
+
+    def away(self, what):
+        if what == "commit" and self.options["folder"] in closed:
+            world.airflow.time += timedelta(seconds=130)
+            raise TargetAway("it does not answer")
+
+    closed = {str(each) for each in folders}
+    monkeypatch.setattr(FileTarget, "_reach", away)
+    until_close_waits(world, world.airflow.dag_run(1))
+    closed.remove(str(good))
+    for _ in range(20):
+        world.airflow.time += timedelta(seconds=50)
+        deliver_everywhere(world.services)
+    assert commits(good) == [f"{EPOCH} 1"]
+    assert commits(bad) == []
 
 
 def test_a_version_that_is_pending_does_not_expire(world, lake, away_at_commit, monkeypatch):
