@@ -172,8 +172,9 @@ def stale_in_other_runs(
 ) -> dict[RunId, dict[RegionId, str]]:
     """Return the regions of later runs that have read other content of `run`, by run, with the reasons.
 
-    They read all partitions of a stage: one that was not there has changed what they would read, also if there was no
-    state at all, which `weir run adopt` gives a run later. What all subtasks of a stage have read is compared once.
+    They read all partitions of a stage: one that was not there has changed what they would read. So it has if there was
+    no state at all, which `weir run adopt` gives a run later, and Weir clears later epochs: their results stay valid.
+    What all subtasks of a stage have read is compared once.
     """
     stale: dict[RunId, dict[RegionId, str]] = defaultdict(dict)
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
@@ -189,7 +190,8 @@ def stale_in_other_runs(
             if reader.read_set in found:
                 stale[reader.run][reader.region] = found[reader.read_set]
         for later, region in began_without(session, run, *place) if place[0] in topology.states else ():
-            stale[later][region] = f"weir: {min(new)} is new"
+            if clears_later_epochs(run_by_id(session, later, topology).topology):
+                stale[later][region] = f"weir: {min(new)} is new"
     return stale
 
 

@@ -17,7 +17,7 @@ from weir.upkeep import release_everywhere
 FIRST, RUN = f"ladder@{EPOCHS[0]}", "scheduled__2013-01-01"
 
 
-def aircraft(state="history", name="known", *, carries=True):
+def aircraft(state="history", name="known", *, carries=True, **declared):
     """Each day's flights change a state of some name; and totals that resume from those before if they are carried."""
     kept = {} if state is None else {"state": keyed_state(state, key="k", schema="k BIGINT, n BIGINT")}
     before = [previous("totals", schema="k BIGINT")] if carries else []
@@ -31,6 +31,7 @@ def aircraft(state="history", name="known", *, carries=True):
             sink("both", name),
         ],
         keep="on_consumed",
+        **declared,
     )
 
 
@@ -128,6 +129,19 @@ def test_a_day_that_began_without_a_state_goes_on_from_that_of_the_day_before_on
     assert committed_tries(world, 2, "aircraft")[1:]
     notes = [note for task in world.airflow.tasks.values() for note in task.notes]
     assert f"weir: in run {FIRST} history[0] (by-k-128-128657) is new" in notes
+
+
+@pytest.mark.parametrize("declared", [{"on_reprocess": "mark"}, {"failover": "individual"}])
+def test_where_weir_clears_no_later_day_one_that_began_without_a_state_stays_closed(world, declared):
+    world.airflow.deploy(aircraft(None, carries=False, **declared))
+    run_days(world, 1)
+    world.airflow.deploy(aircraft(carries=False, **declared))
+    run_days(world, 2)
+    move_first(world, aircraft(carries=False, **declared))
+    world.airflow.run_until_quiet()
+    run_days(world, 3)
+    assert committed_tries(world, 2, "aircraft") == [1]
+    assert set(world.airflow.states().values()) == {"success"}
 
 
 def test_results_that_go_on_from_a_released_state_are_discarded_only_if_that_is_asked_for(days):
