@@ -48,7 +48,8 @@ def require_committable(
     """Return the attempt's row and the state of its run if it may commit now; renew its leases.
 
     `tries` are the attempts of its region. Raises Fenced if a newer attempt is registered, and Conflict if an input or
-    the lineage has changed, if a state was released whose lease had run out, or if its task runs newer code by now.
+    the lineage has changed, if there is a state that there was not, if one was released whose lease had run out, or if
+    its task runs newer code by now.
     """
     region = begun.attempt.region
     row = newest_of(session, begun.run, region, begun.attempt.id, tries)
@@ -56,7 +57,19 @@ def require_committable(
     state = run_state(session, begun.run, begun.topology)
     _require_newest_code(state, begun)
     require_unchanged(session, state, begun.reads, region)
+    _require_all_read(state, begun)
     return row, state
+
+
+def _require_all_read(state: RunState, begun: Begun) -> None:
+    """Check that the run before has got no state since the attempt began without one. Raises Conflict."""
+    region, read = begun.attempt.region, {(run_ref(each.run, state.run), each.stage) for each in begun.reads}
+    for partition in state.inputs_of(region):
+        if not partition.is_of_own_run and (partition.run, partition.stage) not in read:
+            raise Conflict(
+                f"{region} began without {partition.stage} of {partition.run}, whose dataflow has it now (`weir run "
+                "adopt`): it begins again"
+            )
 
 
 def _require_newest_code(state: RunState, begun: Begun) -> None:

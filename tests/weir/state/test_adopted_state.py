@@ -9,6 +9,8 @@ from weir.errors import Misconfigured
 from weir.formats.paths import checkpoint_path
 from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import ResultRow
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt
 from weir.state.files_in_use import live_state_files
 from weir.topology.regions import RegionId
@@ -169,3 +171,23 @@ def test_a_day_is_computed_while_the_next_one_is_pinned_to_no_dataflow(days):
     days.airflow.clear_run_by_hand(RUN)
     days.airflow.run_until_quiet()
     assert committed_tries(days, 1, "aircraft")[1:]
+
+
+def test_a_day_that_runs_while_the_day_before_gets_a_state_begins_again_with_it(world):
+    world.airflow.deploy(aircraft(None, carries=False))
+    run_days(world, 1)
+    world.airflow.deploy(aircraft(carries=False))
+
+    def moved(key):
+        if key.task_id == "aircraft" and key.run_id != RUN:
+            world.airflow.during = lambda _key: None
+            move_first(world, aircraft(carries=False))
+            while committed_tries(world, 1, "aircraft") == [1]:
+                world.airflow.step(world.airflow._ready())
+
+    world.airflow.during = moved
+    run_days(world, 2)
+    with world.ledger.transaction() as session:
+        state = run_state(session, run_by_id(session, f"ladder@{EPOCHS[1]}"))
+    made = state.results[state.topology.outputs(RegionId("aircraft", 0))[0]]
+    assert "history" in {each.partition.stage for of in made.reads for each in of.members}
