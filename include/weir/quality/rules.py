@@ -104,7 +104,13 @@ def _columns_named(expectation: Expectation) -> Iterator[str]:
     if expectation.type == "expect_column_to_exist" or expectation.type.startswith("expect_table_"):
         return
     given = expectation.kwargs
-    names = (*(given.get(each) for each in ("column", "column_A", "column_B")), *(given.get("column_list") or ()))
+    listed = given.get("column_list")
+    names = (
+        given.get("column"),
+        given.get("column_A"),
+        given.get("column_B"),
+        *(listed if isinstance(listed, list) else ()),
+    )
     yield from (each for each in names if isinstance(each, str) and not {*each} & {*'.`["'})
 
 

@@ -67,3 +67,5 @@ def test_an_expectation_of_a_keyed_state_names_one_of_its_declared_columns():
     said = "expectation 2: expect_column_max_to_be_between names the column 'seen', which history lacks: "
     assert problem == f"{said}did you mean seen_at?"
     assert list(suite_problems(flow, "clean", suite)) == []
+    no_list = Suite("s", "f", (Expectation("expect_compound_columns_to_be_unique", {"column_list": 5}),))
+    assert list(suite_problems(flow, "history", no_list)) == []  # Great Expectations says what it is
