@@ -225,10 +225,13 @@ def outdated_publication(session: Session, run: Run, state: RunState) -> str:
     committed = committed_attempt(session, run.id, CLOSE)
     if committed is None:
         return ""
-    for read in reads_of(session, committed.id, run.id):
-        current = state.results.get(read.partition)
-        if current is not None and current.digest != read.digest:
-            return f"{read.partition} has changed since try {committed.try_number} of {CLOSE.name} published it"
+    published = {read.partition: read.digest for read in reads_of(session, committed.id, run.id)}
+    for partition in sorted(each for each in state.results if each.is_of_own_run):
+        digest = published.get(partition)
+        if digest is None and partition.stage in state.topology.sinks:
+            return f"{partition} was not there when try {committed.try_number} of {CLOSE.name} published"
+        if digest not in (None, state.results[partition].digest):
+            return f"{partition} has changed since try {committed.try_number} of {CLOSE.name} published it"
     return ""
 
 

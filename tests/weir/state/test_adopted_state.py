@@ -8,7 +8,7 @@ from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink
 from weir.errors import Misconfigured
 from weir.formats.paths import checkpoint_path
 from weir.ledger.attempts import attempts_of
-from weir.ledger.database.tables import ResultRow
+from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt
@@ -144,6 +144,20 @@ def test_where_weir_clears_no_later_day_one_that_began_without_a_state_stays_clo
     run_days(world, 3)
     assert committed_tries(world, 2, "aircraft") == [1]
     assert set(world.airflow.states().values()) == {"success"}
+
+
+def test_a_run_that_is_moved_to_another_sink_is_closed_once_that_is_published(days):
+    move_first(days, aircraft(name="other"))
+    while (task := days.airflow._ready()).key.task_id != "weir_close":
+        days.airflow.step(task)
+    assert not is_closed(days)
+    days.airflow.run_until_quiet()
+    assert is_closed(days)
+
+
+def is_closed(world):
+    with world.ledger.transaction() as session:
+        return session.get_one(RunRow, FIRST).closed_at is not None
 
 
 def test_results_that_go_on_from_a_released_state_are_discarded_only_if_that_is_asked_for(days):
