@@ -48,7 +48,7 @@ TOLD_AFTER: Final = timedelta(hours=1)
 """How long a version may wait for its target before a person is told."""
 
 PATIENCE: Final = timedelta(minutes=2)
-"""How long one process waits in vain for one server before it leaves the other versions for it to a later one."""
+"""How long upkeep waits in vain for one server before it leaves the other versions for it to a later run."""
 
 Silence = dict[str, timedelta]
 """How long servers were waited for in vain, by connection, bucket or target."""
