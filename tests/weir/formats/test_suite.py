@@ -101,3 +101,8 @@ def test_great_expectations_judges_what_is_not_plain(type_, kwargs):
 def test_what_is_plain_needs_no_great_expectations():
     between = {"column": "a", "min_value": None, "max_value": "2025-01-31", "strict_max": True, "mostly": 0.9}
     assert suite({"type": "expect_column_values_to_be_between", "kwargs": between}).of_gx == {}
+
+
+def test_a_bound_may_be_a_whole_number_of_any_size():
+    sum_total = {"column": "a", "min_value": 0, "max_value": 10**400}
+    assert suite({"type": "expect_column_sum_to_be_between", "kwargs": sum_total}).of_gx == {}

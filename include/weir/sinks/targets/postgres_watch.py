@@ -83,6 +83,7 @@ def answers(parameters: Mapping[str, Any]) -> bool:
 
 def _await(asked: Any, until: float) -> None:
     while (state := asked.poll()) != extensions.POLL_OK:
-        reads, writes = ([asked], []) if state == extensions.POLL_READ else ([], [asked])
-        if not any(select.select(reads, writes, [], max(until - time.monotonic(), 0.0))):
+        waiting = select.poll()  # `select.select` takes no file above 1023
+        waiting.register(asked.fileno(), select.POLLIN if state == extensions.POLL_READ else select.POLLOUT)
+        if not waiting.poll(max(until - time.monotonic(), 0.0) * 1000):
             raise TimeoutError
