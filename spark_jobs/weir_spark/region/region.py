@@ -16,7 +16,7 @@ from weir.code.functions import check_call, load
 from weir.code.sql_rules import is_sql
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, Misconfigured, WeirError
 from weir.formats.region_job import (
     CheckJob,
     CodeToRun,
@@ -172,6 +172,12 @@ class _Execution:
                 if error.getCondition() in READ_FAILED:
                     raise
                 raise self._refused(stage, error) from error
+            except WeirError:
+                raise
+            except Exception as error:
+                if place := self.imported.place_of(error):
+                    error.add_note(f"in {_owner(stage)}, {place}")
+                raise
         return rows
 
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:

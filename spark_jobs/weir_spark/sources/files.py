@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 _READER: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {},
-    "csv": {"mode": "FAILFAST"},
+    "csv": {"mode": "FAILFAST", "enforceSchema": "false"},
     "json": {"mode": "FAILFAST"},
 }
-"""Options unless a source gives others: a line that does not fit the schema is an error, not a row of nulls."""
+"""Options unless a source gives others: a line that does not fit the schema is an error, not a row of nulls; nor are
+columns taken by their places where a header has other names.
+"""
 
 _REMOTE_MARKS: Final = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "updated", "mtime")
 """What object stores tell about a file's content, as their fsspec packages call it: the first that is there counts."""

@@ -38,6 +38,7 @@ _CAUSE = "Caused by: "
 _UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _READING = re.compile(r"while reading file (\S+?)\.?\s")
+_OTHER_HEADER = re.compile(r"CSV header does not conform to the schema\.\s+Header: (.*)\s+Schema: (.*)")
 
 _FILE_SYSTEMS = "org.apache.hadoop.fs."
 """The classes that write to a store; Spark writes its own files without Hadoop."""
@@ -67,12 +68,17 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
 
 def of_code_or_rows(error: Exception, region: str) -> Exception | None:
     """Return the error to raise in the place of one of user code, or of the rows that it reads; None if none fits."""
-    if _MALFORMED in _trace(error):
-        file = _READING.search(str(error))
+    trace, found = _trace(error), _READING.search(str(error))
+    file = found[1] if found else "a file"
+    if header := _OTHER_HEADER.search(trace):
         return RecordMalformed(
-            f"region {region}: {file[1] if file else 'a file'} has a line that does not fit the schema that it is read "
-            "by. Of csv, columns are taken in their order, whatever names a header has: compare its first lines with "
-            "schema=, and with options of the reader such as header and sep"
+            f"region {region}: {file} has the header {header[1]!r}, and is read as {header[2]!r}: write schema= in the "
+            'order of the header. reader={"enforceSchema": "true"} takes columns by their places, whatever their names'
+        )
+    if _MALFORMED in trace:
+        return RecordMalformed(
+            f"region {region}: {file} has a line that does not fit the schema that it is read by: compare its first "
+            "lines with schema=, and with options of the reader such as header and sep"
         )
     advice = _advice_on(error)
     return None if advice is None else Misconfigured(f"region {region}: {advice}: {error}")

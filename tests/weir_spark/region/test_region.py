@@ -190,7 +190,13 @@ def test_a_line_that_does_not_fit_its_schema_is_told_with_the_file(run, jobs, pi
     told = translate(error.value, "numbers", "sc://x", is_server_alive=True)
     assert type(told) is RecordMalformed
     assert f"{tmp_path}/in.csv has a line that does not fit the schema that it is read by" in str(told)
-    assert "columns are taken in their order, whatever names a header has" in str(told)
+
+
+def test_an_error_of_a_function_has_its_stage_and_line(run, jobs, pipeline) -> None:
+    module = pipeline('def numbers(ctx):\n    return {}["b"]\n')
+    with pytest.raises(KeyError) as error:
+        run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
+    assert error.value.__notes__ == [f'in stage numbers, {module}.py, line 2: return {{}}["b"]']
 
 
 def test_a_dataframe_of_another_session_is_refused(run, jobs, pipeline, session_of, monkeypatch) -> None:

@@ -15,6 +15,7 @@ from weir.errors import Misconfigured, Retryable
 from weir_dev.servers.s3 import client_of, options_of, running_s3
 from weir_spark.sources import files
 from weir_spark.sources.accounts import fsspec_options
+from weir_spark.transport.failures import of_code_or_rows
 
 CSV = {"format": "csv", "schema": "id BIGINT, name STRING"}
 
@@ -137,8 +138,21 @@ def test_a_line_that_does_not_fit_the_schema_is_an_error(data, attempt):
     (split,) = resolved(source_of(data))
     with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILED_READ_FILE"):
         attempt.read(source_of(data), split).collect()
-    permissive = source_of(data, reader={"mode": "PERMISSIVE", "header": "true"})
-    assert attempt.rows(permissive, resolved(permissive)) == [(None, "y")]
+    permissive = source_of(data, reader={"mode": "PERMISSIVE"})
+    assert attempt.rows(permissive, resolved(permissive)) == [(1, "x"), (None, "y")]
+
+
+@pytest.mark.spark
+def test_a_header_with_other_names_than_the_schema_is_an_error(data, attempt):
+    put(data / "a.csv", "s,id\n1,2\n")
+    with_header = source_of(data, reader={"header": "true"})
+    (split,) = resolved(with_header)
+    with pytest.raises(Exception, match="FAILED_READ_FILE") as told:
+        attempt.read(with_header, split).collect()
+    said = str(of_code_or_rows(told.value, "orders"))
+    assert "a.csv has the header 's, id', and is read as 'id, name': write schema= in the order of the header" in said
+    by_place = source_of(data, reader={"header": "true", "enforceSchema": "true"})
+    assert attempt.rows(by_place, resolved(by_place)) == [(1, "2")]
 
 
 @pytest.mark.spark
