@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import Generation
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss
-from weir.execution.run_state import MissingContext, RegionState, RunState
+from weir.execution.run_state import CLOSE, MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import restorable, what_is_kept
 from weir.ledger.code import generations_of
 from weir.ledger.database.tables import RunRow
@@ -30,6 +30,8 @@ from weir.recovery.rules.plan import WITH_CODE, ExpiredState, Plan
 from weir.recovery.rules.staleness import clears_later_epochs
 from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
+
+_STAYS = "What it had is valid, and stays: to keep it, mark this task a success in Airflow, and clear weir_close"
 
 ROUNDS = 20
 """How often a run may change during planning before it raises Conflict."""
@@ -66,7 +68,7 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             answer = answer.with_costs(costs_of(session, run, regions))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
             answer = answer.with_code(_code_of(session, run, answer))
-            answer = _with_snapshots(session, run, answer)
+            answer = _with_way_out(session, run, state, answer)
         return Decided(state, present, answer)
 
 
@@ -82,12 +84,14 @@ def _code_of(session: Session, run: Run, plan: Plan) -> dict[RegionId, Generatio
     return {each: found[each.run, each.name] for each in regions if (each.run, each.name) in found}
 
 
-def _with_snapshots(session: Session, run: Run, plan: Plan) -> Plan:
+def _with_way_out(session: Session, run: Run, state: RunState, plan: Plan) -> Plan:
     """Add to a plan that needs an expired state which snapshots there are, whether one helps, and what to do."""
     if plan.expired is None:
         return plan
-    kept, way_out = what_is_kept(session, run.dataflow.name), _way_out(session, run, plan.expired)
-    return replace(plan, impossible=f"{plan.impossible}. {kept}. {way_out}", expired=None)
+    said = [plan.impossible, what_is_kept(session, run.dataflow.name), _way_out(session, run, plan.expired)]
+    if plan.failed not in (None, CLOSE) and all(state.is_done(each) for each in state.outputs(plan.failed)):
+        said.append(_STAYS)
+    return replace(plan, impossible=". ".join(said), expired=None)
 
 
 def _way_out(session: Session, run: Run, expired: ExpiredState) -> str:

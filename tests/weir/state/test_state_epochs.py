@@ -344,6 +344,19 @@ def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(f
     assert digests(forgetful) == forgetful.old
 
 
+def test_what_it_had_is_valid_and_stays_if_its_task_is_marked_success(forgetful):
+    run = forgetful.runs[2]
+    forgetful.airflow.clear_run_by_hand(run)
+    forgetful.airflow.run_until_quiet()
+    told = error_of(forgetful, run, "aircraft-known")
+    assert "What it had is valid, and stays: to keep it, mark this task a success in Airflow, and clear weir_close" in told
+    forgetful.airflow.task(run, "aircraft-known").state = "success"
+    forgetful.airflow.clear_by_hand(run, "weir_close")
+    forgetful.airflow.run_until_quiet()
+    assert {task.state for key, task in forgetful.airflow.tasks.items() if key.run_id == run} == {"success"}
+    assert digests(forgetful) == forgetful.old
+
+
 def computed_again(world, *places):
     for each in places:
         adopt(world.services, f"ladder@{EPOCHS[each]}")
