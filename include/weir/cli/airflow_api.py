@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from weir.coordination.airflow_client import AirflowClient
 from weir.coordination.clearing import EndpointClearer
+from weir.coordination.values import ClearOutcome
 from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured, WeirError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from weir.coordination.airflow import Clearer
     from weir.coordination.services import Services
+    from weir.coordination.values import DeliveredClear
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -46,9 +48,20 @@ def deliver_pending(services: Services, owed: int, dataflows: Iterable[str]) -> 
 
     def delivered(clearer: Clearer) -> str:
         done = [each for name in dataflows for each in deliver(services, clearer, name)]
-        return f"{sum(each.is_settled for each in done)} of {owed} task instance(s) are cleared, or about to run"
+        return what_was_cleared(done, owed)
 
     return deliver_or_tell(left, delivered)
+
+
+def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
+    """Return how many of the `owed` task instances run again, and why the others that were settled do not."""
+    settled = [each for each in done if each.is_settled]
+    in_vain = [each for each in settled if each.settlement in (ClearOutcome.MISSING, ClearOutcome.SKIPPED)]
+    said = [f"{len(settled) - len(in_vain)} of {owed} task instance(s) are cleared, or about to run"]
+    said += [f"{each.task.task_id}[{each.task.map_index}] of {each.task.run_id}: {each.outcome}" for each in in_vain]
+    if any(each.settlement is ClearOutcome.MISSING for each in in_vain):
+        said.append("the DAG has changed: `weir run adopt` that run, and clear it in Airflow")
+    return "; ".join(said)
 
 
 def deliver_or_tell(left: str, deliver: Callable[[Clearer], str]) -> str:

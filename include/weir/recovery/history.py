@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short
 from weir.errors import Misconfigured
-from weir.execution.run_state import ReadResult, RunState
+from weir.execution.run_state import CLOSE, ReadResult, RunState
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -184,7 +184,10 @@ def _counts(state: RunState) -> str:
         all(each in state.results for each in outputs) and not all(state.is_valid(each) for each in outputs)
         for outputs in written
     )
-    return f"{valid} valid, {stale} stale, {len(written) - valid - stale} missing"
+    given_up = [str(each) for each in (*state.topology.region_ids(), CLOSE) if state.region(each).has_failed]
+    more = f" and {len(given_up) - SHOWN} more" if len(given_up) > SHOWN else ""
+    failed = f"; failed: {', '.join(given_up[:SHOWN])}{more}" if given_up else ""
+    return f"{valid} valid, {stale} stale, {len(written) - valid - stale} missing{failed}"
 
 
 def _published(session: Session, run: str) -> dict[str, int]:

@@ -349,7 +349,9 @@ def test_what_it_had_is_valid_and_stays_if_its_task_is_marked_success(forgetful)
     forgetful.airflow.clear_run_by_hand(run)
     forgetful.airflow.run_until_quiet()
     told = error_of(forgetful, run, "aircraft-known")
-    assert "What it had is valid, and stays: to keep it, mark this task a success in Airflow, and clear weir_close" in told
+    assert (
+        "What it had is valid, and stays: to keep it, mark this task a success in Airflow, and clear weir_close" in told
+    )
     forgetful.airflow.task(run, "aircraft-known").state = "success"
     forgetful.airflow.clear_by_hand(run, "weir_close")
     forgetful.airflow.run_until_quiet()

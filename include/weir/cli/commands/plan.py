@@ -108,7 +108,7 @@ def _plan_run(
 
 def _settle(services: Services, answer: Answer, owed: int) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_api import deliver_or_tell  # noqa: PLC0415
+    from weir.cli.airflow_api import deliver_or_tell, what_was_cleared  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
     from weir.recovery.questions import add_clears_of_upstream_failed  # noqa: PLC0415
 
@@ -120,8 +120,7 @@ def _settle(services: Services, answer: Answer, owed: int) -> str:
 
     def delivered(clearer: Clearer) -> str:
         more = add_clears_of_upstream_failed(services, run, clearer)
-        settled = sum(each.is_settled for each in deliver(services, clearer, run.dataflow.name))
-        done = f"{settled} of {owed + more} task instance(s) are cleared, or about to run"
+        done = what_was_cleared(deliver(services, clearer, run.dataflow.name), owed + more)
         return f"{done}; is the DAG {run.dag_id} unpaused?"
 
     return deliver_or_tell(left, delivered)

@@ -9,7 +9,7 @@ from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import ResultRow
+from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.store.store import Store
 from weir_dev.servers.s3 import running_s3
 
@@ -33,6 +33,14 @@ def test_runs_are_listed_with_their_state(healed):
     assert "20130101T000000Z" in line
     assert "9 valid, 0 stale, 0 missing" in line
     assert "delays v1" in line
+
+
+def test_a_task_that_has_failed_for_good_is_named_though_all_results_are_valid(healed):
+    with healed.ledger.transaction("ladder") as session:
+        tries = select(AttemptRow).where(AttemptRow.region == "totals", AttemptRow.subtask == 0)
+        session.scalars(tries.order_by(AttemptRow.try_number.desc())).first().state = "failed"
+    [line] = [line for line in typed("runs").splitlines() if "scheduled__2013-01-01" in line]
+    assert "9 valid, 0 stale, 0 missing; failed: totals[0]" in line
 
 
 def test_of_many_runs_the_newest_are_listed(healed):

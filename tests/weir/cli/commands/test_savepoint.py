@@ -82,6 +82,17 @@ def test_what_a_restore_clears_is_cleared_at_once_where_airflow_can_be_reached(d
     assert "Nothing is missing" in typed("plan", f"ladder@{EPOCHS[1]}")
 
 
+def test_what_airflow_does_not_have_is_not_said_to_run(days, monkeypatch):
+    keep_savepoints(days, 1)
+    spoil(days, 1)
+    reach(monkeypatch, days.airflow)
+    tasks = days.airflow.tasks
+    del tasks[next(key for key in tasks if key.run_id == "scheduled__2013-01-02" and key.task_id == "aircraft-known")]
+    told = typed("restore", "ladder", "day1")
+    assert "1 of 2 task instance(s) are cleared, or about to run" in told
+    assert "Airflow has no such task instance (missing); the DAG has changed: `weir run adopt` that run" in told
+
+
 def test_a_restore_says_who_clears_where_airflow_cannot_be_reached_and_a_plan_that_this_is_to_come(days):
     keep_savepoints(days, 1)
     spoil(days, 1)
