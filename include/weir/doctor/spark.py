@@ -14,12 +14,13 @@ def version_finding(area: str, version: str, client: str) -> Finding:
     """Compare the version of a Connect server with that of pyspark here."""
     if version == client:
         return ok(area, "version", f"Spark {version}, as here")
-    is_older = _numbers(client)[:1] == _numbers(version)[:1] and _numbers(client) < _numbers(version)
-    judge = warning if is_older else problem
-    return judge(
+    found = f"Spark {version}; pyspark here is {client}"
+    if _numbers(client)[:1] == _numbers(version)[:1] and _numbers(client) < _numbers(version):
+        return ok(area, "version", f"{found}: an older client is fine")
+    return problem(
         area,
         "version",
-        f"Spark {version}; pyspark here is {client}",
+        found,
         expected="one version, or a client that is older than the server: plans and UDFs are those of its version",
         mend=f"pip install 'pyspark[connect]=={version}' (or 'pyspark-client=={version}', never both) here and at all "
         f"workers, or start the server with Spark {client}",

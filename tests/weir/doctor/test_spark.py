@@ -10,15 +10,15 @@ S3 = "s3a://bucket/weir"
     ("finding", "status", "advice"),
     [
         (spark.version_finding("spark", "4.3.0", "4.3.0"), "ok", ""),
-        (spark.version_finding("spark", "4.2.0", "4.3.0"), "problem", "pyspark[connect]==4.2.0"),
-        (spark.version_finding("spark", "4.3.0", "4.2.0"), "warning", "'pyspark-client==4.3.0', never both"),
+        (spark.version_finding("spark", "4.2.0", "4.3.0"), "problem", "'pyspark-client==4.2.0', never both"),
+        (spark.version_finding("spark", "4.3.0", "4.2.0"), "ok", ""),
         (spark.version_finding("spark", "5.0.0", "4.3.0"), "problem", "pyspark[connect]==5.0.0"),
         (spark.java_finding("spark", "17.0.9"), "ok", ""),
         (spark.java_finding("spark", "11.0.2"), "problem", "JAVA_HOME"),
         (spark.java_finding("spark", "25.0.1"), "warning", "JAVA_HOME to a Java 17 or 21"),
     ],
 )
-def test_versions_that_differ_from_the_client_s_are_reported(finding, status, advice):
+def test_versions_that_do_not_fit_are_reported(finding, status, advice):
     assert finding.status is Status(status)
     assert advice in finding.mend
 
