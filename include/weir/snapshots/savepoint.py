@@ -209,7 +209,19 @@ def _folder(services: Services, request: SavepointRequest, number: int, open_sto
         raise Misconfigured(f"a savepoint cannot be named {name!r}: write a plain name that is not a number")
     if request.to is None:
         return Folder(services.store, f"{savepoints_folder(request.dataflow)}/{name}")
-    return folder_at(services, f"{request.to.rstrip('/')}/{name}", open_store)
+    folder = folder_at(services, f"{request.to.rstrip('/')}/{name}", open_store)
+    if folder.store is not services.store:
+        _require_root(folder.store, request.to)
+    return folder
+
+
+def _require_root(store: Store, to: str) -> None:
+    """Require the folder `to` on a disk: a store never makes its root, and objects need none. Raises Misconfigured."""
+    try:
+        if store.url.startswith("file://"):
+            store.entries("")
+    except NotFound as error:
+        raise Misconfigured(f"the folder {to} does not exist: create it (or is its disk not mounted?)") from error
 
 
 def _copy_leased(

@@ -129,6 +129,14 @@ def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_go
     assert all(file.folder.startswith("ladder/") for file in files_of(other, 3))
 
 
+def test_a_folder_that_does_not_exist_is_refused_before_anything_is_recorded(days, tmp_path):
+    with pytest.raises(Misconfigured, match=r"the folder .*/usb does not exist: create it"):
+        make(days, to=f"{tmp_path}/usb")
+    assert savepoints(days.services) == ()
+    (tmp_path / "usb").mkdir()
+    assert make(days, to=f"{tmp_path}/usb").number == 3
+
+
 def test_a_file_that_two_subtasks_share_is_copied_once(days):
     days.airflow.deploy(aircraft(parallelism=3))
     run_days(days.airflow, 3)
