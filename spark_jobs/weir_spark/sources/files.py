@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured, Retryable
 from weir_spark.sources.accounts import fsspec_options
-from weir_spark.sources.marks import HASHED_BYTES, file_mark, unchanged
+from weir_spark.sources.marks import HASHED_BYTES, WHERE_CHANGED, file_mark, unchanged
 from weir_spark.sources.parquet import WHOLE, is_hidden, spark_path
 from weir_spark.sources.splits import shares
 
@@ -82,7 +82,7 @@ def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:
         if found != each:
             raise Misconfigured(
                 f"the source file {each['path']} has changed since this run listed it: expected {_told(each)}, found "
-                f"{_told(found)}. Bring the old content back, or let a new run read the new one"
+                f"{_told(found)}. {WHERE_CHANGED}"
             )
     return [each["path"] for each in files]
 

@@ -13,6 +13,12 @@ HASHED_BYTES = 64 * 2**20
 """Files up to this size are marked by their content, larger ones by size and modification time."""
 
 
+WHERE_CHANGED = (
+    "Bring the old content back; or have the run read the new one: `weir run adopt RUN`, then clear the run in Airflow"
+)
+"""What to do where a file is not as it was when its run listed it."""
+
+
 def file_mark(path: str | Path, hashed_bytes: int = HASHED_BYTES) -> dict[str, Any]:
     """Describe a local file so that a change shows later: path, size, and SHA-256 or (above 64 MiB) modification time.
 
@@ -41,7 +47,7 @@ def unchanged(mark: Mapping[str, Any]) -> str:
         return str(path)
     raise Misconfigured(
         f"the source file {path} has changed since this run resolved its sources: expected {_mark(mark)}, found "
-        f"{_mark(found)}. Bring the old content back, or let a new run read the new one"
+        f"{_mark(found)}. {WHERE_CHANGED}"
     )
 
 
