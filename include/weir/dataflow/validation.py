@@ -487,14 +487,15 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
         keepers = _listed((next(iter(stage.exchanges)) for stage in stages), " and ")
         return f"stages {keepers} keep a state {name!r} each: a state has one stage, give each a name of its own"
     if StageKind.SINK in kinds:
+        what = "state" if set(kinds) == {StageKind.SINK, StageKind.STATE} else "stage"
         published = next(iter(stages[kinds.index(StageKind.SINK)].exchanges.values())).stage
         return (
-            f"the sink {name!r} has the name of a stage: give the data set another name, as in "
+            f"the sink {name!r} has the name of a {what}: give the data set another name, as in "
             f'sink("{published}", "{published}_published")'
         )
-    if StageKind.STATE in kinds and kinds.count(StageKind.STATE) < len(kinds):
+    if StageKind.STATE in kinds:
         keeper = next(iter(stages[kinds.index(StageKind.STATE)].exchanges.values())).stage
-        return f"the state {name!r} of stage {keeper!r} has the name of a stage or sink: give one of them another name"
+        return f"the state {name!r} of stage {keeper!r} has the name of a stage: give one of them another name"
     if all(stage == stages[0] for stage in stages):
         return f"{stages[0]} is {len(stages)} times in the list of stages: name it once"
     return f"stage {name!r} is declared {len(stages)} times: names of stages and sinks must differ, rename all but one"

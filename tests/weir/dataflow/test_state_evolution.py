@@ -130,7 +130,8 @@ def test_the_first_epoch_of_a_declaration_digests_anew_and_rewrites_only_what_it
         (history("k STRING n INT"), "has 'n' where ',' was expected"),
         (history(runs=1), "runs must be a whole number of at least 2"),
         (history(ttl="soon"), "soon"),
-        (history(name="aircraft"), "the state 'aircraft' of stage 'aircraft' has the name of a stage or sink"),
+        (history(name="aircraft"), "the state 'aircraft' of stage 'aircraft' has the name of a stage: give one"),
+        (history(name="known"), "the sink 'known' has the name of a state: give the data set another name"),
         (history(name="flights"), "an input of the stage has that name, too"),
     ],
 )
