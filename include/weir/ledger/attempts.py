@@ -59,6 +59,13 @@ def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[Attem
     return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))
 
 
+def name_of_try(row: AttemptRow) -> str:
+    """Name the try of an attempt for people; a number below 1 says only in which order the attempts were made."""
+    if row.is_of_dag_run:
+        return f"try {row.try_number}"
+    return "a restore" if row.origin == Origin.RESTORED.value else "a deleted DagRun's try"
+
+
 def free_number(session: Session, run: str, region: RegionId) -> int:
     """Return the number below 1 for another attempt of `region` that is no try of the run's DagRun."""
     query = select(func.min(AttemptRow.try_number)).where(

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import short
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE, ReadResult, RunState
+from weir.ledger.attempts import name_of_try
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -291,7 +292,7 @@ def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
     details += [f"not deterministic: {each}. Usual causes: {USUAL_CAUSES}" for each in findings_of(session, [row.id])]
     yield Event(
         row.began_at,
-        f"try {row.try_number} ({row.origin}): {row.state}{took}, attempt {row.id}",
+        f"{name_of_try(row)} ({row.origin}): {row.state}{took}, attempt {row.id}",
         tuple(details),
     )
 

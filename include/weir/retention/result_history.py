@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.attempts import name_of_try
 from weir.ledger.database.tables import (
     AttemptRow,
     ConsumptionRow,
@@ -172,9 +173,8 @@ class _Known:
 
     def history(self, row: ResultRow, attempt: AttemptRow) -> ResultHistory:
         later = self._events[row.id]
-        written = StateEntry(
-            PartitionState.WRITING, attempt.began_at, f"by try {attempt.try_number} of {attempt.region}"
-        )
+        by = f"by {name_of_try(attempt)} of {attempt.region}"
+        written = StateEntry(PartitionState.WRITING, attempt.began_at, by)
         return ResultHistory(
             row=row,
             attempt=attempt,

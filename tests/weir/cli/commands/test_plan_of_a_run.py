@@ -179,6 +179,18 @@ def test_the_story_of_a_task_is_in_order_and_says_what_it_read_and_joined(world)
     assert "clear of try 1, by failover 1: cleared" in typed("why", "joined[1]", "--run", RUN)
 
 
+def test_tries_of_a_deleted_dag_run_are_told_as_such_and_without_a_number(world):
+    world.airflow.delete(world.run)
+    world.airflow.dag_run(kind="manual")
+    world.airflow.run_until_quiet()
+    told = typed("why", "totals[0]", "--run", RUN)
+    assert told.index("a deleted DagRun's try (first): committed") < told.index("try 1 (first): committed")
+    assert "try 0" not in told
+    story = typed("results", RUN, "--stage", "totals", "--story")
+    assert "by a deleted DagRun's try of totals" in story
+    assert "try 0" not in story
+
+
 def test_what_has_not_begun_in_its_run_costs_what_it_did_in_the_newest_epoch_in_which_it_has(world):
     with world.ledger.transaction("ladder") as session:
         session.execute(
