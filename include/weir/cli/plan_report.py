@@ -20,13 +20,15 @@ def print_plan(plan: Plan) -> None:
     console = Console()
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
     print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.", console)
+    if plan.impossible:
+        print_line(f"This cannot be applied: {plan.impossible}.", console)
     if plan.failed is not None:
         print_line(f"{plan.failed} is retried by Airflow.", console)
     if not steps:
         nothing = "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
         print_line(nothing, console)
     else:
-        print_rows(_COLUMNS, map(_cells, steps[:MOST_ROWS]), console)
+        print_rows(_COLUMNS, (_cells(step, is_possible=not plan.impossible) for step in steps[:MOST_ROWS]), console)
     if len(steps) > MOST_ROWS:
         print_line(f"and {len(steps) - MOST_ROWS} more, which --json shows", console)
     for line in _totals(plan):
@@ -46,10 +48,10 @@ def amount(total: Total) -> str:
 _COLUMNS = (key("region"), text("action"), text("why"), number("rows"), number("bytes"), number("seconds"))
 
 
-def _cells(step: Step) -> tuple[str, ...]:
-    cost = step.cost
+def _cells(step: Step, *, is_possible: bool) -> tuple[str, ...]:
+    cost, action = step.cost, str(step.kind) if is_possible else step.kind.unapplied()
     costs = ("?", "?", "?") if cost is None else (f"{cost.rows:,}", _bytes(cost.bytes), f"{cost.seconds:,.1f}")
-    return (str(step.region), str(step.kind), step.reason, *costs)
+    return (str(step.region), action, step.reason, *costs)
 
 
 def _unless(plan: Plan) -> str:
@@ -68,9 +70,7 @@ def _totals(plan: Plan) -> list[str]:
     if plan.not_deterministic:
         named = ", ".join(map(str, plan.not_deterministic))
         lines.append(f"Not deterministic before, from equal inputs: {named}. Usual causes: {USUAL_CAUSES}.")
-    if plan.impossible:
-        lines.append(f"This cannot be applied: {plan.impossible}.")
-    elif plan.held_back:
+    if plan.held_back and not plan.impossible:
         lines.append(f"Weir does not apply this automatically: {plan.held_back}. `weir plan {plan.run} --apply` does.")
     return lines
 

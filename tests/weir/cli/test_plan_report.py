@@ -18,6 +18,8 @@ def test_a_plan_that_nobody_can_carry_out_says_so_and_offers_no_command_that_wou
     print_plan(plan)
     told = " ".join(capsys.readouterr().out.split())
     assert "This cannot be applied: history[0] of delays@0 was released." in told
+    assert told.index("This cannot be applied") < told.index("would re-run")
+    assert "will re-run" not in told
     assert "--apply" not in told
     assert plan.summary() == "nothing can be re-run: history[0] of delays@0 was released"
 

@@ -118,13 +118,15 @@ def _print_failover(story: FailoverReport) -> None:
     print_line(f"  cause: {row.cause or 'none recorded'}")
     if row.labels:
         print_line("  labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
-    if plan.held_back or plan.impossible:
+    is_held_back = story.kind.value == "held back"
+    if is_held_back:
         print_line(f"  held back: {plan.impossible or plan.held_back}")
     code = code_of_steps(plan)
     for kind in StepKind:
         steps = plan.of(kind)
         if steps and kind is not StepKind.SPARED:
-            print_line(f"  {kind}: {', '.join(str(each.region) for each in steps)}")
+            action = kind.unapplied() if is_held_back else kind
+            print_line(f"  {action}: {', '.join(str(each.region) for each in steps)}")
     if code:
         print_line(f"  code: {code}")
     print_line(f"  spared: {story.spared} region(s)")

@@ -41,6 +41,10 @@ class StepKind(Enum):
     def __str__(self) -> str:
         return _SAID[self]
 
+    def unapplied(self) -> str:
+        """Return what a plan that is not applied would do."""
+        return _SAID[self].replace("will", "would")
+
 
 _SAID = {
     StepKind.RERUN: "will re-run",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, update
@@ -10,6 +11,7 @@ from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World, ladder
 
 from weir.cli import airflow_api
+from weir.dataflow.dataflow import FailoverStrategy
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, RunRow
 from weir.recovery.rules.plan import Cost, Plan, StepKind
@@ -146,6 +148,21 @@ def test_failovers_say_what_they_cost_and_what_a_full_restart_would_have(world):
     assert (found["recomputed"]["regions"], found["recomputed"]["bytes"]) == (1, 80)
     assert names(Plan.from_json(found["plan"]), StepKind.RERUN) == ["joined[1]"]
     assert found["labels"]["type"] == "backtrack"
+
+
+def test_a_failover_that_is_held_back_says_what_would_re_run_and_the_one_by_hand_what_does(tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    world = World(tmp_path, replace(ladder(), failover=FailoverStrategy.INDIVIDUAL))
+    world.run = world.run_first(1)
+    heal(world)
+    told = typed("failovers")
+    assert "held back: failover is individual" in told
+    assert "would re-run: joined[1]" in told
+    assert "will re-run" not in told
+    typed("plan", RUN, "--apply")
+    _, by_hand = typed("failovers").split("(by hand)")
+    assert "will re-run: joined[1]" in by_hand
+    assert "held back" not in by_hand
 
 
 def test_what_is_not_deterministic_is_told_with_the_usual_causes(world):
