@@ -173,7 +173,7 @@ def _install(root: Path, venv: Path, log: IO[str], tool: Tool, *, only_project: 
     # An environment that uv has made has no pip.
     if not only_project or (tool.name == "pip" and not (venv / "bin" / "pip").exists()):
         total = len(re.findall(r"(?m)^[A-Za-z0-9]", lock.read_text()))
-        tell(f"weir: installing {total} packages into {venv} by {tool.name}, once; about two minutes")
+        tell(f"weir: installing {total} packages into {venv} by {tool.name}, once; two to five minutes")
         shutil.rmtree(venv, ignore_errors=True)
         _run([*tool.make], log)
         # Packages that come as sources are built with the setuptools that the lock pins.
