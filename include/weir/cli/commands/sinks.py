@@ -18,7 +18,7 @@ from weir.environment import opened_services
 from weir.units import format_size
 
 if TYPE_CHECKING:
-    from weir.sinks.delivery import Unpublished
+    from weir.sinks.unpublished import Unpublished
 
 VERSION = 1
 _VERSIONS = "versions"
@@ -43,7 +43,7 @@ def versions(
     unpublished is to come: its run is not closed.
     """
     from weir.ledger.deliveries import every_delivery  # noqa: PLC0415  SQLAlchemy is slow to import
-    from weir.sinks.delivery import unpublished  # noqa: PLC0415
+    from weir.sinks.unpublished import unpublished  # noqa: PLC0415
 
     with opened_services() as services, services.ledger.transaction() as session:
         found = [_described(row) for row in every_delivery(session, dataflow)]
