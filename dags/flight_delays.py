@@ -48,7 +48,7 @@ report = Stage("report", f"{FUNCTIONS}:report", {"carriers": blocking(by_carrier
 
 lake, database = os.environ.get("WEIR_FLIGHTS_LAKE"), os.environ.get("WEIR_FLIGHTS_DATABASE")
 targets = [
-    *([files(lake, partition="day")] if lake else []),
+    *([files(lake, partition="date")] if lake else []),
     *([postgres(database, "delays", create="if_missing")] if database else []),
 ]
 

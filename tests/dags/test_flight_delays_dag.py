@@ -5,11 +5,13 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines.flight_delays_reference import expected_report
 from weir.dataflow import Dataflow
 from weir.dataflow.stage import ExchangeKind
 from weir.doctor.declarations import problems_of
@@ -51,6 +53,12 @@ def test_flights_have_a_subtask_for_each_airport(flow: Dataflow) -> None:
 
 def test_every_function_and_suite_exists_and_takes_what_its_stage_gives_it(flow: Dataflow) -> None:
     assert problems_of(str(DAG_FILE), flow, EXPECTATIONS) == []
+
+
+def test_no_column_of_the_report_has_the_name_of_its_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_FLIGHTS_LAKE", "/lake/delays")
+    (lake,) = runpy.run_path(str(DAG_FILE))["flow"].stage("delays").targets
+    assert lake.options["partition"] not in expected_report(date(2013, 1, 1))[0]
 
 
 @pytest.mark.parametrize("last", ["2013-01-05", None])

@@ -160,7 +160,7 @@ def _where_the_report_is(stack: Stack) -> str:
     table = ""
     if needs_postgres(stack.request):
         table = f"; table delays: PGSERVICEFILE={stack.folder / SERVICES} psql service={REPORTS}"
-    return f"{lake_folder(stack.folder)}/day=*/*.parquet{table}"
+    return f"{lake_folder(stack.folder)}/date=*/*.parquet{table}"
 
 
 def _cluster(state: StackState) -> dict[str, str]:

@@ -109,7 +109,7 @@ def rows_of(store: Store, pointer: Pointer) -> list[Row]:
 
 def rows_in_lake(folder: Path, day: date) -> list[Row]:
     """Read a day of the report as any reader of its files finds it."""
-    rows: list[Row] = pq.read_table(folder / f"day={day}").to_pylist()
+    rows: list[Row] = pq.read_table(folder / f"date={day}").to_pylist()
     return _sorted(rows)
 
 
