@@ -119,8 +119,9 @@ _LATER_READERS = (
 _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
     RunRow.dataflow == bindparam("dataflow"), RunRow.predecessor == bindparam("epoch"), RunRow.is_pinned
 )
-_WITHOUT_READING = select(_ATTEMPT.region, _ATTEMPT.subtask).where(
+_WITHOUT_READING = select(_ATTEMPT.subtask).where(
     _ATTEMPT.run == bindparam("reader"),
+    _ATTEMPT.region == bindparam("region"),
     _IS_NEWEST_COMMIT,
     ~select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == _ATTEMPT.id, _IS_READER).exists(),
 )
@@ -282,17 +283,19 @@ def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -
     return [LaterReader(of, RegionId(name, subtask), read_set) for of, name, subtask, read_set in rows]
 
 
-def began_without(session: Session, run: Run, state: str, layout: str) -> Iterator[tuple[RunId, RegionId]]:
-    """Yield the regions of the next run that have committed without this state of `run`, which had none then."""
+def began_without(session: Session, run: Run, state: str, layout: str) -> Iterator[tuple[RunId, Topology, RegionId]]:
+    """Yield the regions of the next run that have committed without this state of `run`, which had none then.
+
+    Each comes with the next run's id and topology.
+    """
     session.flush()
     connection, place = session.connection(), {"run": run.id, "stage": state, "layout": layout}
     for reader, pinned in connection.execute(_NEXT_RUN, {"dataflow": run.dataflow.name, "epoch": run.epoch}).all():
         topology = topology_of(pinned)
         if state in topology.states:
-            keeps = topology.logical_region_of(state).name
-            for name, subtask in connection.execute(_WITHOUT_READING, {"reader": reader, **place}):
-                if name == keeps:
-                    yield RunId(reader), RegionId(name, subtask)
+            region = topology.logical_region_of(state).name
+            for subtask in connection.scalars(_WITHOUT_READING, {"reader": reader, "region": region, **place}):
+                yield RunId(reader), topology, RegionId(region, subtask)
 
 
 def newest_tries(session: Session, run: str) -> dict[RegionId, int]:

@@ -77,9 +77,8 @@ def _require_repeatable(session: Session, name: str) -> None:
         return
     state = run_state(session, run_by_id(session, name))
     # Not by the inputs of its regions: the run before may have been moved to a dataflow that writes other ones.
-    before = {each: found for each, found in state.results.items() if not each.is_of_own_run}
-    states = {each: found for each, found in before.items() if each.stage in state.topology.states}
-    gone = [each for each, found in states.items() if found.state is PartitionState.RELEASED]
+    before = (each for each in state.results if not each.is_of_own_run and each.stage in state.topology.states)
+    gone = [each for each in before if state.results[each].state is PartitionState.RELEASED]
     if not gone or not any(each.is_of_own_run for each in state.results):
         return
     raise Misconfigured(

@@ -189,8 +189,8 @@ def stale_in_other_runs(
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
                 stale[reader.run][reader.region] = found[reader.read_set]
-        for later, region in began_without(session, run, *place) if place[0] in topology.states else ():
-            if clears_later_epochs(run_by_id(session, later, topology).topology):
+        for later, of_later, region in began_without(session, run, *place) if place[0] in topology.states else ():
+            if clears_later_epochs(of_later):
                 stale[later][region] = f"weir: {min(new)} is new"
     return stale
 
@@ -213,25 +213,22 @@ def add_clear_of_closing(session: Session, services: Services, row: AttemptRow) 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
     """Record whether all results of a closed run are valid and published, so that readers need not derive it again."""
     session.flush()
-    is_closed = False
-    if committed_attempt(session, run.id, CLOSE) is not None:
+    closing, is_closed = committed_attempt(session, run.id, CLOSE), False
+    if closing is not None:
         state = run_state(session, run, topology)
-        is_closed = _is_whole(state) and not outdated_publication(session, run, state)
+        is_closed = _is_whole(state) and not outdated_publication(session, run, state, closing)
     mark_closed(session, run.id, services.now() if is_closed else None)
 
 
-def outdated_publication(session: Session, run: Run, state: RunState) -> str:
-    """Return how what a run has published differs from its results; empty if it does not, or nothing is published."""
-    committed = committed_attempt(session, run.id, CLOSE)
-    if committed is None:
-        return ""
-    published = {read.partition: read.digest for read in reads_of(session, committed.id, run.id)}
+def outdated_publication(session: Session, run: Run, state: RunState, closing: AttemptRow) -> str:
+    """Return how what `closing` has published differs from the results of its run; empty if it does not."""
+    published = {read.partition: read.digest for read in reads_of(session, closing.id, run.id)}
     for partition in sorted(each for each in state.results if each.is_of_own_run):
         digest = published.get(partition)
         if digest is None and partition.stage in state.topology.sinks:
-            return f"{partition} was not there when try {committed.try_number} of {CLOSE.name} published"
+            return f"{partition} was not there when try {closing.try_number} of {CLOSE.name} published"
         if digest not in (None, state.results[partition].digest):
-            return f"{partition} has changed since try {committed.try_number} of {CLOSE.name} published it"
+            return f"{partition} has changed since try {closing.try_number} of {CLOSE.name} published it"
     return ""
 
 

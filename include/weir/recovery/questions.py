@@ -17,7 +17,7 @@ from weir.ledger.clears import add_pending_clears, task_of
 from weir.ledger.names import similar
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
-from weir.ledger.snapshot import run_state
+from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.applying import apply_plan
 from weir.recovery.consequences import outdated_publication
 from weir.recovery.failovers import FailoverKind
@@ -59,7 +59,8 @@ def ask(services: Services, question: Question) -> Answer:
     with services.ledger.transaction() as session:
         run = run_by_id(session, named_run(session, question.run).id)
         state = run_state(session, run)
-        unpublished = "" if question.fail or question.lost else outdated_publication(session, run, state)
+        closing = None if question.fail or question.lost else committed_attempt(session, run.id, CLOSE)
+        unpublished = "" if closing is None else outdated_publication(session, run, state, closing)
     failed = None if question.fail is None else _region(run, question.fail)
     losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
     asked = Failure(
