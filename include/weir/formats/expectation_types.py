@@ -157,7 +157,7 @@ def argument_problems(type_: str, kwargs: Mapping[str, Any]) -> Iterator[str]:
         return
     for name in kwargs:
         if name not in known.all and name not in OF_GX:
-            yield f"{type_} has no argument {name!r}: {_meant(name, known.all)}"
+            yield f"{type_} has no argument {name!r}: {meant(name, known.all)}"
     missing = [name for name in known.needed if name not in kwargs]
     if missing:
         yield f"{type_} lacks {', '.join(missing)}: it takes {', '.join(known.all)}"
@@ -173,7 +173,7 @@ def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> I
     """
     known = registry.list_registered_expectation_implementations()
     if type_ not in known:
-        yield f"there is no expectation {type_!r}: {_meant(type_, known)}"
+        yield f"there is no expectation {type_!r}: {meant(type_, known)}"
         return
     model = registry.get_expectation_impl(type_)
     taken = [name for name in model.__fields__ if name not in OF_GX]
@@ -188,11 +188,12 @@ def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> I
                 found = f"={kwargs[name]!r}" if name in kwargs else ""
                 yield f"{type_}: {name}{found}: {text}"
             elif name in kwargs:
-                yield f"{type_} has no argument {name!r}: {_meant(name, taken)}"
+                yield f"{type_} has no argument {name!r}: {meant(name, taken)}"
             else:
                 yield f"{type_}: {text}"
 
 
-def _meant(name: str, known: Collection[str]) -> str:
+def meant(name: str, known: Collection[str]) -> str:
+    """Return the end of an error about a name that is not among the known ones: the closest one, else all."""
     near = difflib.get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"

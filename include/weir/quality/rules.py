@@ -7,7 +7,6 @@ all that it reads. An expectation names inputs (`blames`) by argument, or by the
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from weir.dataflow import Dataflow
@@ -16,6 +15,7 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl
 from weir.formats.checks import CheckOutcome, CheckReport, ExpectationResult, GateResult
+from weir.formats.expectation_types import meant
 from weir.formats.suite import Expectation, Suite
 
 SHOWN = 5
@@ -85,9 +85,10 @@ def suite_problems(dataflow: Dataflow, stage: str, suite: Suite) -> Iterator[str
             )
         for name in _columns_named(each) if columns else ():
             if name.casefold() not in (column.casefold() for column in columns):
-                near = difflib.get_close_matches(name, columns, 1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}"
-                yield f"expectation {number}: {each.type} names the column {name!r}, which {stage} lacks: {hint}"
+                yield (
+                    f"expectation {number}: {each.type} names the column {name!r}, which {stage} lacks: "
+                    f"{meant(name, columns)}"
+                )
 
 
 def _columns_of_state(dataflow: Dataflow, stage: str) -> tuple[str, ...]:

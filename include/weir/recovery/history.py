@@ -186,8 +186,7 @@ def _counts(state: RunState) -> str:
         for outputs in written
     )
     given_up = [str(each) for each in (*state.topology.region_ids(), CLOSE) if state.region(each).has_failed]
-    more = f" and {len(given_up) - SHOWN} more" if len(given_up) > SHOWN else ""
-    failed = f"; failed: {', '.join(given_up[:SHOWN])}{more}" if given_up else ""
+    failed = f"; failed: {_first(given_up)}" if given_up else ""
     return f"{valid} valid, {stale} stale, {len(written) - valid - stale} missing{failed}"
 
 
@@ -303,9 +302,13 @@ def _reads(reads: tuple[ReadResult, ...]) -> list[str]:
     in_order = sorted(reads, key=lambda read: (read.partition.run, read.partition.stage, read.partition.subtask))
     for (of, stage), group in groupby(in_order, key=lambda read: (read.partition.run, read.partition.stage)):
         named = dict.fromkeys(f"[{read.partition.subtask}] of {read.attempt}" for read in group)
-        more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-        lines.append(f"read {stage}{', '.join(list(named)[:SHOWN])}{more}" + (f", in run {of}" if of else ""))
+        lines.append(f"read {stage}{_first([*named])}" + (f", in run {of}" if of else ""))
     return lines
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def _clear(session: Session, row: PendingClearRow) -> Event:

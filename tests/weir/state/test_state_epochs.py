@@ -332,10 +332,15 @@ def forgetful(five_days, tmp_path):
     return five_days("forgets", tmp_path)
 
 
+def told_once_cleared(world, place):
+    """What the task that keeps the state says when it is cleared in the run at this place."""
+    world.airflow.clear_by_hand(world.runs[place], "aircraft-known")
+    world.airflow.run_until_quiet()
+    return error_of(world, world.runs[place], "aircraft-known")
+
+
 def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(forgetful):
-    forgetful.airflow.clear_by_hand(forgetful.runs[2], "aircraft-known")
-    forgetful.airflow.run_until_quiet()
-    told = error_of(forgetful, forgetful.runs[2], "aircraft-known")
+    told = told_once_cleared(forgetful, 2)
     assert f"history[0] (by-k-128-128657) of ladder@{EPOCHS[1]}: missing, it was released" in told
     assert f"The oldest kept checkpoint is 4, of epoch {EPOCHS[3]}; there is no savepoint" in told
     assert f"None is of epoch {EPOCHS[1]} or before, so no restore helps" in told
@@ -387,9 +392,7 @@ def saved(world):
 
 
 def test_a_savepoint_that_helps_is_named_with_what_is_to_be_cleared_then(saved):
-    saved.airflow.clear_by_hand(saved.runs[2], "aircraft-known")
-    saved.airflow.run_until_quiet()
-    told = error_of(saved, saved.runs[2], "aircraft-known")
+    told = told_once_cleared(saved, 2)
     assert f"`weir restore ladder 4` (epoch {EPOCHS[1]}; --dry-run shows what changes) brings it back" in told
     assert f"Then clear in run ladder@{EPOCHS[2]} what has failed" in told
     restore(saved, 4)
@@ -399,9 +402,7 @@ def test_a_savepoint_that_helps_is_named_with_what_is_to_be_cleared_then(saved):
 
 
 def test_after_a_savepoint_of_an_earlier_epoch_the_epochs_between_are_computed_again(saved):
-    saved.airflow.clear_by_hand(saved.runs[3], "aircraft-known")
-    saved.airflow.run_until_quiet()
-    told = error_of(saved, saved.runs[3], "aircraft-known")
+    told = told_once_cleared(saved, 3)
     assert "`weir restore ladder 4` " in told
     assert f"Then `weir run adopt` each run from ladder@{EPOCHS[2]} to ladder@{EPOCHS[3]}" in told
     restore(saved, 4)
