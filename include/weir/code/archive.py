@@ -2,7 +2,8 @@
 
 Invariant: the fingerprint of an archive is that of its files' names and contents, whatever the time and the machine, so
 that what is imported from an archive with this fingerprint is what was packed. Each folder of modules in it has an
-`__init__.py`: of a package without one, Python also finds modules elsewhere, and none at all in a zip.
+`__init__.py`: of a package without one, Python also finds modules elsewhere, and none at all in a zip. What is no part
+of a package (`_is_left_out`) is never looked at; all else in it is in the archive, or an error that names it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import os
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +22,21 @@ from functools import cached_property
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
+from typing import Final
 
 from weir.code.application_rules import STORED, name_in_archive
-from weir.errors import Misconfigured
+from weir.code.version import parsed
+from weir.errors import Misconfigured, Retryable
+from weir.units import format_size
 
 _OWN = frozenset({"weir", "weir_spark", "weir_airflow"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+_LOOKS: Final = 3
+"""How often the files of a module are looked for: a deployment replaces them while a task begins."""
+
+MOST_LINKED: Final = 256 * 2**20
+"""The bytes that linked folders may bring into an archive: one may lead to a lake."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,7 @@ def pack(
     while waiting:
         module = waiting.pop(0)
         spec = _spec(module)
-        own = dict(_files(spec))
+        own = _own(spec)
         files = {**own, **files}
         folders_of |= _folders(spec)
         imported = _top_level_imports(own) - known if module not in _OWN else set()
@@ -144,16 +155,46 @@ def _top_level_imports(files: Mapping[str, bytes]) -> set[str]:
     """Return the top-level names that the modules among files import."""
     found: set[str] = set()
     for name, content in files.items():
-        try:
-            nodes = list(ast.walk(ast.parse(content))) if name.endswith(".py") else []
-        except (SyntaxError, ValueError):
-            continue  # of another version of Python
-        for node in nodes:
+        tree = parsed(content) if name.endswith(".py") else None
+        for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add((node.module or "").partition(".")[0])
     return found
+
+
+def _own(spec: ModuleSpec) -> dict[str, bytes]:
+    """Return the files of a module. Raises Misconfigured for one that cannot be packed, and Retryable."""
+    for _ in range(_LOOKS):
+        try:
+            return {_encodable(name): content for name, content in _files(spec)}
+        except (FileNotFoundError, NotADirectoryError) as error:
+            gone = error
+        except OSError as error:
+            raise Misconfigured(
+                f"a file of the pipeline's module {spec.name!r} cannot be read, so that it cannot travel to Spark: "
+                f"{error}: let the user of Airflow's workers read it, or move it out of the package"
+            ) from error
+    missing = Path(str(gone.filename))
+    if missing.is_symlink():
+        raise Misconfigured(
+            f"the pipeline's module {spec.name!r} has the link {str(missing)!r} to {str(missing.readlink())!r}, "
+            "where there is nothing, so that it cannot travel to Spark: put the file there, or delete the link"
+        ) from gone
+    raise Retryable(f"a file of the pipeline's module {spec.name!r} vanished while it was packed: {gone}") from gone
+
+
+def _encodable(name: str) -> str:
+    """Return a name that a zip can have. Raises Misconfigured."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise Misconfigured(
+            f"the pipeline's modules have a file whose name is no UTF-8, {name!r}: rename it, so that it can travel "
+            "to Spark"
+        ) from error
+    return name
 
 
 def _files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
@@ -164,8 +205,7 @@ def _files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
         return
     for location in reversed(list(spec.submodule_search_locations)):  # Python takes the first one
         for inside, content in _below(Path(location)):
-            if not any(_is_left_out(part) for part in Path(inside).parts):
-                yield f"{spec.name}/{inside}", content
+            yield f"{spec.name}/{inside}", content
 
 
 def _is_left_out(name: str) -> bool:
@@ -176,15 +216,57 @@ def _is_left_out(name: str) -> bool:
 def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
     zipped = _zip_of(folder)
     if zipped is None:
-        yield from (
-            (path.relative_to(folder).as_posix(), path.read_bytes()) for path in folder.rglob("*") if path.is_file()
-        )
+        yield from _Walk(folder).contents()
         return
     prefix = f"{folder.relative_to(zipped).as_posix()}/"
     with zipfile.ZipFile(zipped) as archive:
         for name in archive.namelist():
-            if name.startswith(prefix) and not name.endswith("/"):
-                yield name.removeprefix(prefix), archive.read(name)
+            inside = name.removeprefix(prefix)
+            if inside != name and not name.endswith("/") and not any(map(_is_left_out, inside.split("/"))):
+                yield inside, archive.read(name)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A walk through a folder and the folders that are linked in it, which are copied; `linked` counts their bytes."""
+
+    folder: Path
+    linked: int = 0
+
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the files by their names below the folder. Raises Misconfigured, and OSError."""
+        for path in self._paths(self.folder, frozenset(), None):
+            yield path.relative_to(self.folder).as_posix(), path.read_bytes()
+
+    def _paths(self, folder: Path, above: frozenset[tuple[int, int]], link: Path | None) -> Iterator[Path]:
+        found = folder.stat()
+        identity = (found.st_dev, found.st_ino)
+        if identity in above:
+            raise Misconfigured(
+                f"the linked folder {link} leads to a folder that it lies in, so that a copy of it has no end: "
+                "delete the link, or let it lead elsewhere"
+            )
+        with os.scandir(folder) as entries:
+            wanted = [each for each in entries if not _is_left_out(each.name)]
+        for entry in wanted:
+            path = Path(entry.path)
+            if entry.is_dir():
+                yield from self._paths(path, above | {identity}, path if entry.is_symlink() else link)
+            elif entry.is_file():
+                if link is not None:
+                    self._count(entry, link)
+                yield path
+            elif entry.is_symlink():
+                path.stat()  # there is nothing, or what is neither file nor folder
+
+    def _count(self, entry: os.DirEntry[str], link: Path) -> None:
+        self.linked += entry.stat().st_size
+        if self.linked > MOST_LINKED:
+            raise Misconfigured(
+                f"the linked folder {link}, and others before it in {self.folder}, lead to more than "
+                f"{format_size(MOST_LINKED)}, and all of it would travel to Spark with each change of code: link only "
+                "what functions read, or declare large data as a source"
+            )
 
 
 def _read(path: Path) -> bytes:

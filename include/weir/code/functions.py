@@ -9,6 +9,7 @@ import difflib
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,19 @@ def import_module(name: str, owner: str) -> Any:
         command = command_for(error)
         cure = "" if command is None else f". {command} where it runs"
         raise Misconfigured(f"{owner}: importing the module {name} failed: {error}{cure}") from error
+    except (RecursionError, MemoryError) as error:
+        if not _is_of_compiler(error):
+            raise
+        raise Misconfigured(
+            f"{owner}: importing the module {name} failed: {error}: an expression, in it or in a module that it "
+            "imports, has more parts than Python compiles. Build it in a loop, as functools.reduce(operator.add, ...)"
+        ) from error
+
+
+def _is_of_compiler(error: BaseException) -> bool:
+    """Report whether an error is one of reading source, and not of code that ran."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename.startswith("<frozen importlib")
 
 
 def _place_of_package(missing: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Final
@@ -51,7 +52,7 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
         name = waiting.pop()
         if name in reached or name not in modules:
             continue
-        tree = _parsed(files[modules[name]])
+        tree = parsed(files[modules[name]])
         if tree is None or _is_unfollowed(tree):
             return f"{_WHOLE}{_digest_of_files(files)}"
         reached[name] = _digest("".join(_canonical(tree)).encode())
@@ -80,7 +81,7 @@ def lacking_functions(files: Mapping[str, bytes], functions: Iterable[str]) -> t
             found += [] if name_in_archive(function) in files else [function]
             continue
         module, _, name = function.partition(":")
-        tree = _parsed(files[modules[module]]) if module in modules else ast.Module([], [])
+        tree = parsed(files[modules[module]]) if module in modules else ast.Module([], [])
         if tree is not None and not _may_bind(tree, name):
             found.append(function)
     return tuple(found)
@@ -115,10 +116,30 @@ def _with_parents(module: str) -> Iterator[str]:
         yield ".".join(parts[:length])
 
 
-def _parsed(source: bytes) -> ast.Module | None:
+def parsed(source: bytes) -> ast.Module | None:
+    """Return the syntax of a module; None for one of another version of Python, or nested deeper than this one reads.
+
+    Python counts the depth of syntax from that of its caller, which would make a version differ from place to place:
+    what is too deep here is read once more in a thread of its own.
+    """
+    try:
+        return _tree(source)
+    except (RecursionError, MemoryError):
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_tree_or_none, source).result()
+
+
+def _tree(source: bytes) -> ast.Module | None:
     try:
         return ast.parse(source)
-    except (SyntaxError, ValueError):  # of another version of Python
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _tree_or_none(source: bytes) -> ast.Module | None:
+    try:
+        return _tree(source)
+    except (RecursionError, MemoryError):
         return None
 
 
@@ -171,11 +192,24 @@ def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str
             yield name
 
 
-def _canonical(node: ast.AST) -> Iterator[str]:
-    """Yield a text of a syntax tree that is the same for all versions of Python."""
-    if isinstance(node, ast.Constant):
-        yield f"{type(node.value).__name__}:{node.value!r};"
-        return
+def _canonical(tree: ast.AST) -> Iterator[str]:
+    """Yield a text of a syntax tree that is the same for all versions of Python.
+
+    Chained calls and sums are as deep as they are long, so that it must not call itself.
+    """
+    waiting: list[ast.AST | str] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, ast.Constant):
+            yield f"{type(node.value).__name__}:{_literal(node.value)};"
+        else:
+            waiting += reversed(list(_fields(node)))
+
+
+def _fields(node: ast.AST) -> Iterator[ast.AST | str]:
+    """Yield the nodes below a node, and the texts between them."""
     yield f"{type(node).__name__}("
     for name, value in sorted(ast.iter_fields(node)):
         if name in _IGNORED or value is None or value == []:
@@ -185,8 +219,15 @@ def _canonical(node: ast.AST) -> Iterator[str]:
         if name == "body" and isinstance(node, _WITH_DOCSTRING) and _is_docstring(parts[0]):
             parts = parts[1:]
         for part in _joined(parts) if isinstance(node, ast.JoinedStr) else parts:
-            yield from _canonical(part) if isinstance(part, ast.AST) else (f"{part!r};",)
+            yield part if isinstance(part, ast.AST) else f"{part!r};"
     yield ")"
+
+
+def _literal(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a number of more digits than Python writes, which its source has in hexadecimal digits
+        return hex(value)  # type: ignore[arg-type]
 
 
 def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from weir.code import archive
 from weir.code.archive import archive_of, pack, top_level
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable
 
 
 @pytest.fixture
@@ -156,3 +158,77 @@ def test_sql_files_of_stages_are_packed_beside_the_modules_under_their_own_names
     assert pack([], {"a.sql": "SELECT 1"}).top_level == set()
     with pytest.raises(Misconfigured, match=r"another file shipped_pipelines/nested/query\.sql"):
         pack(["shipped_pipelines"], {"shipped_pipelines/nested/query.sql": "select 2"})
+
+
+def test_linked_folders_and_files_travel_as_what_they_lead_to(package: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    (shared / "deep").mkdir(parents=True)
+    (shared / "deep" / "a.csv").write_bytes(b"1")
+    (package / "rules").symlink_to("../../shared")  # out of the path
+    (package / "again").symlink_to(shared / "deep")
+    (package / "b.csv").symlink_to(shared / "deep" / "a.csv")
+    files = pack(["shipped_pipelines"]).files
+    found = {"rules/deep/a.csv", "again/a.csv", "b.csv"}
+    assert {name for name in files if name.endswith(".csv")} == {f"shipped_pipelines/{name}" for name in found}
+    before = pack(["shipped_pipelines"]).fingerprint
+    (shared / "deep" / "a.csv").write_bytes(b"2")
+    assert pack(["shipped_pipelines"]).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("link", "target"), [("loop", "."), ("nested/up", "../.."), ("gone.csv", "no such"), ("self", "self")]
+)
+def test_a_link_that_cannot_be_packed_is_refused_by_name(package: Path, link: str, target: str) -> None:
+    (package / link).symlink_to(target)
+    with pytest.raises(Misconfigured, match=Path(link).name):
+        pack(["shipped_pipelines"])
+
+
+def test_linked_folders_bring_a_limited_number_of_bytes(package: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(archive, "MOST_LINKED", 10)
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "large").write_bytes(b"x" * 11)
+    (package / "own").write_bytes(b"x" * 11)
+    pack(["shipped_pipelines"])
+    (package / "rules").symlink_to(tmp_path / "lake")
+    with pytest.raises(Misconfigured, match=r"shipped_pipelines/rules.*more than"):
+        pack(["shipped_pipelines"])
+
+
+@pytest.mark.parametrize("name", [".env", ".secrets", "x.pyc", "__pycache__", "draft~", ".#lock"])
+def test_what_is_left_out_is_not_looked_at(package: Path, name: str) -> None:
+    """Neither what cannot be read nor what leads nowhere; root may read all, so that links stand for both."""
+    before = pack(["shipped_pipelines"])
+    left_out = package / "nested" / name
+    left_out.symlink_to(left_out)
+    with pytest.raises(OSError, match="symbolic links"):
+        left_out.stat()
+    assert pack(["shipped_pipelines"]) == before
+
+
+def test_a_file_whose_name_is_no_utf_8_is_refused_by_name(package: Path) -> None:
+    (package / os.fsdecode(b"caf\xe9.csv")).write_bytes(b"")
+    with pytest.raises(Misconfigured, match=r"caf.*csv"):
+        pack(["shipped_pipelines"])
+
+
+def test_files_that_are_replaced_while_they_are_packed_are_looked_for_again(package: Path, monkeypatch) -> None:
+    expected, read, times = pack(["shipped_pipelines"]), Path.read_bytes, [1]
+
+    def vanishing(path: Path) -> bytes:
+        if times[0]:
+            times[0] -= 1
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", vanishing)
+    assert pack(["shipped_pipelines"]) == expected
+    times[0] = 1000
+    with pytest.raises(Retryable, match="shipped_pipelines"):
+        pack(["shipped_pipelines"])
+
+
+def test_modules_that_python_cannot_read_are_packed_all_the_same(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "weir_deep.py").write_text("x = " + "+".join(["a"] * 20_000))
+    assert set(pack(["weir_deep"]).files) == {"weir_deep.py"}

@@ -77,3 +77,12 @@ def test_what_can_be_called_without_a_name_is_refused_like_a_function() -> None:
 
     with pytest.raises(Misconfigured, match=r"stage clean: expected `def function\(ctx, flights\)`, found"):
         check_call(functools.partial(clean), "stage clean", ("ctx",), ("flights",))
+
+
+def test_what_python_cannot_compile_is_refused_and_an_endless_recursion_is_the_module_s_own(pipeline) -> None:
+    deep = pipeline("def f(a):\n    return " + "+".join(["a"] * 50_000))
+    with pytest.raises(Misconfigured, match=f"importing the module {deep} failed"):
+        load(f"{deep}:f", "stage clean")
+    endless = pipeline("def f():\n    f()\n\n\nf()\n")
+    with pytest.raises(RecursionError):
+        load(f"{endless}:f", "stage clean")

@@ -169,3 +169,37 @@ def test_a_sql_file_is_code_of_the_tasks_that_run_it_and_of_no_others():
 def test_a_sql_file_that_an_archive_lacks_is_named():
     assert lacking_functions(FILES, ["sql/by_zone.sql", *TASK]) == ("sql/by_zone.sql",)
     assert lacking_functions({**FILES, **BY_ZONE}, ["sql/by_zone.sql"]) == ()
+
+
+LONG = {
+    "a chain of calls": ("F" + ".when({}, 1)" * 500, "def f(F, a, b):\n    return {}\n"),
+    "a sum": (" + ".join(["{}"] * 1000), "def f(a, b):\n    return {}\n"),
+    "nested calls": ("f(" * 150 + "{}" + ")" * 150, "def f(a, b):\n    return {}\n"),
+    "a chain of else": ("", "def f(a, b):\n    if a:\n        pass\n" + "    elif {}:\n        pass\n" * 400),
+}
+
+
+def at_depth(depth, call):
+    return call() if depth == 0 else at_depth(depth - 1, call)
+
+
+@pytest.mark.parametrize(("expression", "function"), LONG.values(), ids=LONG)
+def test_long_expressions_have_a_version_as_others_have(expression, function):
+    texts = [(function.replace("{}", expression) if expression else function).replace("{}", name) for name in "ab"]
+    first, other = (code_version({"long.py": text.encode()}, ["long:f"]) for text in texts)
+    assert first.startswith("code:")
+    assert first != other
+    assert at_depth(600, lambda: code_version({"long.py": texts[0].encode()}, ["long:f"])) == first
+
+
+def test_of_what_is_deeper_than_python_reads_all_of_the_archive_counts():
+    files = {"deep.py": ("x = " + "+".join(["a"] * 50_000)).encode(), "other.py": b""}
+    found = code_version(files, ["deep:x"])
+    assert found.startswith("archive:")
+    assert found != code_version({**files, "other.py": b"y = 1"}, ["deep:x"])
+    assert lacking_functions(files, ["deep:x"]) == ()
+
+
+def test_a_number_of_more_digits_than_python_writes_has_a_version():
+    files = {"huge.py": b"x = 0x1" + b"0" * 5000}
+    assert code_version(files, ["huge:x"]) != code_version({"huge.py": files["huge.py"] + b"0"}, ["huge:x"])
