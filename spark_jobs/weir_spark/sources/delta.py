@@ -7,7 +7,6 @@ Delta, and the version stays readable as long as its files are there, also when 
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -15,9 +14,11 @@ from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
 from weir_spark.sources.parquet import read_groups
-from weir_spark.sources.splits import LiveFile, nullable_schema, of_partition, table_splits
+from weir_spark.sources.partitions import of_partition
+from weir_spark.sources.splits import LiveFile, nullable_schema, table_splits
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
@@ -30,17 +31,17 @@ _READABLE: Final = frozenset(
 )
 """Reader features with which plain reading of the Parquet files is right, where no file has a deletion vector."""
 
-_PARTITION: Final = "partition."
-
 
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the live files of the newest version, divided among the subtasks. Raises Misconfigured."""
     path = str(ctx.options["path"])
     table = _opened(path, delta_options(path, ctx.options.get("conn_id"), ctx.connection))
     _require_plain(table, path)
-    files, which = of_partition(_files(table, path), ctx, f"the Delta table {path}")
-    what = f"version {table.version()} of the Delta table {path}{which}"
     schema = nullable_schema(json.loads(table.schema().to_json()))
+    partitions = table.metadata().partition_columns
+    columns = {each["name"]: each["type"] for each in schema["fields"] if each["name"] in partitions}
+    files, which = of_partition(_files(table, path), columns, ctx, f"the Delta table {path}")
+    what = f"version {table.version()} of the Delta table {path}{which}"
     return table_splits(files, ctx.parallelism, schema, what, table=path, version=table.version())
 
 
@@ -94,34 +95,29 @@ def _files(table: DeltaTable, path: str) -> list[LiveFile]:
     import pyarrow as pa  # noqa: PLC0415
 
     found = pa.table(table.get_add_actions(flatten=True))
-    names = [_PARTITION + each for each in table.metadata().partition_columns]
-    rows = found.select(["path", "size_bytes", *names]).to_pylist()
+    if not found.num_rows:  # then it has no columns of partitions
+        return []
+    names = table.metadata().partition_columns
+    texts = [_texts(found[f"partition.{each}"], f"the Delta table {path} is partitioned by {each}") for each in names]
+    rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), *texts, strict=True)
     return [
-        LiveFile(
-            path=_located(path, unquote(row["path"])),
-            bytes=row["size_bytes"],
-            values=tuple((name.removeprefix(_PARTITION), as_text(path, name, row[name])) for name in names),
-        )
-        for row in rows
+        LiveFile(_located(path, unquote(name)), size, tuple(zip(names, values, strict=True)))
+        for name, size, *values in rows
     ]
+
+
+def _texts(values: pa.ChunkedArray, what: str) -> list[str | None]:
+    """Return partitions' values as Spark casts them back, also dates that Python lacks. Raises Misconfigured."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        raise Misconfigured(f"{what}, which is binary: Weir cannot read that")
+    try:
+        found: list[str | None] = values.cast(pa.string()).to_pylist()
+    except pa.ArrowException as error:
+        raise Misconfigured(f"{what}, which is {values.type}: Weir cannot read that: {error}") from error
+    return found
 
 
 def _located(root: str, path: str) -> str:
     return path if "://" in path or path.startswith("/") else f"{root}/{path}"
-
-
-def as_text(table: str, column: str, value: Any) -> str | None:
-    """Return a partition's value as Spark casts it back. Raises Misconfigured for a type that has no such text."""
-    match value:
-        case None:
-            return None
-        case bytes():
-            raise Misconfigured(f"the table {table} is partitioned by {column}, which is binary: Weir cannot read that")
-        case bool():
-            return str(value).lower()
-        case datetime():
-            return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat(" ")
-        case date():
-            return value.isoformat()
-        case _:
-            return str(value)

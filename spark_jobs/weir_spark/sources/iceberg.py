@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir_spark.sources.parquet import read_groups
-from weir_spark.sources.splits import LiveFile, of_partition, table_splits
+from weir_spark.sources.partitions import of_partition
+from weir_spark.sources.splits import LiveFile, table_splits
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -56,7 +57,8 @@ def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]
     _require_names_that_stayed(table, name)
     fields = [_spark_field(each, name) for each in table.schema().fields]
     tasks = [] if number is None else list(table.scan(snapshot_id=number).plan_files())
-    files, which = of_partition([_live(each, table, name) for each in tasks], ctx, f"the Iceberg table {name}")
+    live = [_live(each, table, name) for each in tasks]
+    files, which = of_partition(live, _identities(table, name), ctx, f"the Iceberg table {name}")
     return table_splits(
         files,
         ctx.parallelism,
@@ -141,6 +143,16 @@ def _values(task: FileScanTask, table: Table, name: str) -> Iterator[tuple[str, 
                 "columns whose values have a text"
             )
         yield column, None if value is None else field.transform.to_human_string(kind, value)
+
+
+def _identities(table: Table, name: str) -> dict[str, str]:
+    """Return the columns by whose values the table is partitioned now, with their types in Spark."""
+    from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415
+
+    schema = table.schema()
+    ids = [each.source_id for each in table.spec().fields if isinstance(each.transform, IdentityTransform)]
+    names = {schema.find_column_name(each): schema.find_type(each) for each in ids if each in schema.field_ids}
+    return {each: _spark_type(kind, each, name) for each, kind in names.items() if each is not None}
 
 
 def _spark_field(field: NestedField, table: str) -> dict[str, Any]:

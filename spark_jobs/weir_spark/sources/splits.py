@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from weir.dataflow.sources import filled
 from weir.errors import Misconfigured
 from weir_spark.sources.parquet import is_hidden, spark_path
-
-if TYPE_CHECKING:
-    from weir.dataflow.stage import ResolveContext
-
 
 T = TypeVar("T")
 
@@ -45,24 +40,6 @@ def shares(sized: Iterable[tuple[T, int]], parallelism: int) -> list[list[T]]:
         found[min(middle * parallelism // (2 * total), parallelism - 1) if total else 0].append(item)
         before += size
     return found
-
-
-def of_partition(files: Sequence[LiveFile], ctx: ResolveContext, table: str) -> tuple[list[LiveFile], str]:
-    """Return the files of the partition that the source declares, all without one, and its name for people.
-
-    Raises Misconfigured where a file is of no such partition.
-    """
-    declared = ctx.options.get("partition", {})
-    wanted = {column: filled(f"source of {table}", text, *ctx.interval) for column, text in declared.items()}
-    for each in files:
-        missing = wanted.keys() - dict(each.values).keys()
-        if missing:
-            raise Misconfigured(
-                f"{table} is not partitioned by the values of {sorted(missing)[0]!r} (its file {each.path}): leave "
-                "partition= out, and filter in the next stage"
-            )
-    found = [each for each in files if wanted.items() <= dict(each.values).items()]
-    return found, "".join(f", {column} = {value}" for column, value in wanted.items())
 
 
 def table_splits(
