@@ -17,7 +17,7 @@ OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     "errors",
     *("extras", "preloading", "secrecy", "units", "code", "dataflow", "topology", "execution", "formats", "restarts"),
-    *("store", "settings", "connections", "catalogs", "ledger", "coordination", "environment"),
+    *("store", "settings", "connections", "catalogs", "delta_rs", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
     *(
         "rebuild",
@@ -207,7 +207,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
     known = {"errors", "extras", "units", "code", "dataflow", "topology", "execution", "formats"}
-    known |= {"state", "store", "settings", "connections", "catalogs", "quality"}
+    known |= {"state", "store", "settings", "connections", "catalogs", "delta_rs", "quality"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}
 
     def allowed(_file, name):

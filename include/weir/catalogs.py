@@ -5,26 +5,39 @@ Invariants: no error shows a password; no request has no time limit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from pydantic import ValidationError as PydanticError
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     ForbiddenError,
     NoSuchPropertyException,
     NotInstalledError,
     OAuthError,
+    ResolveError,
     RESTError,
     UnauthorizedError,
+    ValidationError,
 )
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    NoSuchModuleError,
+    NotSupportedError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 
 from weir.connections import LIBPQ, Connection
-from weir.errors import Misconfigured, Retryable, first_line
+from weir.errors import Misconfigured, Retryable, first_line, is_for_person
 from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
@@ -121,7 +134,7 @@ def _of_database(connection: Connection, uri: str) -> str:
 
 @contextmanager
 def _answering(conn_id: str) -> Iterator[None]:
-    """Translate what catalog, database and file system say: what no person has to change may pass."""
+    """Translate what catalog, database, file system and PyIceberg say: what no person has to change may pass."""
     try:
         yield
     except (UnauthorizedError, ForbiddenError, OAuthError, PermissionError) as error:
@@ -129,10 +142,49 @@ def _answering(conn_id: str) -> Iterator[None]:
             f"the catalog of connection {conn_id} refuses access: {said(error)}. Give its account the right to read "
             "and write the table and its files"
         ) from error
-    except (RESTError, OSError, DBAPIError) as error:
-        raise CatalogAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error
-    except SQLAlchemyError as error:
-        raise Misconfigured(f"the catalog of connection {conn_id} cannot be used: {said(error)}") from error
+    except PydanticError as error:  # no answer of a catalog: that of a proxy, for example
+        raise CatalogAway(f"the catalog of connection {conn_id} cannot be understood: {said(error)}") from error
+    except Exception as error:
+        if is_refusal(error):
+            raise Misconfigured(f"the catalog of connection {conn_id} cannot do that: {said(error)}") from error
+        if isinstance(error, (RESTError, OSError, DBAPIError)):
+            raise CatalogAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error
+        raise
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Report whether an error is one that a later try meets again, and no silence, load or conflict."""
+    match error:
+        case PydanticError():
+            return False
+        case RESTError():
+            answer = getattr(error.__cause__, "response", None)
+            status = getattr(answer, "status_code", 0)
+            return isinstance(error, BadRequestError) or (400 <= status < 500 and status not in _PASSING)
+        case OSError():
+            return is_for_person(error) or bool(_REFUSED_BY_S3.search(str(error)))
+        case DBAPIError():
+            is_of_statement = isinstance(error, (ProgrammingError, DataError, NotSupportedError))
+            return not error.connection_invalidated and (is_of_statement or bool(_READ_ONLY.search(str(error.orig))))
+    return isinstance(error, (*_OF_LIBRARY, SQLAlchemyError))
+
+
+_PASSING: Final = (401, 403, 408, 409, 419, 425, 429)
+"""Answers of a REST catalog with a meaning of their own, and those that pass."""
+
+_REFUSED_BY_S3: Final = re.compile(
+    "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|KeyTooLong"
+)
+"""What Arrow's S3 client says, whose errors have no numbers."""
+
+_READ_ONLY: Final = re.compile("readonly database|no such (table|column)")
+"""What SQLite calls an operational error, as it does a lock that somebody else holds."""
+
+_OF_LIBRARY: Final = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError),
+    *(ValidationError, ResolveError, NotInstalledError, NoSuchPropertyException),
+)
+"""What PyIceberg raises before it asks anybody: names, types and values that a table cannot have."""
 
 
 def said(error: BaseException) -> str:

@@ -60,6 +60,23 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+_OF_PEOPLE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),
+        *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP),
+        *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    }
+)
+
+
+def is_for_person(error: OSError) -> bool:
+    """Report whether a file system has refused something that it refuses again: a right, a name, what is in the way.
+
+    An object store that says of an answer that it `is_final` is taken at its word.
+    """
+    return error.errno in _OF_PEOPLE or getattr(error, "is_final", False) is True
+
+
 class Conflict(WeirError):
     """The inputs or the run have changed since the attempt began: begin a new one. Costs no restart budget.
 

@@ -65,6 +65,23 @@ def require_connection(where: str, conn_id: object, kind: str) -> None:
         raise Misconfigured(f"{where}: conn_id is {found}: write the id of an Airflow connection of type {kind}")
 
 
+_MISREAD_BY_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f]")
+_MISREAD_IN_URL: Final = re.compile(r"[#?]")
+
+
+def require_delta_path(where: str, path: str) -> None:
+    """Require a path at which delta-rs finds this table, and no other one. Raises Misconfigured.
+
+    It takes a path for a URL at places: `50%20off` for `50 off`, and in a URL all after # or ? for no path.
+    """
+    found = _MISREAD_BY_DELTA.search(path) or ("://" in path and _MISREAD_IN_URL.search(path))
+    if found:
+        raise Misconfigured(
+            f"{where}: path has {found[0]!r}, for which the library delta-rs would look elsewhere: {path!r}. Give the "
+            "folder another name; on a disk, a symbolic link of another name does"
+        )
+
+
 def copy_of(given: Any) -> Any:
     """Return a copy of a dict, an empty one for None, and anything else as it is, for the validation that follows."""
     if given is None:

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
-from weir.dataflow.arguments import answers, copy_of, require, require_connection, unknown_argument
+from weir.dataflow.arguments import (
+    answers,
+    copy_of,
+    require,
+    require_connection,
+    require_delta_path,
+    unknown_argument,
+)
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import Stage, TaskSettings, source
@@ -113,6 +120,7 @@ def delta_source(
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
         raise Misconfigured(f'{where}: path must be absolute, or a URL such as "s3://lake/orders", not {path!r}')
+    require_delta_path(where, path)
     options = {"path": path.rstrip("/"), "partition": _partition(where, partition), "conn_id": conn_id}
     return _source(name, "delta", parallelism, options, settings)
 

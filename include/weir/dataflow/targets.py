@@ -11,12 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.dataflow.arguments import answers, column_names, require, require_connection, shown
+from weir.dataflow.arguments import (
+    answers,
+    column_names,
+    require,
+    require_connection,
+    require_delta_path,
+    shown,
+)
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
 MODES = ("replace_epoch", "upsert", "append")
 
+_LONGEST_NAMES = {"files": 255 - len("..versions")}
+"""In bytes, where they are less than the 255 of file systems: the folder of versions has a longer name."""
+
+_SLASHES = re.compile("/+")
 _S3 = re.compile(r"s3://[a-z0-9.-]+(/[\w.=+-]+)+/?", re.ASCII)
 
 
@@ -66,7 +77,7 @@ def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
     is_local = _require_path("files", path, conn_id)
     if not isinstance(partition, str) or not partition.isidentifier():
         raise Misconfigured(f'files({path!r}): partition must be a name such as "day", not {partition!r}')
-    options = {"path": path.rstrip("/"), "partition": partition}
+    options = {"path": _plain(path), "partition": partition}
     return Target("files", options) if is_local else Target("files_on_s3", {**options, "conn_id": conn_id})
 
 
@@ -117,11 +128,12 @@ def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: st
     `create="if_missing"` creates the table, adds columns and widens them; "never" requires them.
     """
     _require_path("delta", path, conn_id)
+    require_delta_path("delta", path)
     if not isinstance(partition, str) or not partition.isidentifier() or not partition.isascii():
         raise Misconfigured(f'delta({path!r}): partition must be a name such as "_epoch", not {partition!r}')
     if create not in ("never", "if_missing"):
         raise Misconfigured(f'delta({path!r}): create must be "never" or "if_missing", not {create!r}')
-    options = {"path": path.rstrip("/"), "conn_id": conn_id, "partition": partition, "create": create}
+    options = {"path": _plain(path), "conn_id": conn_id, "partition": partition, "create": create}
     return Target("delta", options)
 
 
@@ -162,9 +174,18 @@ def _require_path(kind: str, path: str, conn_id: str) -> bool:
             f"{kind}: path must be an absolute path of a local folder without . and .., or s3://bucket/folder of "
             f"letters, digits and ._=+-, not {path!r}"
         )
+    longest = max(path.split("/"), key=lambda part: len(part.encode()))
+    if is_local and len(longest.encode()) > _LONGEST_NAMES.get(kind, 255):
+        raise Misconfigured(f"{kind}: path has the name {shown(longest)}, which is too long for a file system")
     if not isinstance(conn_id, str) or (conn_id and is_local):
         raise Misconfigured(f"{kind}({path!r}): conn_id is the Airflow connection of a folder on S3, not {conn_id!r}")
     return is_local
+
+
+def _plain(path: str) -> str:
+    """Return the one spelling of a folder: without slashes at the end, or several in a row."""
+    scheme, separator, rest = path.rpartition("://")
+    return f"{scheme}{separator}{_SLASHES.sub('/', rest).rstrip('/')}"
 
 
 def _require_name(kind: str, what: str, value: object) -> None:

@@ -12,13 +12,13 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from weir.connections import S3Account
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, is_for_person
 from weir.extras import needed_for
 from weir.sinks.protocol import PutBytes, Reach, TargetAway, VersionFile
 from weir.store.local import fsync
@@ -37,11 +37,25 @@ S3_SECONDS: Final = 60.0
 """How long a request to S3 is retried."""
 
 
+_TEMPORARY: Final = 37
+"""By how many bytes the name of a file is longer while it is copied."""
+
+_LONGEST_KEY: Final = 1024
+
+
 class TargetFolder(Protocol):
     """A folder of a target, with files by their "/"-separated names. Raises TargetAway or Misconfigured."""
 
     def require(self) -> None:
         """Require that the folder can be reached."""
+        ...
+
+    def make(self) -> None:
+        """Make the folder, with those above."""
+        ...
+
+    def require_room(self, names: Sequence[str]) -> None:
+        """Require that files of these names can be put there, as far as that can be told without doing it."""
         ...
 
     def has(self, name: str, size: int) -> bool:
@@ -76,6 +90,20 @@ class LocalFolder:
         """Require the folder above, which may be on a disk that is not mounted."""
         with reached(str(self._root)):
             self._root.parent.stat()
+
+    def make(self) -> None:
+        """Make the folder, with those above."""
+        with reached(str(self._root)):
+            self._root.mkdir(parents=True, exist_ok=True)
+
+    def require_room(self, names: Sequence[str]) -> None:
+        """Require the right to write, and names that are not too long."""
+        with reached(str(self._root)):
+            there = next(each for each in (self._root, *self._root.parents) if each.exists())
+            require_writable(there)
+            longest = max((len(os.fsencode(part)) for name in names for part in name.split("/")), default=0)
+            if longest + _TEMPORARY > os.pathconf(there, "PC_NAME_MAX"):
+                raise OSError(errno.ENAMETOOLONG, f"its files need names of {longest + _TEMPORARY} bytes")
 
     def has(self, name: str, size: int) -> bool:
         """Ask for a file's size."""
@@ -144,6 +172,16 @@ class S3Folder:
         """Require that there is a bucket, and that it may be listed."""
         with reached(self._url):
             self._files.make_root()
+
+    def make(self) -> None:
+        """Do nothing: S3 has no folders."""
+
+    def require_room(self, names: Sequence[str]) -> None:
+        """Require keys that are not too long; what the account may write, S3 says when it is done."""
+        prefix = self._url.removeprefix("s3://").partition("/")[2]
+        longest = max((len(f"{prefix}/{name}".encode()) for name in names), default=0)
+        if longest > _LONGEST_KEY:
+            raise Misconfigured(f"{self._url} cannot be used: its objects need keys of {longest} bytes")
 
     def has(self, name: str, size: int) -> bool:
         """Ask for an object's size."""
@@ -219,16 +257,24 @@ def _read(source: BinaryIO, size: int) -> bytes:
         raise Retryable(f"the store could not be read: {error}") from error
 
 
+def require_writable(folder: Path) -> None:
+    """Require the right to make and replace files. Raises OSError."""
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "it may not be written", str(folder))
+
+
 @contextmanager
 def reached(place: str) -> Iterator[None]:
-    """Translate what a file system says: a missing right or bucket needs a person, all else may pass."""
+    """Translate what a file system says: a right, a name or what is in the way needs a person, all else may pass."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENODEV:
-            raise Misconfigured(f"{place} cannot be used: {error.strerror}") from error
         if error.errno in (errno.EACCES, errno.EPERM):
             raise Misconfigured(
                 f"{place} cannot be used: {error}. Give the account the right to write there"
             ) from error
+        if is_for_person(error):
+            raise Misconfigured(f"{place} cannot be used: {error.strerror or error}") from error
         raise TargetAway(f"{place} cannot be reached: {error}") from error

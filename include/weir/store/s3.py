@@ -283,6 +283,8 @@ _PASSING_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _PASSING_CODES: Final = frozenset(
     {"RequestTimeout", "SlowDown", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"}
 )
+_RENEWED: Final = frozenset({"NoSuchUpload", "ExpiredToken", "TokenRefreshRequired"})
+"""What the same request does not meet with a new token, or another upload."""
 
 _BROKEN: Final = (
     *S3_RETRYABLE_ERRORS,
@@ -308,6 +310,11 @@ class S3Refused(OSError):
     def may_pass(self) -> bool:
         """Report whether a retry may succeed: load, an error inside S3, a concurrent write."""
         return self.status in _PASSING_STATUS or self.code in _PASSING_CODES
+
+    @property
+    def is_final(self) -> bool:
+        """Report whether S3 refuses the request for what it asks, as a key that is too long, and does so again."""
+        return 400 <= self.status < 500 and not self.may_pass and self.code not in _RENEWED
 
 
 class S3Requests:

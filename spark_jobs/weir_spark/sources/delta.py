@@ -10,7 +10,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from weir.errors import Misconfigured
+from weir.delta_rs import is_of_library, is_refusal, said
+from weir.errors import Misconfigured, Retryable
 from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
 from weir_spark.sources.parquet import read_groups
@@ -54,11 +55,15 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 def _opened(path: str, options: dict[str, str]) -> DeltaTable:
     with needed_for(f"the Delta table {path}"):
         from deltalake import DeltaTable  # noqa: PLC0415  only runs with such a source need it
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
     try:
         return DeltaTable(path, storage_options=options or None)
-    except (DeltaError, OSError) as error:
-        raise Misconfigured(f"the Delta table {path} cannot be opened: {error}") from error
+    except BaseException as error:
+        if isinstance(error, TableNotFoundError) or is_refusal(error):
+            raise Misconfigured(f"the Delta table {path} cannot be opened: {said(error)}") from error
+        if isinstance(error, OSError) or is_of_library(error):
+            raise Retryable(f"the Delta table {path} cannot be reached: {said(error)}") from error
+        raise
 
 
 def _require_plain(table: DeltaTable, path: str) -> None:

@@ -10,9 +10,10 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.dataflow.ranges import Form, fits, fits_decimal
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured
 from weir_spark.sources.splits import LiveFile
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 """What folders of tables have for null."""
 
-_BITS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
 _WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _DAY: Final = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})|(\d{4})(\d\d)(\d\d)", re.ASCII)
@@ -103,18 +104,16 @@ def value_of(kind: str, text: str) -> Any:
     decimal = _DECIMAL.fullmatch(kind)
     if decimal:
         return _decimal(text.strip(), int(decimal[1]), int(decimal[2]))
-    if kind in _BITS:
-        return _whole(text.strip(), _BITS[kind])
+    if kind in _WHOLE_NUMBERS:
+        return _whole(text.strip(), kind)
     read = _READ.get(kind)
     return text if read is None else read(text.strip())
 
 
-def _whole(text: str, bits: int) -> int:
-    if not _WHOLE.fullmatch(text):
+def _whole(text: str, kind: str) -> int:
+    number = int(text) if _WHOLE.fullmatch(text) else None
+    if number is None or not fits(Form.SPARK, kind, number):
         raise ValueError
-    number = int(text)
-    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise ValueError(f"it has {bits} bits")
     return number
 
 
@@ -122,12 +121,8 @@ def _decimal(text: str, precision: int, scale: int) -> Decimal:
     number = Decimal(text) if _NUMBER.fullmatch(text) else Decimal("NaN")
     if not number.is_finite():
         raise ValueError
-    digits = number.as_tuple().digits
-    exponent = number.normalize(Context(prec=len(digits))).as_tuple().exponent
-    if isinstance(exponent, int) and -exponent > scale:
-        raise ValueError(f"it has {scale} digits after the point")
-    if abs(number) >= 10 ** (precision - scale):
-        raise ValueError(f"it has {precision - scale} digits before the point")
+    if not fits_decimal(number, precision, scale):
+        raise ValueError(f"it has {precision - scale} digits before the point, and {scale} after it")
     return number
 
 

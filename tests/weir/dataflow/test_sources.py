@@ -7,7 +7,9 @@ import pytest
 
 from weir.dataflow import (
     Dataflow,
+    delta,
     delta_source,
+    files,
     files_source,
     iceberg_source,
     jdbc_source,
@@ -95,3 +97,30 @@ def test_options_are_for_the_resolver_and_have_no_secrets(stage, problem):
     with pytest.raises(Misconfigured, match=problem) as raised:
         Dataflow("flow", [stage, sink(stage, "copy")])
     assert "hunter22" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["/a/50%20off", "/a/br[1]", "/a/x^", "/a/x|y", "/a/back\\slash", "/a/tab\tx"])
+def test_a_path_at_which_delta_rs_would_look_elsewhere_is_refused(path):
+    for declare in (lambda: delta_source("orders", path), lambda: delta(path)):
+        with pytest.raises(Misconfigured, match="look elsewhere"):
+            declare()
+
+
+@pytest.mark.parametrize("path", ["s3://b/50%20off/t", "s3://b/h#1/t", "s3://b/q?x/t", "file:///a%20b/t"])
+def test_a_url_that_means_another_table_is_refused(path):
+    with pytest.raises(Misconfigured, match="look elsewhere"):
+        delta_source("orders", path)
+
+
+@pytest.mark.parametrize("path", ["/a/my lake/50% off/h#1/q?x/a+b/at:10/ä日本/{x}", "s3://b/my lake/ä/at:10/a+b"])
+def test_other_awkward_names_are_taken(path):
+    assert delta_source("orders", path).options["path"] == path
+
+
+def test_a_folder_has_one_spelling_and_no_name_that_is_too_long():
+    assert delta("/a//b///").options["path"] == delta("/a/b").options["path"] == "/a/b"
+    assert files("/a//b/").options["path"] == "/a/b"
+    assert files("s3://b/x/").options["path"] == "s3://b/x"
+    for declare, name in ((files, "x" * 246), (delta, "ä" * 128)):
+        with pytest.raises(Misconfigured, match="too long"):
+            declare(f"/a/{name}")

@@ -237,3 +237,26 @@ def test_a_disk_that_is_not_there_is_away(sink):
     with pytest.raises(TargetAway, match="cannot be reached"):
         sink.target().prepare(version, None)
     assert not sink.root.parent.exists()
+
+
+def test_two_columns_that_differ_in_case_are_refused(sink):
+    with pytest.raises(Misconfigured, match="'FOO'"):
+        sink.target().prepare(sink.version(1, columns=(("foo", *LONG[0][1:]), ("FOO", *LONG[0][1:]))), None)
+
+
+def test_a_file_where_the_table_should_be_is_no_silence(sink):
+    sink.root.write_text("not a table")
+    with pytest.raises(Misconfigured):
+        sink.target().prepare(sink.version(1, [1]), None)
+
+
+def test_a_log_that_is_torn_is_no_silence(sink):
+    sink.publish(sink.version(1, [1]))
+    (sink.root / "_delta_log" / f"{sink.table.version() + 1:020}.json").write_text('{"add": ')
+    with pytest.raises(Misconfigured, match="cannot be used"):
+        sink.target().prepare(sink.version(2, [2]), None)
+
+
+def test_a_name_of_folders_that_is_too_long_is_refused_before_anything_is_published(sink):
+    with pytest.raises(Misconfigured, match="need names of"):
+        sink.target(partition="x" * 240).prepare(sink.version(1, [1]), None)

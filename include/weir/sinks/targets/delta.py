@@ -29,8 +29,8 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from weir.connections import S3Account
 from weir.dataflow.state_schema import Fields
+from weir.delta_rs import is_of_library, is_refusal, said
 from weir.errors import Misconfigured
-from weir.secrecy import without_secrets
 from weir.sinks.folders import TargetFolder, open_folder
 from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, Token, Version
 from weir.sinks.rows import batches
@@ -62,7 +62,6 @@ _S3: Final = {
     "retry_timeout": "60s",
 }
 _OURS: Final = re.compile(r"/weir-\d{5}-(?P<number>\d+)-[^/]*\Z")
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class DeltaTarget(SinkTarget):
@@ -74,6 +73,7 @@ class DeltaTarget(SinkTarget):
         with self._reached():
             table = self._found() or self._created(columns)
             self._require_own(table, version.owner)
+            self._folder.require_room(self._names(table, version))
             self._schema(table, columns)
             required = required_columns(table.schema().to_json(), columns)
             if required:
@@ -298,10 +298,14 @@ class DeltaTarget(SinkTarget):
             yield
         except DeltaProtocolError as error:
             raise Misconfigured(
-                f"{self} has features that the library delta-rs does not know: {_line(error)}"
+                f"{self} has features that the library delta-rs does not know: {said(error)}"
             ) from error
-        except (DeltaError, OSError) as error:
-            raise TargetAway(f"{self} did not answer: {_line(error)}") from error
+        except BaseException as error:
+            if is_refusal(error):
+                raise Misconfigured(f"{self} cannot be used: {type(error).__name__}: {said(error)}") from error
+            if isinstance(error, OSError) or is_of_library(error):
+                raise TargetAway(f"{self} did not answer: {said(error)}") from error
+            raise
 
     @property
     def _place(self) -> str:
@@ -357,8 +361,3 @@ def _pauses() -> Iterator[float]:
     for turn in range(_TURNS):
         longest = min(_FIRST_PAUSE * 2**turn, _LONGEST_PAUSE)
         yield longest * random.uniform(0.5, 1)  # noqa: S311  # spreads those that were refused together
-
-
-def _line(error: BaseException) -> str:
-    """Return the message of the Rust library without its colours, on one line."""
-    return without_secrets(" ".join(_COLOURS.sub("", str(error)).split()))

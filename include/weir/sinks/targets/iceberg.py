@@ -30,7 +30,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
-from weir.catalogs import CatalogAway, opened, said
+from weir.catalogs import CatalogAway, is_refusal, opened, said
 from weir.errors import Misconfigured
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -44,7 +44,7 @@ from weir.sinks.protocol import (
     VersionFile,
 )
 from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_name, marker_key
-from weir.sinks.targets.iceberg_files import put
+from weir.sinks.targets.iceberg_files import put, require_room
 from weir.sinks.targets.iceberg_schema import data_file, schema_of, stage_schema
 
 _FORMAT: Final = 2
@@ -87,6 +87,8 @@ class IcebergTarget(SinkTarget):
                 epoch.require_replaceable()
             tried = table.transaction()  # it shows what the schema will be, and is never committed
             stage_schema(tried, self._name, wanted, may_change=self._may_create)
+            path = table.location_provider().new_data_location(file_name(version, _Placed().commit, 0))
+            require_room(table.io, path, self.reach)
             for file in _with_rows(version):
                 data_file(self._name, tried.table_metadata, file.path, file, partial(self.reach.open, file))
         return {}
@@ -178,6 +180,8 @@ class IcebergTarget(SinkTarget):
             failure = None if transaction is None else _failure_of(transaction)
             if failure is None:
                 return
+            if turn > 1 and is_refusal(failure):  # the first may have come after a commit, which this turn would see
+                raise failure
             if turn == _TURNS or time.monotonic() >= until:
                 raise TargetAway(
                     f"{turn} commits to the table {self._name} failed, the last one by {said(failure)}"

@@ -36,6 +36,7 @@ def put(io: FileIO, path: str, file: VersionFile, reach: Reach, counted: PutByte
     above, _, name = path.rpartition("/")
     folder = _folder(io, above, reach, counted)
     if folder is not None:
+        folder.make()
         folder.put(name, file)
         return
     with io.new_output(path).create() as written:
@@ -44,13 +45,19 @@ def put(io: FileIO, path: str, file: VersionFile, reach: Reach, counted: PutByte
     counted.copied += file.bytes
 
 
+def require_room(io: FileIO, path: str, reach: Reach) -> None:
+    """Require that a file can be put at a path, as far as that can be told. Raises TargetAway or Misconfigured."""
+    above, _, name = path.rpartition("/")
+    folder = _folder(io, above, reach, PutBytes())
+    if folder is not None:
+        folder.require_room([name])
+
+
 def _folder(io: FileIO, location: str, reach: Reach, counted: PutBytes) -> TargetFolder | None:
     """Return the folder of a location, as PyIceberg takes it; None for one that only PyIceberg reaches."""
     scheme, is_url, _ = location.partition("://")
     if location.startswith("/") or scheme == "file":
-        local = Path(location.removeprefix("file://"))
-        local.mkdir(parents=True, exist_ok=True)
-        return LocalFolder(local, reach, counted)
+        return LocalFolder(Path(location.removeprefix("file://")), reach, counted)
     given = {key: str(value) for key, value in io.properties.items() if key.startswith(("s3.", "client."))}
     found = {_ACCOUNT[key]: value for key, value in given.items() if key in _ACCOUNT}
     if scheme != "s3" or not is_url or "key" not in found or given.keys() - _ACCOUNT.keys() - _TIMES:

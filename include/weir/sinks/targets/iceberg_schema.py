@@ -69,7 +69,43 @@ _WIDER: Final = ((IntegerType, LongType), (FloatType, DoubleType))
 
 def schema_of(spark_schema: str) -> Schema:
     """Return the schema of a version as a table has it: every column may be null. Raises Misconfigured."""
-    return Schema(*_Converter().fields(json.loads(spark_schema)["fields"], ""))
+    fields = _Converter().fields(json.loads(spark_schema)["fields"], "")
+    _require_names_apart(fields)
+    return Schema(*fields)
+
+
+def _require_names_apart(fields: Sequence[NestedField]) -> None:
+    """Require names that differ in Iceberg, which joins nested ones by dots, and for readers that ignore case."""
+    found: dict[str, tuple[str, ...]] = {}
+    for parts in _parts_of(fields):
+        name = ".".join(parts)
+        other = found.setdefault(name.lower(), parts)
+        if other is not parts:
+            raise Misconfigured(
+                f"Iceberg tables cannot have both {_told(other)} and {_told(parts)}: nested names are joined by dots, "
+                "and many readers ignore case, so that both are one name. Rename one of them in the stage that the "
+                "sink reads"
+            )
+
+
+def _parts_of(fields: Sequence[NestedField]) -> Iterator[tuple[str, ...]]:
+    for field in fields:
+        yield (field.name,)
+        match field.field_type:
+            case StructType() as kind:
+                inner = _parts_of(kind.fields)
+            case ListType() as kind:
+                inner = _parts_of([kind.element_field])
+            case MapType() as kind:
+                inner = _parts_of([kind.key_field, kind.value_field])
+            case _:
+                continue
+        yield from ((field.name, *parts) for parts in inner)
+
+
+def _told(parts: Sequence[str]) -> str:
+    *above, name = parts
+    return f"the field {name!r} of {'.'.join(above)!r}" if above else f"the column {name!r}"
 
 
 class _Converter:
@@ -155,6 +191,7 @@ def _require_takable(table: str, wanted: Schema, existing: Schema, metadata: Tab
             f"may be null: `alter table {table} alter column {required[0]} drop not null` (an identifier field of the "
             "table has to be dropped as one first)"
         )
+    _require_same_depth(table, wanted, existing)
     mapped = {path: field_id for path, field_id in _mapped(metadata) if path not in existing.column_names}
     spelled = {name.lower(): name for name in existing.column_names}
     for name in wanted.column_names:
@@ -168,6 +205,18 @@ def _require_takable(table: str, wanted: Schema, existing: Schema, metadata: Tab
         elif name.lower() in spelled:
             raise Misconfigured(
                 f"the table {table} spells the column {name} as {spelled[name.lower()]}: spell it so in the data set"
+            )
+
+
+def _require_same_depth(table: str, wanted: Schema, existing: Schema) -> None:
+    """Require that no column `a.b` takes a field b of a for itself, or the other way round."""
+    there = {".".join(parts): parts for parts in _parts_of(existing.fields)}
+    for parts in _parts_of(wanted.fields):
+        name = ".".join(parts)
+        if there.get(name, parts) != parts:
+            raise Misconfigured(
+                f"the table {table} has {_told(there[name])}, and the data set {_told(parts)}, which is the same name "
+                "in Iceberg: rename it in the stage that the sink reads"
             )
 
 
@@ -257,9 +306,27 @@ def data_file(table: str, metadata: TableMetadata, path: str, file: VersionFile,
         made = parquet_file_to_data_file(cast("FileIO", _Input(open_file, file.bytes)), metadata, path)
     except (ValueError, KeyError) as error:
         raise Misconfigured(f"the table {table} does not take {file.path}: {error}. {_ADVICE}") from error
+    except OverflowError as error:
+        raise Misconfigured(
+            f"the table {table} does not take {file.path}: PyIceberg describes dates and times of the years 1 to 9999, "
+            f"and {_without_python(footer)} has others: {error}. Filter or cast them in the stage that the sink reads"
+        ) from error
     for at, field in enumerate(metadata.spec().fields):
         _require_one_value(table, metadata, file, footer, field, made.partition[at])
     return made
+
+
+def _without_python(footer: pq.FileMetaData) -> str:
+    """Return the names of the columns whose bounds are none of Python's dates or times."""
+    found = []
+    for at in range(footer.num_columns):
+        try:
+            for group in range(footer.num_row_groups):
+                statistics = footer.row_group(group).column(at).statistics
+                _ = statistics and (statistics.min, statistics.max)
+        except (OverflowError, ValueError):
+            found.append(footer.schema.column(at).path)
+    return ", ".join(found) or "a column"
 
 
 _ADVICE: Final = (
