@@ -21,7 +21,7 @@ from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
 from weir.dataflow.targets import Target
-from weir.errors import Conflict, Retryable
+from weir.errors import Conflict, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.formats.manifest import InputRead, Manifest
@@ -46,7 +46,7 @@ from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
 from weir.sinks.delivery import Undelivered, deliver, note_unprepared, prepare
-from weir.sinks.protocol import Delivery, Outcome, TargetAway, Version, VersionFile
+from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetFailed, Version, VersionFile
 from weir.state.checkpoint import checkpoint_run
 from weir.state.checkpoint_order import await_predecessor
 from weir.state.operator_state import require_equal_broadcasts
@@ -202,7 +202,7 @@ def _prepare(
 ) -> dict[str, list[Delivery]]:
     """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
 
-    Raises TargetAway, Misconfigured or Retryable.
+    Raises TargetAway, Misconfigured, Retryable or TargetFailed.
     """
     run = registered.run
     new = [sink for sink in sinks if not _is_in_place(services, run.id, sink, intact)]
@@ -267,8 +267,9 @@ def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkRes
         # One that the sink no longer has holds up the runs that published into it only.
         problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
     for problem in problems:
-        if problem.run == run.id and not isinstance(problem.error, Retryable):
-            raise type(problem.error)(str(problem)) from problem.error
+        if problem.run == run.id and problem.fails_close(services.now()):
+            kind = Misconfigured if isinstance(problem.error, TargetFailed) else type(problem.error)
+            raise kind(str(problem)) from problem.error
     if not problems:
         return None
     waited = max((services.now() - problem.since).total_seconds() for problem in problems)

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
-from weir.errors import Internal, Misconfigured, Retryable, WeirError
+from weir.errors import Internal, Misconfigured, Retryable, WeirError, is_disk_full
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
@@ -38,7 +38,7 @@ from weir.ledger.outbox import tell
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
-from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, Version
+from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, TargetFailed, Version
 from weir.topology.ids import Epoch
 
 _Value = TypeVar("_Value")
@@ -46,11 +46,22 @@ _Value = TypeVar("_Value")
 TOLD_AFTER: Final = timedelta(hours=1)
 """How long a version may wait for its target before a person is told."""
 
+UNKNOWN_FOR: Final = timedelta(minutes=10)
+"""How long a closing task tries a version again whose target raises errors that it does not know."""
+
 PATIENCE: Final = timedelta(minutes=2)
 """How long upkeep waits in vain for one server before it leaves the other versions for it to a later run."""
 
 Silence = dict[str, timedelta]
 """How long servers were waited for in vain, by connection, bucket or target."""
+
+_SILENT: Final = frozenset(
+    {
+        *("ConnectionError", "ConnectError", "ConnectTimeout", "ReadTimeout", "Timeout", "gaierror"),
+        *("HTTPClientError", "NewConnectionError", "ProtocolError", "ServiceUnavailable"),
+    }
+)
+"""Names of the errors of requests, httpx, urllib3, botocore and google-api-core for a server that does not answer."""
 
 _TAKEN: Final = (Outcome.COMMITTED, Outcome.SUPERSEDED, Outcome.ROLLED_BACK)
 """What a target answers before a version is published only if it has its number, or a higher one, of another."""
@@ -79,7 +90,13 @@ class Undelivered:
 
     def needs_person(self, now: datetime) -> bool:
         """Report whether a person has to see to it: the target refuses the version, or has not answered for long."""
-        return self.since + TOLD_AFTER <= now or not isinstance(self.error, Retryable)
+        return self.since + TOLD_AFTER <= now or self.fails_close(now)
+
+    def fails_close(self, now: datetime) -> bool:
+        """Report whether waiting is no use: the target refuses the version, or its errors have not passed by."""
+        if isinstance(self.error, TargetFailed):
+            return self.since + UNKNOWN_FOR <= now
+        return not isinstance(self.error, Retryable)
 
 
 def prepare(services: Services, run: str, targets: Sequence[Target], version: Version) -> list[Delivery]:
@@ -87,7 +104,7 @@ def prepare(services: Services, run: str, targets: Sequence[Target], version: Ve
 
     Its number is raised where a target has that one already, or a newer one: the table has outlived ledger and
     pointers, or another store, and would take the version for superseded.
-    Raises TargetAway, Misconfigured for what a person has to change, or Retryable for any other error of a target.
+    Raises TargetAway, Misconfigured for what a person has to change, or TargetFailed for what a target does not know.
     """
     with services.ledger.transaction() as session:
         rows = deliveries_of(session, run, version.sink)
@@ -319,8 +336,25 @@ def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None
 
 
 def _said(target: Target, error: Exception) -> WeirError:
-    """Return an error of a target as one of ours, without secrets: what it did not mean as one is tried again."""
+    """Return an error of a target as one of ours, without secrets.
+
+    What the target did not mean as one is waited for only if a connection was lost or a disk is full.
+    """
     if isinstance(error, Misconfigured | Retryable):
         error.args = (without_secrets(str(error)),)
         return error
-    return Retryable(f"{target} failed: {without_secrets(f'{type(error).__name__}: {error}')}")
+    text = f"{target} failed: {without_secrets(f'{type(error).__name__}: {error}')}"
+    if is_disk_full(error):
+        return Retryable(text)
+    return TargetAway(text) if _is_silence(error) else TargetFailed(text)
+
+
+def _is_silence(error: BaseException | None) -> bool:
+    """Report whether a connection was refused, lost or timed out, by Python's errors or a client library's names."""
+    while error is not None:
+        if isinstance(error, ConnectionError | TimeoutError) or _SILENT & {
+            each.__name__ for each in type(error).__mro__
+        }:
+            return True
+        error = error.__cause__
+    return False

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from weir.connections import Connection
 from weir.dataflow.targets import Target
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.topology.ids import AttemptId, Epoch
 
 Token = dict[str, Any]
@@ -152,6 +152,15 @@ class TargetConflict(Misconfigured):
     """
 
 
+class TargetFailed(WeirError):
+    """A target has raised an error that it does not know: what became of the call is unknown, and it is made again.
+
+    Not without end, as for one that does not answer: `prepare` is tried again as the task's restart strategy has it,
+    `commit` for ten minutes; then the task fails with the error.
+    Raised by who calls a target, not by targets.
+    """
+
+
 class Reach(Protocol):
     """What a target can reach: the files of versions, and Airflow's connections."""
 
@@ -175,8 +184,11 @@ class Reach(Protocol):
 class SinkTarget(ABC):
     """A target. One is made for a call or two, with the options of its declaration; nothing is reached before.
 
-    Any method raises TargetAway where the target does not answer, TargetConflict or Misconfigured where a person has
-    to act. Any other error of `commit` means "unknown": `commit` is called again, and it looks first.
+    Any method raises TargetAway where the target does not answer: it is waited for, without end. It raises
+    TargetConflict or Misconfigured where the target has answered that it does not take the version, so that a person
+    has to act: the task fails at once. Any other error of `commit` means "unknown": `commit` is called again, and it
+    looks first; if it is unknown each time, the task fails with the error (`TargetFailed`), and upkeep goes on trying.
+    A lost connection or a time-out of Python or of a common client library counts as TargetAway.
     """
 
     def __init__(self, options: Mapping[str, Any], reach: Reach) -> None:

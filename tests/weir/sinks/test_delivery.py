@@ -661,3 +661,57 @@ def test_a_class_that_is_no_target_is_named(world, lake):
     world.airflow.deploy(Dataflow("ladder", stages))
     run = world.run_first(1)
     assert "extends weir.sinks.SinkTarget" in world.airflow.note(world.airflow.task(run, CLOSE).key)
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit"])
+@pytest.mark.parametrize("error", [KeyError("k"), PermissionError(13, "no")])
+def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_pass(
+    world, lake, monkeypatch, method, error
+):
+    calls = []
+
+    def step(name):
+        if name == method:
+            calls.append(name)
+            raise error
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    run = world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    closing = world.airflow.task(run, CLOSE)
+    assert closing.state == "failed"
+    assert type(error).__name__ in closing.notes[-1]
+    assert 1 < len(calls) < 40
+    monkeypatch.undo()
+    deliver_everywhere(world.services).require_whole()
+    assert commits(lake) == ([f"{EPOCH} 1"] if method == "commit" else [])
+
+
+def test_an_error_that_a_target_does_not_know_and_that_passes_is_healed_by_the_next_try(world, lake, monkeypatch):
+    def step(name):
+        if name == "commit":
+            monkeypatch.undo()
+            raise ValueError(name)
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    assert world.airflow.state_of(world.run_first(1)) == "success"
+    assert commits(lake) == [f"{EPOCH} 1"]
+
+
+class ServiceUnavailable(Exception):
+    """As a client library has it, that knows none of ours."""
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit"])
+@pytest.mark.parametrize("error", [ConnectionResetError(), ServiceUnavailable(), OSError(28, "full")])
+def test_a_lost_connection_and_a_full_disk_are_waited_for(world, lake, monkeypatch, method, error):
+    def step(name):
+        if name == method:
+            raise error
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    waiting = until_close_waits(world, world.airflow.dag_run(1))
+    assert waiting.state in ("up_for_reschedule", "up_for_retry")
+    monkeypatch.undo()
+    world.airflow.run_until_quiet()
+    assert commits(lake) == [f"{EPOCH} 1"]
