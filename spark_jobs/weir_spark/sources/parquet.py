@@ -35,6 +35,11 @@ def is_hidden(path: str) -> bool:
     return path.rpartition("/")[2].startswith(("_", "."))
 
 
+def is_pattern(path: str) -> bool:
+    """Report whether Spark takes a path for a pattern, unless it is escaped."""
+    return _PATTERN.search(path) is not None
+
+
 def spark_path(path: str) -> str:
     """Return the path or URL of one file as Spark spells it: a plain path is of a local disk, whatever its default."""
     escaped = _PATTERN.sub(r"\\\g<0>", path)

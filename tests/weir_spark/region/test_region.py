@@ -14,7 +14,6 @@ from weir_spark.region import region
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
 from weir_spark.transport.connect_failures import translate
-from weir_spark.transport.failures import RecordMalformed
 
 pytestmark = pytest.mark.spark
 
@@ -188,7 +187,7 @@ def test_a_line_that_does_not_fit_its_schema_is_told_with_the_file(run, jobs, pi
     with pytest.raises(SparkException) as error:
         run(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
     told = translate(error.value, "numbers", "sc://x", is_server_alive=True)
-    assert type(told) is RecordMalformed
+    assert type(told) is Misconfigured
     assert f"{tmp_path}/in.csv has a line that does not fit the schema that it is read by" in str(told)
 
 

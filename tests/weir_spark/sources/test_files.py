@@ -11,11 +11,11 @@ from tests.weir_spark.sources.conftest import looked_up, resolved
 
 from weir.connections import Connection
 from weir.dataflow import files_source
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir_dev.servers.s3 import client_of, options_of, running_s3
-from weir_spark.sources import files
+from weir_spark.sources import files, listing
 from weir_spark.sources.accounts import fsspec_options
-from weir_spark.transport.failures import of_code_or_rows
+from weir_spark.transport.failures import of_code_or_rows, unreadable_file
 
 CSV = {"format": "csv", "schema": "id BIGINT, name STRING"}
 
@@ -60,13 +60,13 @@ def test_hidden_files_and_unfinished_writes_are_left_out_as_spark_does(data):
 
 def test_a_file_that_goes_while_it_is_listed_has_the_task_try_again(data, monkeypatch):
     put(data / "a.csv", "1,x")
-    mark = files.file_mark
+    mark = listing.file_mark
 
     def removed_before(path, hashed_bytes):
         Path(path).unlink()
         return mark(path, hashed_bytes)
 
-    monkeypatch.setattr(files, "file_mark", removed_before)
+    monkeypatch.setattr(listing, "file_mark", removed_before)
     with pytest.raises(Retryable, match=r"\*\.csv could not be listed: FileNotFoundError: .*a\.csv"):
         resolved(source_of(data))
 
@@ -80,7 +80,7 @@ def test_no_file_is_an_error_or_no_rows(data):
 def test_a_small_listing_is_known_by_content_and_a_large_one_by_time(data, monkeypatch):
     put(data / "a.csv", "1,x")
     assert set(resolved(source_of(data))[0]["files"][0]) == {"path", "size", "sha256"}
-    monkeypatch.setattr(files, "HASHED_BYTES", 2)
+    monkeypatch.setattr(listing, "HASHED_BYTES", 2)
     assert set(resolved(source_of(data))[0]["files"][0]) == {"path", "size", "modified_ns"}
 
 
@@ -173,3 +173,36 @@ def test_json_is_read_line_by_line(data, attempt):
     put(data / "a.json", '{"id": 1, "name": "x"}\n{"id": 2}\n')
     stage = source_of(data, "*.json", format="json")
     assert attempt.rows(stage, resolved(stage)) == [(1, "x"), (2, None)]
+
+
+UNREADABLE = {
+    "cut.csv.gz": gzip.compress(bytes(range(256)).hex().encode() * 20)[:200],
+    "plain.csv.gz": b"1,x\n" * 100,
+    "plain.parquet": b"id,name\n1,x\n",
+}
+
+
+@pytest.mark.spark
+def test_a_file_whose_bytes_cannot_be_read_is_for_a_person_and_told_with_its_cause(data, attempt):
+    data.mkdir()
+    for name, content in UNREADABLE.items():
+        put(data / name, content)
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "name": ["x"]}), data / "long.parquet")
+    pq.write_table(pa.table({"id": [1], "ID": [2], "name": ["x"]}), data / "twice.parquet")
+    causes = {"cut.csv.gz": "EOF", "plain.csv.gz": "gzip", "plain.parquet": "not a Parquet file"}
+    causes |= {"long.parquet": "Expected Spark type int, actual Parquet type INT64", "twice.parquet": "duplicate field"}
+    for name, cause in causes.items():
+        schema = CSV["schema"].replace("BIGINT", "INT")
+        stage = source_of(data, name, format="csv" if "csv" in name else "parquet", schema=schema)
+        told = refused(attempt, stage)
+        assert type(told) is Misconfigured
+        assert f"{data}/{name}" in str(told)
+        assert cause in str(told)
+
+
+def refused(attempt, stage):
+    """The error of an attempt, as its task raises it."""
+    with pytest.raises(Exception) as error:  # noqa: PT011  it is translated
+        attempt.rows(stage, resolved(stage))
+    told = error.value
+    return told if isinstance(told, WeirError) else of_code_or_rows(told, "a") or unreadable_file(told, "a", "/store")
