@@ -44,6 +44,25 @@ def canonical_type(spark_type: str) -> str:
     raise Misconfigured(f"a key column cannot be of type {spark_type}: {advice}, in the stage that writes it")
 
 
+_INSTANTS = frozenset({"timestamp", "timestamp_ntz"})
+"""Types with equal hashes: in a session of Weir, which is in UTC, a time without a zone is the instant in UTC."""
+
+
+def require_key_of(found: str, declared: str, key: str) -> None:
+    """Check that values of the type `found` can be cast to that of a state's key, so that equal ones meet.
+
+    Raises Misconfigured.
+    """
+    try:
+        kinds = {canonical_type(each) for each in (found, declared)}
+    except Misconfigured as error:
+        raise Misconfigured(f"its key {key} is {declared}, but the rows have {found}: {error}") from error
+    if len(kinds) > 1 and not kinds <= _INSTANTS:
+        raise Misconfigured(
+            f"its key {key} is {declared}, but the rows have {found}: cast it to {declared} in the stage"
+        )
+
+
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 

@@ -14,7 +14,7 @@ from weir.dataflow.arguments import shown
 from weir.dataflow.key_types import canonical_type
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined
 from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_schema import declared_fields, fields_of_ddl
+from weir.dataflow.state_schema import fields_of_ddl, stored_fields
 from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
@@ -73,14 +73,14 @@ def _state_schema_problems(state: State) -> Iterator[str]:
 
 
 def type_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield the columns of states and of previous exchanges whose types Spark does not have."""
+    """Yield the columns of states and of previous exchanges whose types Spark does not have, or Weir cannot keep."""
     for stage in stages:
-        states = {state.name for state in stage.states}
+        states = {state.name: state.kind for state in stage.states}
         for argument, exchange in stage.exchanges.items():
             if not exchange.schema:
                 continue
             try:
-                declared_fields(exchange.schema)
+                stored_fields(exchange.schema, has_collations=states.get(argument) is not StateKind.KEYED)
             except Misconfigured as error:
                 yield f"stage {stage.name!r}, {'state' if argument in states else 'input'} {argument!r}: {error}"
 

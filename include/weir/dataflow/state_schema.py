@@ -26,6 +26,8 @@ _SAME = {
     "numeric": "decimal",
     "character": "char",
     "timestamp_ltz": "timestamp",
+    "timestamp with local time zone": "timestamp",
+    "timestamp without time zone": "timestamp_ntz",
 }
 _TYPES = frozenset(
     {
@@ -34,6 +36,21 @@ _TYPES = frozenset(
         *("geography", "geometry", "struct", "array", "map"),
     }
 )
+_NOT_KEPT = {
+    "char": "write STRING; what is padded with blanks is so in the rows",
+    "varchar": "write STRING",
+    "void": "write the type that it should have",
+    "variant": "write STRING, and to_json and parse_json in the function",
+    "interval": "write BIGINT, a number of months, days or seconds",
+    "time": "write STRING, or BIGINT for its seconds",
+    "geometry": "write BINARY, and st_asbinary in the function",
+    "geography": "write BINARY, and st_asbinary in the function",
+    **dict.fromkeys(
+        ("struct", "array", "map"), "write the types of its parts, like STRUCT<a: BIGINT> or ARRAY<BIGINT>"
+    ),
+}
+"""The types of rows that have no digest, so that no result and no state can hold them, and what to write instead."""
+
 _MORE_WORDS = ("collate", "with", "without")
 """Words that continue the name of a type; an interval takes any word."""
 
@@ -109,6 +126,33 @@ def declared_fields(schema: str) -> Fields:
                 f"have: {hint}"
             )
     return fields
+
+
+def stored_fields(schema: str, *, has_collations: bool = True) -> Fields:
+    """Parse DDL of rows that are kept in the store: `declared_fields`, of types that have a digest.
+
+    Without `has_collations` texts are kept without one. Raises Misconfigured.
+    """
+    fields = declared_fields(schema)
+    for each in fields.values():
+        for kind in _leaves(each.kind):
+            root = re.split(r"[ (]", kind.name, maxsplit=1)[0]
+            advice = _NOT_KEPT.get(root)
+            if kind.collation and not has_collations:
+                advice = "write STRING, and collate(...) where the function compares it"
+            if advice is not None:
+                raise Misconfigured(
+                    f"the column {each.name} cannot be of the type {str(kind).upper()}, which is not kept in the "
+                    f"store: {advice}"
+                )
+    return fields
+
+
+def _leaves(kind: Kind) -> Iterator[Kind]:
+    if not kind.parts:
+        yield kind
+    for _, part in kind.parts:
+        yield from _leaves(part)
 
 
 def _unknown_types(kind: Kind) -> Iterator[str]:

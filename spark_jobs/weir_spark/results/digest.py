@@ -150,8 +150,12 @@ def schema_fingerprint(schema: StructType) -> str:
 
 
 def is_same(one: str, other: str, data_type: DataType) -> Column:
-    """Return the condition that two values, as SQL, are the same for a digest; two nulls are."""
-    return F.expr(f"{_canonical(one, data_type, one, 0)} <=> {_canonical(other, data_type, other, 0)}")
+    """Return the condition that two values, as SQL, are the same for a digest; two nulls are.
+
+    A digest has a bit for each null beside the canonical value, which is the same of a null and of a struct of nulls.
+    """
+    sides = [", ".join(_flagged([each], [(data_type, each)])) for each in (one, other)]
+    return F.expr(" <=> ".join(f"struct({each})" for each in sides))
 
 
 def quoted(name: str) -> str:

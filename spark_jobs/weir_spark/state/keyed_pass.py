@@ -1,7 +1,7 @@
 """Calls a function once for each key of sorted rows. Invariant: all rows of a key, and its state, come to one call.
 
 This module runs in Spark's Python workers, where there need be no Weir: it travels with the function, by its value, and
-imports nothing but Python, Arrow and, for functions of pandas, pandas.
+imports nothing but Python, Arrow, its neighbours and, for functions of pandas, pandas.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from weir_spark.state.exact_rows import of_arrow, of_dicts, of_pandas, to_pandas
 from weir_spark.state.handles import KeyState
 
 KEY, ROW, STATE = "_weir_key", "_weir_row", "_weir_state"
@@ -101,7 +102,7 @@ class KeyedPass:
         if self.form == "rows":
             return [row for part in parts for row in part]
         table = pa.Table.from_batches(parts)
-        return table.to_pandas() if self.form == "pandas" else table
+        return to_pandas(table) if self.form == "pandas" else table
 
     def _take(self, result: Any) -> None:
         """Take the result of a call: nothing, a DataFrame of pandas, a table of Arrow, a row, or several of these."""
@@ -116,7 +117,7 @@ class KeyedPass:
         elif isinstance(result, pa.Table):
             self._take_table(result)
         elif hasattr(result, "iloc") and hasattr(result, "columns"):
-            self._take_table(self._of_pandas(result))
+            self._take_pandas(result)
         elif hasattr(result, "__iter__") and not isinstance(result, str | bytes):
             for each in result:
                 self._take(each)
@@ -132,18 +133,21 @@ class KeyedPass:
 
     def _take_table(self, table: pa.Table) -> None:
         self._require_names(table.column_names)
+        self._add(of_arrow(table, self.result_schema))
+
+    def _add(self, table: pa.Table) -> None:
         if table.num_rows:
             self._convert_dicts()
-            self.results.append(table.select(self.result_schema.names).cast(self.result_schema))
+            self.results.append(table)
             self.pending += table.num_rows
 
-    def _of_pandas(self, frame: Any) -> pa.Table:
+    def _take_pandas(self, frame: Any) -> None:
         """By the names of its columns, or by their places where they have none, as Spark does."""
         if all(isinstance(name, str) for name in frame.columns):
             self._require_names(frame.columns)
         else:
             frame = frame.set_axis(self._of_length(self.result_schema.names, len(frame.columns)), axis="columns")
-        return pa.Table.from_pandas(frame, schema=self.result_schema, preserve_index=False)
+        self._add(of_pandas(frame, self.result_schema))
 
     def _of_length(self, values: Any, found: int | None = None) -> Any:
         found = len(values) if found is None else found
@@ -152,7 +156,7 @@ class KeyedPass:
         return values
 
     def _require_names(self, names: Any) -> None:
-        if set(names) != set(self.result_schema.names):
+        if sorted(map(str, names)) != sorted(self.result_schema.names):
             raise ValueError(f"expected the columns {self._expected()}, found {', '.join(map(str, names))}")
 
     def _expected(self) -> str:
@@ -160,7 +164,7 @@ class KeyedPass:
 
     def _convert_dicts(self) -> None:
         if self.dicts:
-            self.results.append(_table(self.dicts, self.result_schema, "an answer of per_key"))
+            self.results.append(of_dicts(self.dicts, self.result_schema, "an answer of per_key"))
             self.pending += len(self.dicts)
             self.dicts = []
 
@@ -170,7 +174,9 @@ class KeyedPass:
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
                 yield self._packed(batch.to_struct_array(), None, pa.nulls(len(batch), pa.bool_()))
         if self.changes:
-            changes = _table(self.changes, self.change_schema, "a row of the state").to_struct_array().combine_chunks()
+            changes = (
+                of_dicts(self.changes, self.change_schema, "a row of the state").to_struct_array().combine_chunks()
+            )
             yield self._packed(None, changes, pa.array(self.deletions))
         self.results, self.changes, self.deletions, self.pending = [], [], [], 0
 
@@ -180,44 +186,3 @@ class KeyedPass:
         unchanged = pa.nulls(count, pa.struct(list(self.change_schema)))
         columns = [empty if results is None else results, unchanged if changes is None else changes, deleted]
         return pa.RecordBatch.from_arrays(columns, names=[RESULT, CHANGE, DELETED])
-
-
-def _table(rows: list[dict[str, Any]], schema: pa.Schema, what: str) -> pa.Table:
-    """Rows as Arrow's. Raises ValueError that shows the first row which is not of the schema."""
-    try:
-        return _converted(rows, schema)
-    except (TypeError, ValueError, OverflowError):
-        for row in rows:
-            try:
-                _converted([row], schema)
-            except (TypeError, ValueError, OverflowError) as error:
-                types = ", ".join(f"{field.name} {field.type}" for field in schema)
-                raise ValueError(f"{what} does not fit its columns ({types}): {row!r}: {error}") from error
-        raise
-
-
-def _converted(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows as Arrow's, which would cut 1.5 down to 1 for a column of whole numbers."""
-    for field in schema:
-        if _has_integers(field.type) and any(_is_cut(row[field.name], field.type) for row in rows):
-            raise ValueError(f"the column {field.name} is of whole numbers")
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _has_integers(kind: pa.DataType) -> bool:
-    nested = [kind.field(i).type for i in range(kind.num_fields)]
-    return pa.types.is_integer(kind) or any(map(_has_integers, nested))
-
-
-def _is_cut(value: Any, kind: pa.DataType) -> bool:
-    if value is None:
-        return False
-    if pa.types.is_integer(kind):
-        return hasattr(value, "is_integer") and not value.is_integer()
-    if pa.types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return isinstance(value, dict) and any(_is_cut(value.get(each.name), each.type) for each in fields)
-    if pa.types.is_map(kind):
-        entries = value.items() if isinstance(value, dict) else value
-        return any(_is_cut(key, kind.key_type) or _is_cut(item, kind.item_type) for key, item in entries)
-    return pa.types.is_list(kind) and any(_is_cut(each, kind.value_type) for each in value)

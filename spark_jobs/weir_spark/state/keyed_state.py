@@ -45,13 +45,14 @@ class KeyedState:
         """The rows that the epoch before has left, without those that have expired; the columns of the schema.
 
         With `keys`, a DataFrame that has the key columns (and perhaps others, and a key more than once), only the rows
-        of these keys: what is joined with an input is cheaper when it is not all of the state. The keys are computed
-        at once. Changes of these keys are cheaper then: the rows that they replace are known.
+        of these keys; an INT finds a BIGINT, and a type of another kind is an error. What is joined with an input is
+        cheaper when it is not all of the state. The keys are computed at once. Changes of these keys are cheaper then:
+        the rows that they replace are known.
         """
         if keys is None:
             return self._visible(self.stored.rows())
-        self._require_columns(keys, self.stored.keys, "read")
-        count, known = computed_once(keys.select(*map(quoted, self.stored.keys)).distinct())
+        self.stored.require_keys(keys.schema, "read")
+        count, known = computed_once(self.stored.keys_of(keys))
         if count > BROADCAST_ROWS:
             return self._visible(self.stored.rows(known, is_broadcast=False))
         return self._visible(self._looked_up(known))

@@ -19,11 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
 
-from weir.dataflow.key_types import canonical_type
 from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.observed import computed_once
-from weir_spark.state import handles, keyed_pass
+from weir_spark.state import exact_rows, handles, keyed_pass
 from weir_spark.state.handles import LIST, MAP, VALUE
 from weir_spark.state.keyed_pass import CHANGE, DELETED, KEY, RESULT, ROW, STATE, KeyedPass
 from weir_spark.state.reader import BROADCAST_ROWS, StoredState
@@ -57,6 +56,7 @@ def per_key(
     keys = stored.keys
     _check(stored, rows, form, order_by)
     count, rows = computed_once(rows)  # they are read twice, and must be the same
+    _require_range(stored, rows)
     key = F.struct(*[F.col(quoted(name)).cast(stored.schema[name].dataType).alias(name) for name in keys])
     wanted = rows.select(key.alias(KEY)).distinct().select(f"{KEY}.*")
     is_few = count <= BROADCAST_ROWS or wanted.count() <= BROADCAST_ROWS
@@ -77,13 +77,23 @@ def per_key(
     )
 
 
+def _require_range(stored: StoredState, rows: DataFrame) -> None:
+    outside = stored.outside(rows.schema)
+    found = [] if outside is None else rows.where(outside).select(*map(quoted, stored.keys)).limit(1).collect()
+    if found:
+        raise Misconfigured(
+            f"state {stored.read.state.name!r}: its key cannot be {found[0]!r}, which per_key is given: it is of type "
+            f"{', '.join(f'{stored.schema[key].dataType.simpleString()} ({key})' for key in stored.keys)}"
+        )
+
+
 def _packed(rows: DataFrame) -> Any:
     return F.struct(*map(quoted, rows.columns))
 
 
 def _pass(stored: StoredState, function: Callable[..., Any], form: str, results: StructType) -> tuple[Any, StructType]:
     """Return the function for `mapInArrow`, and the schema of its rows."""
-    for module in (handles, keyed_pass):
+    for module in (exact_rows, handles, keyed_pass):
         cloudpickle.register_pickle_by_value(module)
     names = stored.keys
     keys = StructType([stored.schema[name] for name in names])
@@ -118,10 +128,7 @@ def _check(stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[s
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
         raise Misconfigured(f"state {name!r}: per_key is given rows with a column twice: {', '.join(rows.columns)}")
-    for column in (*stored.keys, *order_by):
+    stored.require_keys(rows.schema, "per_key")
+    for column in order_by:
         if column not in types:
             raise Misconfigured(f"state {name!r}: per_key needs the column {column}, but there are {', '.join(types)}")
-    for key in stored.keys:
-        found, declared = (kind.simpleString() for kind in (types[key], stored.schema[key].dataType))
-        if canonical_type(found) != canonical_type(declared):
-            raise Misconfigured(f"state {name!r}: its key {key} is {declared}, but the rows have {found}: cast it")

@@ -16,7 +16,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
 
+from weir.dataflow.key_types import require_key_of
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
+from weir.errors import Misconfigured
 from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import name_of
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
@@ -38,6 +40,8 @@ WANTED = "_weir_wanted"
 """The hash of a key that is looked up."""
 
 _FILE = "_weir_file"
+
+_WIDTHS = {"tinyint": 1, "smallint": 2, "int": 3, "bigint": 4}
 
 BROADCAST_ROWS = 2_000_000
 """The most rows whose keys are broadcast; above it all rows are shuffled."""
@@ -86,6 +90,42 @@ class StoredState:
         """The columns of its files."""
         stored = StructType([*self.schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()).add(DELETED, BooleanType())
         return stored.add(UPDATED, LongType()) if self.has_end else stored
+
+    def require_keys(self, given: StructType, what: str) -> None:
+        """Check that rows have the key columns, of types that can equal the state's. Raises Misconfigured."""
+        types = {field.name: field.dataType for field in given.fields}
+        where = f"state {self.read.state.name!r}"
+        missing = [name for name in self.keys if name not in types]
+        if missing:
+            raise Misconfigured(
+                f"{where}: {what} needs the columns {', '.join(self.keys)}, but there is no {', '.join(missing)}; "
+                f"there are {', '.join(types)}"
+            )
+        try:
+            for key in self.keys:
+                require_key_of(types[key].simpleString(), self.schema[key].dataType.simpleString(), key)
+        except Misconfigured as error:
+            raise Misconfigured(f"{where}: {error}") from error
+
+    def keys_of(self, rows: DataFrame) -> DataFrame:
+        """The distinct keys of rows in the types of the state, whose hashes others have not; for `require_keys`.
+
+        Without numbers that are out of the range of the state's type: no row has them.
+        """
+        outside = self.outside(rows.schema)
+        found = rows if outside is None else rows.where(~outside)
+        kinds = {key: self.schema[key].dataType for key in self.keys}
+        return found.select(*[F.col(quoted(key)).try_cast(kind).alias(key) for key, kind in kinds.items()]).distinct()
+
+    def outside(self, given: StructType) -> Column | None:
+        """The condition that a key is out of the range of the state's type; None where that is as wide."""
+        kinds = {key: self.schema[key].dataType for key in self.keys}
+        conditions = [
+            F.col(quoted(key)).isNotNull() & F.col(quoted(key)).try_cast(kind).isNull()
+            for key, kind in kinds.items()
+            if _WIDTHS.get(given[key].dataType.simpleString(), 0) > _WIDTHS.get(kind.simpleString(), 0)
+        ]
+        return reduce(lambda one, other: one | other, conditions) if conditions else None
 
     def rows(self, keys: DataFrame | None = None, *, is_broadcast: bool = True) -> DataFrame:
         """The visible rows: the user's columns, the key group and, where it has a time to live, the last update.

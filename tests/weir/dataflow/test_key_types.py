@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from weir.dataflow.key_types import key_types, require_equal_key_types
+from weir.dataflow.key_types import key_types, require_equal_key_types, require_key_of
 from weir.errors import Misconfigured
 
 
@@ -52,3 +52,31 @@ def test_equal_types_of_other_names_meet():
 def test_other_types_do_not_and_each_is_named_with_its_columns():
     with pytest.raises(Misconfigured, match=r"stage joined .* a by id \(bigint\); b by id \(string\)\. Cast"):
         require_equal_key_types("joined", {"a": (("id",), ("bigint",)), "b": (("id",), ("string",))})
+
+
+@pytest.mark.parametrize(
+    ("found", "declared"),
+    [("int", "bigint"), ("bigint", "tinyint"), ("string", "string"), ("timestamp_ntz", "timestamp")],
+)
+def test_keys_of_one_kind_are_asked_for_whatever_their_width(found, declared):
+    require_key_of(found, declared, "k")
+
+
+@pytest.mark.parametrize(
+    ("found", "declared"),
+    [
+        ("string", "bigint"),
+        ("bigint", "string"),
+        ("date", "timestamp"),
+        ("boolean", "int"),
+        ("binary", "string"),
+        ("double", "bigint"),
+        ("decimal(20,0)", "bigint"),
+        ("string collate UTF8_LCASE", "string"),
+        ("char(3)", "string"),
+    ],
+)
+def test_keys_of_another_kind_are_refused_by_name(found, declared):
+    with pytest.raises(Misconfigured) as error:
+        require_key_of(found, declared, "k")
+    assert f"its key k is {declared}, but the rows have {found}" in str(error.value)

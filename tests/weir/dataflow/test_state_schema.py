@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from weir.dataflow.state_schema import ddl_of, declared_fields, fields_of_ddl, fields_of_json, spark_json
+from weir.dataflow.state_schema import ddl_of, declared_fields, fields_of_ddl, fields_of_json, spark_json, stored_fields
 from weir.errors import Misconfigured
 
 
@@ -58,6 +58,26 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_type_of_spark_may_be_declared(kind):
     assert list(declared_fields(f"a {kind}")) == ["a"]
+
+
+NOT_KEPT = ("TIME", "CHAR", "CHARACTER", "VARCHAR", "VOID", "VARIANT", "INTERVAL", "GEOGRAPHY", "GEOMETRY")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", ["{}", "ARRAY<MAP<STRING, STRUCT<x: {}>>>"])
+def test_a_type_that_cannot_be_kept_is_refused_where_rows_are_to_be_stored(kind, shape):
+    schema = f"a BIGINT, b {shape.format(kind)}"
+    if kind.partition("(")[0].split()[0] in NOT_KEPT:
+        with pytest.raises(Misconfigured, match="the column b cannot be of the type"):
+            stored_fields(schema)
+    else:
+        assert list(stored_fields(schema)) == ["a", "b"]
+
+
+def test_a_collation_is_refused_where_it_is_not_kept():
+    stored_fields("a STRING COLLATE UTF8_LCASE")
+    with pytest.raises(Misconfigured, match="the column a cannot be of the type STRING COLLATE UTF8_LCASE"):
+        stored_fields("a ARRAY<STRING COLLATE UTF8_LCASE>", has_collations=False)
 
 
 @pytest.mark.parametrize("wrong", ["BIGNT", "STRUCT<a: STRNG>", "ARRAY<MAP<TEXT, INT>>", "NUMBER(7, 2)", "DATETIME"])

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import OF_RESULT
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.results.digest import digest_of, observe, schema_fingerprint, to_digest
+from weir_spark.results.digest import digest_of, is_same, observe, schema_fingerprint, to_digest
 
 GOLDEN_VERSION, GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "digest.json").read_text()).values()
 
@@ -104,6 +105,21 @@ def test_rows_that_differ_have_different_digests(spark: SparkSession, pair: tupl
 @pytest.mark.parametrize("pair", EQUAL.values(), ids=EQUAL.keys())
 def test_rows_that_are_equal_have_equal_digests(spark: SparkSession, pair: tuple[str, str]) -> None:
     assert digest_of(spark.sql(pair[0])) == digest_of(spark.sql(pair[1]))
+
+
+@pytest.mark.spark
+def test_values_are_the_same_exactly_if_their_digests_are(spark: SparkSession) -> None:
+    pairs = [*((pair, False) for pair in DIFFERENT.values()), *((pair, True) for pair in EQUAL.values())]
+    others = (" union ", " where ", " values ", " b", " A")  # several rows, columns or names
+    alone = [each for each in pairs if not any(other in one for other in others for one in each[0])]
+    sides = {f"{'xy'[i]}{number}": one for number, (pair, _) in enumerate(alone) for i, one in enumerate(pair)}
+    rows = [spark.sql(one).toDF(name) for name, one in sides.items()]
+    both = reduce(DataFrame.crossJoin, rows)
+    types = {field.name: field.dataType for field in both.schema.fields}
+    asked = [number for number in range(len(alone)) if types[f"x{number}"] == types[f"y{number}"]]
+    found = both.select(*[is_same(f"x{number}", f"y{number}", types[f"x{number}"]) for number in asked]).collect()[0]
+    assert list(found) == [alone[number][1] for number in asked]
+    assert len(asked) > 20
 
 
 @pytest.mark.spark

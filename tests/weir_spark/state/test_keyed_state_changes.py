@@ -8,8 +8,10 @@ from datetime import date, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.dataflow.state import keyed_state
+from weir.dataflow.state_schema import stored_fields
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import UpdateDigest
 from weir.store.store import Store
@@ -154,6 +156,61 @@ def test_read_takes_only_the_rows_of_the_keys_that_it_is_given(spark, chain):
     assert found(state.__class__(state.stored), keys.where("k is not null")) == [("b", 2)]
     joined = keys.join(state.read(keys), "k", "left").where("n is not null")
     assert [row["n"] for row in joined.collect()] == [2, 2]
+
+
+@pytest.mark.spark
+def test_read_finds_equal_numbers_of_other_types_and_refuses_keys_that_equal_none(spark, store):
+    chain = StateChain(store, keyed_state("h", key=["a", "b"], schema="a INT, b BIGINT, n BIGINT"))
+    epoch(spark, chain, DAYS[0], [(1, 2, 3), (None, 2, 4), (5, None, 6)], chain.state.schema)
+    state = opened(spark, chain, DAYS[1])
+    keys = spark.sql("select * from values (1L, 2S), (1L, 2S), (null, 2S), (5L, null), (4294967297L, 2S) keys(a, b)")
+    assert {row["n"] for row in state.read(keys.select("b", "a")).collect()} == {3, 4, 6}
+    with pytest.raises(Misconfigured, match=r"its key cannot be Row\(a=4294967297, b=2\), which per_key is given"):
+        state.per_key(keys, lambda key, rows, state: None, "a INT")
+    for kind in ("string", "decimal(10,0)", "double", "date", "string collate UTF8_LCASE"):
+        other = spark.sql(f"select cast(null as {kind}) a, 2L b")
+        for ask in (state.read, lambda rows: state.per_key(rows, print, "a INT")):
+            with pytest.raises(Misconfigured, match="its key a is int, but the rows have"):
+                ask(other)
+        with pytest.raises(Misconfigured, match="'a' is declared as int, but the rows have"):
+            written(spark, chain, DAYS[1], lambda state, other=other: state.delete(other))
+
+
+@pytest.mark.spark
+def test_every_type_that_may_be_declared_is_written_read_and_written_again(spark, store):
+    values = {
+        "BOOLEAN": "true",
+        "TINYINT": "-128",
+        "SMALLINT": "300",
+        "INT": "7",
+        "BIGINT": "9007199254740993",
+        "FLOAT": "'NaN'",
+        "DOUBLE": "-0.0",
+        "DECIMAL(38,3)": "'12345678901234567890123456789012345.678'",
+        "DATE": "'0001-01-01'",
+        "TIMESTAMP": "'9999-12-31 23:59:59.999999'",
+        "TIMESTAMP_NTZ": "'0001-01-01 00:00:00'",
+        "STRING": "'ß '",
+        "BINARY": "X'00FF'",
+        "STRUCT<x: INT, y: ARRAY<BIGINT>>": "null",
+        "ARRAY<MAP<STRING, DATE>>": "array(map('a', date'2020-01-01'), null)",
+        "MAP<BIGINT, STRUCT<x: TIMESTAMP_NTZ>>": "map(1L, null)",
+    }
+    kinds = dict(enumerate(values))
+    schema = ", ".join(["k BIGINT", *(f"c{i} {kind}" for i, kind in kinds.items())])
+    rows = spark.range(2).selectExpr("id k", *(f"cast({values[kind]} as {kind}) c{i}" for i, kind in kinds.items()))
+    assert list(stored_fields(schema)) == rows.columns
+    chain = StateChain(store, keyed_state("h", key="k", schema=schema))
+    first = written(spark, chain, DAYS[0], lambda state: state.upsert(rows))
+    chain.go_on(DAYS[0], {ALL: first})
+    same = written(spark, chain, DAYS[1], lambda state: state.upsert(rows, only_changed=True))
+    chain.go_on(DAYS[1], {ALL: same})
+    of_nulls = rows.withColumn(
+        "c13", F.expr("if(k = 0, named_struct('x', null, 'y', null), null)").cast(rows.schema["c13"].dataType)
+    )
+    other = written(spark, chain, DAYS[2], lambda state: state.upsert(of_nulls, only_changed=True))
+    assert (same.state.changed, same.digest, other.state.changed) == (0, first.digest, 1)
+    assert state_digest(StoredState(spark, chain.read(DAYS[2]))) == first.digest
 
 
 @pytest.mark.spark

@@ -182,6 +182,24 @@ def test_what_is_as_it_was_is_not_written_and_other_keys_stay(chain, open_state,
     assert rows_of(open_state(kept, EPOCHS[3]).read()) == [(0, 0), (1, 1), (2, 2), (3, 9), (4, 9), (5, 9), (6, 9)]
 
 
+def test_whole_numbers_beside_nulls_go_through_a_function_of_pandas_as_they_were(
+    chain, open_state, go_on, spark
+) -> None:
+    def last(key, rows, state):
+        state.set(n=rows["n"].iloc[-1])
+        return rows
+
+    kept = chain(COUNTS)
+    rows = spark.sql(
+        "select * from values (1, 9007199254740993L), (1, null), (2, null), (2, -9007199254740993L) r(k, n)"
+    )
+    state = open_state(kept, EPOCHS[0])
+    done = state.per_key(rows, last, COUNTS.schema, order_by="n")
+    assert rows_of(done) == rows_of(rows)
+    go_on(kept, EPOCHS[0], state)
+    assert rows_of(open_state(kept, EPOCHS[1]).read()) == [(1, 2**53 + 1), (2, -(2**53) - 1)]
+
+
 def test_a_state_may_have_nothing_but_keys_and_an_input_no_rows(chain, open_state, go_on, spark) -> None:
     def first_time(key, rows, state):
         if not state.exists:
@@ -279,7 +297,7 @@ def test_a_wrong_call_is_refused_before_anything_is_computed(chain, open_state, 
 
     with pytest.raises(Misconfigured, match="no form 'polars': write one of pandas, arrow, rows"):
         state.per_key(rows, nothing, "k BIGINT", form="polars")
-    with pytest.raises(Misconfigured, match="per_key needs the column k, but there are key"):
+    with pytest.raises(Misconfigured, match="per_key needs the columns k, but there is no k; there are key"):
         state.per_key(spark.sql("select 1L key"), nothing, "k BIGINT")
     with pytest.raises(Misconfigured, match="per_key needs the column at, but there are k"):
         state.per_key(rows, nothing, "k BIGINT", order_by="at")
