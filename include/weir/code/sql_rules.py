@@ -12,27 +12,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from weir.code.sql_relations import QUERIES, unknown_relations
+from weir.code.sql_tokens import Token, UnclosedError, pieces, tokens
 from weir.errors import Misconfigured
 
 SUFFIX: Final = ".sql"
 
 _PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
-_KINDS: Final = re.compile(
-    r"""
-    (?P<space>\s+|--(?:\\\n|[^\n])*)
-    |(?P<hint>/\*\+.*?\*/)
-    |(?P<comment>/\*)
-    |(?P<template>\{\{.*?\}\})
-    |(?P<block>\{[%\#].*?[%\#]\})
-    |(?P<text>[rR](?:'[^']*'|"[^"]*")|'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*")
-    |(?P<name>`(?:``|[^`])*`)
-    |(?P<word>\w+)
-    |(?P<symbol>.)
-    """,
-    re.DOTALL | re.VERBOSE,
-)
-_QUOTES: Final = "'\"`"
-_COMMENT_ENDS: Final = re.compile(r"/\*|\*/")
 _IN_QUOTES: Final = re.compile(r"\{\{\s*[A-Za-z_].*?\}\}", re.DOTALL)
 _VALUE: Final = re.compile(r"ctx\.(epoch|subtask|parallelism|interval\[[01]\]|parameters\.(?P<parameter>\w+))")
 
@@ -45,10 +31,6 @@ _OF_AIRFLOW: Final = {
     "data_interval_end": "{{ ctx.interval[1] }}",
 }
 """What stands here for a variable of Airflow's templates."""
-
-_QUERIES: Final = frozenset({"select", "with", "from", "values", "table"})
-_NO_TABLES: Final = frozenset({"lateral", "table", "values", "identifier", "select"})
-"""Words after FROM or JOIN that name no table."""
 
 
 def is_sql(reference: object) -> bool:
@@ -66,25 +48,6 @@ def path_problems(reference: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of SQL, with the line that it begins in; hints are none of the comments."""
-
-    kind: str
-    text: str
-    line: int
-
-    @property
-    def lower(self) -> str:
-        """The text as SQL compares it: without backticks, in lower case."""
-        return (self.text[1:-1].replace("``", "`") if self.kind == "name" else self.text).lower()
-
-    @property
-    def is_name(self) -> bool:
-        """Report whether it may name a table."""
-        return self.kind in ("word", "name")
-
-
-@dataclass(frozen=True, slots=True)
 class Statement:
     """A query with named parameters in the place of {{ ... }}; `values` maps each parameter to what was written."""
 
@@ -96,11 +59,23 @@ class Statement:
         return {name: values[written] for name, written in self.values.items()}
 
 
+def text_of(content: bytes, owner: str) -> str:
+    """Return the text of a SQL file. Raises Misconfigured, with the line, for bytes that are no UTF-8."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Misconfigured(
+            f"{owner}, line {line}: the byte {content[error.start : error.start + 1]!r} is no UTF-8: save the file as "
+            "UTF-8, since another character would be another value"
+        ) from error
+
+
 def version_of(text: str) -> str:
     """Return a digest of a SQL file in which comments and white space between words do not count."""
     try:
-        content = "\0".join(token.text for token in _tokens(text))
-    except _Unclosed:
+        content = "\0".join(token.text for token in tokens(text))
+    except UnclosedError:
         content = text
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -109,7 +84,7 @@ def statement_of(text: str) -> Statement:
     """Return the query of a SQL file that has no problems, without a semicolon at its end."""
     values: dict[str, str] = {}
     parts = []
-    for piece in _pieces(text):
+    for piece in pieces(text.removeprefix("\ufeff")):
         if piece.text == ";":
             break  # spaces and comments follow
         parts.append(_parameter(piece, values) if piece.kind == "template" else piece.text)
@@ -127,13 +102,13 @@ def _parameter(template: Token, values: dict[str, str]) -> str:
 def sql_problems(text: str, inputs: Collection[str], parameters: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the SQL file of a stage that has these inputs, in a dataflow with these parameters."""
     try:
-        tokens = list(_tokens(text))
-    except _Unclosed as error:
+        found = list(tokens(text))
+    except UnclosedError as error:
         return [str(error)]
     return [
-        *_query_problems(tokens),
-        *(problem for token in tokens for problem in _value_problems(token, parameters)),
-        *_input_problems(tokens, inputs),
+        *_query_problems(found),
+        *(problem for token in found for problem in _value_problems(token, parameters)),
+        *_input_problems(found, inputs),
     ]
 
 
@@ -146,38 +121,6 @@ def require_bindable(name: str, value: object) -> None:
         )
 
 
-# Reading
-
-
-class _Unclosed(Exception):
-    """A quote or comment that has no end."""
-
-
-def _pieces(text: str) -> Iterator[Token]:
-    """Yield all of a text, piece by piece."""
-    line, at = 1, 0
-    while match := _KINDS.match(text, at):
-        if match.lastgroup == "symbol" and match[0] in _QUOTES:
-            raise _Unclosed(f"line {line}: a quote {match[0]} is opened and not closed")
-        end = _end_of_comment(text, at, line) if match.lastgroup == "comment" else match.end()
-        yield Token(str(match.lastgroup), text[at:end], line)
-        line += text.count("\n", at, end)
-        at = end
-
-
-def _end_of_comment(text: str, at: int, line: int) -> int:
-    depth = 0
-    for mark in _COMMENT_ENDS.finditer(text, at):
-        depth += 1 if mark[0] == "/*" else -1
-        if depth == 0:
-            return mark.end()
-    raise _Unclosed(f"line {line}: a comment /* is opened and not closed")
-
-
-def _tokens(text: str) -> Iterator[Token]:
-    return (piece for piece in _pieces(text) if piece.kind not in ("space", "comment"))
-
-
 def _written(template: str) -> str:
     return template[2:-2].strip()
 
@@ -185,8 +128,8 @@ def _written(template: str) -> str:
 # Problems
 
 
-def _query_problems(tokens: Sequence[Token]) -> Iterator[str]:
-    found = list(tokens)
+def _query_problems(query: Sequence[Token]) -> Iterator[str]:
+    found = list(query)
     while found and found[-1].text == ";":
         found.pop()
     if not found:
@@ -196,7 +139,7 @@ def _query_problems(tokens: Sequence[Token]) -> Iterator[str]:
     if end is not None:
         yield f"line {end.line}: a second statement follows: a stage is one query, write the others as stages"
     first = next((token for token in found if token.text != "("), found[0])
-    if first.lower not in _QUERIES:
+    if first.lower not in QUERIES:
         yield f"line {first.line}: it begins with {first.text!r}, but a stage is one query: SELECT ..., or WITH ..."
     depth = 0
     for token in found:
@@ -246,61 +189,30 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
             yield f"line {token.line}: {error}"
 
 
-def _input_problems(tokens: Sequence[Token], inputs: Collection[str]) -> Iterator[str]:
-    known = {name.lower() for name in inputs} | _names_of_queries(tokens)
+def _input_problems(found: Sequence[Token], inputs: Collection[str]) -> Iterator[str]:
     meant: set[str] = set()
-    for token, name in _tables(tokens):
-        if name.lower() not in known:
-            near = difflib.get_close_matches(name, list(inputs), 1)
-            meant.update(near)
-            write = f'inputs=[blocking("{token.lower}")]'
-            hint = f"did you mean {near[0]!r}?" if near else f"give the stage or source with these rows, as in {write}"
-            yield f"line {token.line}: it reads {name!r}, which is no input of the stage: {hint}"
-    named = {token.lower for token in tokens if token.is_name}
+    for relation in unknown_relations(found, inputs):
+        near = difflib.get_close_matches(relation.name, list(inputs), 1)
+        meant.update(near)
+        yield f"line {relation.token.line}: {no_input(relation.name or relation.token.text, near)}"
+    named = {token.lower for token in found if token.is_name} | {
+        token.text[1:-1].lower()
+        for token in found
+        if token.kind == "text"  # of IDENTIFIER
+    }
     for name in inputs:
         if name.lower() not in named and name not in meant:
             yield f"it does not read the input {name!r}: leave it out of inputs="
 
 
-def _names_of_queries(tokens: Sequence[Token]) -> set[str]:
-    """Return the names that WITH gives to queries: those before AS and a parenthesis."""
-    found = set()
-    for place, token in enumerate(tokens[:-1]):
-        if token.lower == "as" and tokens[place + 1].text == "(":
-            before = place - 1
-            if before >= 0 and tokens[before].text == ")":  # WITH name (columns) AS (
-                while before >= 0 and tokens[before].text != "(":
-                    before -= 1
-                before -= 1
-            if before >= 0:
-                found.add(tokens[before].lower)
-    return found
+def no_input(name: str, near: Sequence[str] = ()) -> str:
+    """Say that a relation is no input of the stage; `near` has the input that may be meant."""
+    last = name.rpartition(".")[2]
+    write = f'inputs=[blocking("{last if last.isidentifier() else "prices"}")]'
+    hint = f"did you mean {near[0]!r}?" if near else f"give the stage or source with these rows, as in {write}"
+    return f"it reads {name!r}, which is no input of the stage: {hint}"
 
 
-def _tables(tokens: Sequence[Token]) -> Iterator[tuple[Token, str]]:
-    """Yield the tables that follow FROM or JOIN, with their whole names.
-
-    FROM stands in functions, too, such as extract(year FROM day): it counts only in the parentheses of a query.
-    """
-    in_query = [True]
-    for place, token in enumerate(tokens):
-        after = tokens[place + 1] if place + 1 < len(tokens) else Token("symbol", "", token.line)
-        if token.text == "(":
-            in_query.append(after.lower in _QUERIES)
-        elif token.text == ")" and len(in_query) > 1:
-            in_query.pop()
-        is_clause = token.lower == "from" and in_query[-1] and tokens[max(place - 1, 0)].lower != "distinct"
-        if token.kind == "word" and (is_clause or token.lower == "join") and after.is_name:
-            name = _whole_name(tokens, place + 1)
-            if name and after.lower not in _NO_TABLES:
-                yield after, name
-
-
-def _whole_name(tokens: Sequence[Token], place: int) -> str:
-    """Return a name with its parts after dots; empty for a function."""
-    parts = [tokens[place]]
-    while place + 2 < len(tokens) and tokens[place + 1].text == "." and tokens[place + 2].is_name:
-        place += 2
-        parts.append(tokens[place])
-    is_function = place + 1 < len(tokens) and tokens[place + 1].text == "("
-    return "" if is_function else ".".join(part.text.strip("`") for part in parts)
+def line_of(text: str, name: str) -> int | None:
+    """Return the line of a SQL file in which a name, such as the last part of a table's, stands first."""
+    return next((token.line for token in tokens(text) if token.is_name and token.lower == name.lower()), None)

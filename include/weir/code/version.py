@@ -65,7 +65,10 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
 
 
 def _version_of_file(name: str, content: bytes) -> str:
-    return _digest(content) if is_application(name) else version_of(content.decode(errors="replace"))
+    try:
+        return _digest(content) if is_application(name) else version_of(content.decode())
+    except UnicodeDecodeError:  # it is refused before it runs
+        return _digest(content)
 
 
 def lacking_functions(files: Mapping[str, bytes], functions: Iterable[str]) -> tuple[str, ...]:

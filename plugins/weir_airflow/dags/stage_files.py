@@ -6,6 +6,7 @@ Applications may be large, and are not read then.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from weir import errors
 from weir.code.application_rules import parameter_problems
-from weir.code.sql_rules import is_sql, sql_problems
+from weir.code.sql_rules import is_sql, sql_problems, text_of
 from weir.dataflow.validation import refuse
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ def sql_of(flow: Dataflow, dag: DAG) -> Mapping[str, str]:
             problems.append(_missing(stage, folders))
             continue
         try:
-            texts[stage.function] = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            problems.append(f"stage {stage.name!r}: {path} cannot be read: {error}")
+            # Line ends as those of any text: a checkout on Windows is no other code.
+            texts[stage.function] = io.StringIO(text_of(path.read_bytes(), str(path)), newline=None).read()
+        except (OSError, errors.Misconfigured) as error:
+            problems.append(f"stage {stage.name!r}: the SQL file cannot be read: {error}")
             continue
         found = sql_problems(texts[stage.function], list(stage.exchanges), flow.parameters)
         problems += [f"stage {stage.name!r}: {path}: {problem}" for problem in found]

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.functions import check_call, load
-from weir.code.sql_rules import is_sql
+from weir.code.sql_rules import is_sql, text_of
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured, WeirError
@@ -211,7 +211,7 @@ class _Execution:
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage, files)
-            return rows_of_query(_owner(stage), stage.function, text, context, inputs)
+            return rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log)
         function = load(stage.function, _owner(stage))
         result = function(*[self._context(stage, files), stage.slice][: len(_positional(stage))], **inputs)
         _check_result(result, stage, self.session)
@@ -299,7 +299,7 @@ def _sql(stage: StageToRun, imported: Imported) -> str:
     found = imported.archive.files.get(stage.function)
     if found is None:
         raise Misconfigured(f"{_owner(stage)}: the code of this attempt has no file {stage.function}")
-    return found.decode(errors="replace")
+    return text_of(found, f"{_owner(stage)}: {stage.function}")
 
 
 def _owner(stage: StageToRun) -> str:

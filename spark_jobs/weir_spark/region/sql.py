@@ -1,26 +1,44 @@
 """Computes a stage by the query of its SQL file.
 
-Invariant: the query finds its inputs under the names of the stage, also where another stage of the session has inputs
+Invariants: the query finds its inputs under the names of the stage, also where another stage of the session has inputs
 of these names: they are part of its plan, and no views of the session, which Spark Connect would look up again later.
+It reads nothing else, which Spark's own plan of it over inputs without rows shows: whatever then reads anything but
+these is neither an input nor a value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 
-from weir.code.sql_rules import require_bindable, sql_problems, statement_of
+from weir.code.sql_rules import line_of, no_input, require_bindable, sql_problems, statement_of
 from weir.errors import Misconfigured
 from weir_spark.region.context import StageContext
+from weir_spark.session import Log, is_remote
 
 READ_FAILED: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 """What Spark says of files that it cannot read: the store decides whether an input is lost."""
 
 _PLACE: Final = re.compile(r"\s*(?:;\s*line (\d+) pos \d+;?|\(line (\d+), pos \d+\))\s*$")
+
+_WITHOUT_TABLES: Final = frozenset(
+    {"CTERelationRef", "LocalRelation", "OneRowRelation", "Range", "ResolvedInlineTable", "UnionLoopRef"}
+)
+"""The plans without others below that read no table: queries of WITH, values, and what functions make of nothing."""
+
+_ANALYSED: Final = re.compile(r"^== Analyzed Logical Plan ==\n[^\n]*\n(.*?)^== Optimized Logical Plan ==$", re.M | re.S)
+_NODE: Final = re.compile(r"(?P<indent>(?:[: ]  )*(?::- |\+- )|)(?P<kind>\w+)(?P<rest>.*)")
+_OF_INPUT: Final = re.compile(r" \(`_pyspark_\w*[0-9a-f]{32}`,.*")
+"""The view by which Spark is given a DataFrame."""
+_VARIABLE: Final = re.compile(r"\bvariablereference\(([\w.`]+)")
+_OF_CATALOG: Final = re.compile(r"(?<![\w.`])(?!system\.)(\w+\.\w+\.\w+)\(")
+_LENGTH_OF_PLANS: Final = "spark.sql.maxPlanStringLength"
 
 
 def check_query(owner: str, path: str, text: str, inputs: tuple[str, ...], parameters: Mapping[str, Any]) -> None:
@@ -31,11 +49,12 @@ def check_query(owner: str, path: str, text: str, inputs: tuple[str, ...], param
 
 
 def rows_of_query(
-    owner: str, path: str, text: str, context: StageContext, inputs: Mapping[str, DataFrame]
+    owner: str, path: str, text: str, context: StageContext, inputs: Mapping[str, DataFrame], log: Log = print
 ) -> DataFrame:
     """Return the rows of the query of a SQL file. Raises Misconfigured, with file and line, for one that Spark refuses.
 
-    A division by zero, for example, is found when the rows are computed, and is an error of Spark.
+    So it does for one that reads anything but its inputs. A division by zero, for example, is found when the rows are
+    computed, and is an error of Spark.
     """
     statement = statement_of(text)
     values = statement.bound(_values_of(context))
@@ -43,6 +62,16 @@ def rows_of_query(
         require_bindable(written, values[name])
     tables = {f"input_{place}": rows for place, rows in enumerate(inputs.values())}
     query = _with_inputs(statement.text, dict(zip(inputs, tables, strict=True)))
+    empty = {name: _without_rows(context.spark, rows) for name, rows in tables.items()}
+    try:
+        plan = _analysed(context.spark, context.spark.sql(query, values or None, **empty))
+    except AnalysisException as error:
+        raise Misconfigured(f"{owner}: {_explained(path, text, error)}") from error
+    for name in _reads(plan):
+        line = line_of(text, name.rpartition(".")[2])
+        raise Misconfigured(f"{owner}: {path}{f', line {line}' if line else ''}: {no_input(name)}")
+    for function in dict.fromkeys(_OF_CATALOG.findall(plan)):
+        log(f"{owner}: {path} calls {function}, a function of the catalog, which a repair would run as it is then")
     try:
         rows = context.spark.sql(query, values or None, **tables)
         _ = rows.schema  # Spark Connect would refuse it later
@@ -53,14 +82,86 @@ def rows_of_query(
     return rows
 
 
+def _without_rows(session: SparkSession, rows: DataFrame) -> DataFrame:
+    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
+    return session.range(0).select(*nulls)
+
+
+def _analysed(session: SparkSession, rows: DataFrame) -> str:
+    """Return the analysed plan of rows, as text: Spark Connect gives no other form of it."""
+    found = _ANALYSED.search(_plans(rows))
+    if found is None:
+        before = session.conf.get(_LENGTH_OF_PLANS)
+        session.conf.set(_LENGTH_OF_PLANS, str(2**31 - 16))
+        try:
+            found = _ANALYSED.search(_plans(rows))
+        finally:
+            session.conf.set(_LENGTH_OF_PLANS, str(before))
+    if found is None:
+        raise Misconfigured("Spark does not show the analysed plan of a query; this Weir does not know this Spark")
+    return found[1]
+
+
+def _plans(rows: DataFrame) -> str:
+    if is_remote(rows.sparkSession):
+        return str(rows._explain_string(extended=True))  # noqa: SLF001  `explain` prints it
+    return str(rows._jdf.queryExecution().toString())  # noqa: SLF001  `explain` prints it
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    depth: int
+    kind: str
+    rest: str
+
+    @property
+    def is_view(self) -> bool:
+        """Report whether it is a view of the session or the catalog, and no input."""
+        return self.kind == "View" and not _OF_INPUT.fullmatch(self.rest)
+
+
+def _reads(plan: str) -> Iterator[str]:
+    """Yield the names of what an analysed plan reads beside its inputs: tables, files, views and session variables.
+
+    A table that a function of the catalog reads is in the plan as well.
+    """
+    # A text with line breaks continues its node.
+    matches = [each for place, line in enumerate(plan.splitlines()) if (each := _node(line, is_first=place == 0))]
+    above: list[_Node] = []
+    for place, node in enumerate(matches):
+        above = [*(each for each in above if each.depth < node.depth), node]
+        following = matches[place + 1] if place + 1 < len(matches) else None
+        is_leaf = following is None or following.depth <= node.depth
+        if node.is_view or (is_leaf and node.kind not in _WITHOUT_TABLES):
+            yield _name_of(above)
+        yield from _VARIABLE.findall(node.rest)
+
+
+def _node(line: str, *, is_first: bool) -> _Node | None:
+    found = _NODE.fullmatch(line)
+    if found is None or (not found["indent"] and not is_first):
+        return None
+    return _Node(len(found["indent"]), found["kind"], found["rest"])
+
+
+def _name_of(above: list[_Node]) -> str:
+    """Return the name of the last of the nodes, which are each below the one before."""
+    *_, node = above
+    before = above[-2] if len(above) > 1 else node
+    if before.kind == "SubqueryAlias":
+        return before.rest.strip()
+    return f"files as {node.rest.rpartition(']')[2].strip()}" if node.kind == "Relation" else f"{node.kind}{node.rest}"
+
+
 def _with_inputs(query: str, tables: Mapping[str, str]) -> str:
     """Put the tables that Spark is given before a query, by the names of the inputs.
 
-    It stays in the first line, so that Spark counts its lines as they are in the file.
+    They stay in the first line, so that Spark counts its lines as they are in the file. A comment at its end goes on in
+    the next line after a backslash.
     """
     named = ", ".join(f"`{name}` AS (TABLE {{{table}}})" for name, table in tables.items())
     escaped = query.replace("{", "{{").replace("}", "}}")
-    return f"WITH {named} SELECT * FROM ({escaped}\n)"  # noqa: S608  it is the user's own
+    return f"WITH {named} SELECT * FROM ({escaped}\n\n)"  # noqa: S608  it is the user's own
 
 
 def _values_of(context: StageContext) -> dict[str, Any]:

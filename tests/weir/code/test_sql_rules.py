@@ -61,6 +61,94 @@ def test_what_cannot_be_the_query_of_a_stage_is_answered_with_its_line(text, pro
     assert problem in " | ".join(problems(text))
 
 
+READ = {
+    "comma": "SELECT * FROM clean, prices",
+    "comma after a join": "SELECT * FROM clean c JOIN clean d ON c.a = d.a AND f(c.a, d.a), prices",
+    "comma after values": "SELECT * FROM VALUES (1, 2), (3, 4) AS v(a, b), clean, prices",
+    "comma after an inner query": "SELECT * FROM (SELECT * FROM clean) c, prices p",
+    "comma after a sample": "SELECT * FROM clean TABLESAMPLE (5 ROWS), prices",
+    "table": "TABLE prices",
+    "table of a union": "TABLE clean UNION ALL TABLE prices",
+    "table after with": "WITH a AS (TABLE clean) TABLE prices",
+    "table of a pipe": "FROM clean |> UNION ALL TABLE prices",
+    "join of a pipe": "FROM clean |> LEFT JOIN prices USING (a)",
+    "table in exists": "SELECT * FROM clean WHERE EXISTS (TABLE prices)",
+    "argument": "SELECT * FROM clean, f(TABLE prices)",
+    "argument in parentheses": "SELECT * FROM clean, f(1, TABLE(prices) PARTITION BY a)",
+    "named argument": "SELECT * FROM clean, f(rows => TABLE(prices))",
+    "path": "SELECT * FROM clean, parquet.`/lake/prices`",
+    "path with a quote": "SELECT * FROM clean, csv.`/a``b.csv`",
+    "identifier": "SELECT * FROM clean, identifier('prices')",
+    "identifier of parts": "SELECT * FROM clean JOIN IDENTIFIER('lake' || '.prices')",
+    "identifier of a parameter": "SELECT * FROM clean, identifier({{ ctx.parameters.least }})",
+    "value": "SELECT * FROM clean JOIN {{ ctx.parameters.least }}",
+    "first": "FROM prices, clean SELECT a",
+    "lateral": "SELECT * FROM clean, LATERAL (SELECT * FROM prices WHERE prices.a = clean.a)",
+    "in parentheses": "SELECT * FROM ((prices) JOIN clean USING (a))",
+    "in a scalar subquery": "SELECT (SELECT max(a) FROM prices) FROM clean",
+    "in the order": "SELECT * FROM clean ORDER BY (SELECT max(a) FROM prices)",
+    "in quotes": "SELECT * FROM clean, `prices`",
+    "of the system": "SELECT * FROM clean, information_schema.tables",
+    "of another time": "SELECT * FROM clean, prices VERSION AS OF 1",
+    "with of an inner query": "SELECT * FROM (WITH prices AS (TABLE clean) TABLE prices) p, prices",
+    "with that follows": "WITH a AS (SELECT * FROM prices), prices AS (TABLE clean) SELECT * FROM a",
+    "with that is not recursive": "WITH prices AS (SELECT * FROM prices) SELECT * FROM prices, clean",
+    "with without as": "WITH a (SELECT * FROM clean) SELECT * FROM a, prices",
+    "after a comment of an old Mac": "SELECT * -- all\rFROM prices, clean",
+    "after a comment with a hint in it": "SELECT * FROM clean /* a /*+ b */ , prices -- */",
+}
+
+
+@pytest.mark.parametrize("text", READ.values(), ids=READ)
+def test_a_relation_that_is_no_input_is_refused_wherever_it_stands(text):
+    problem, *_ = problems(text)
+    assert "no input of the stage" in problem
+    assert any(name in problem for name in ("prices", "/a`b.csv", "IDENTIFIER", "identifier", "{{", "tables"))
+
+
+ALLOWED = {
+    "with": "WITH a AS (TABLE clean), b(x, y) AS (SELECT * FROM a) SELECT * FROM b, A, clean",
+    "with without as": "WITH a (SELECT * FROM clean), b (x) (TABLE a) TABLE b",
+    "recursive": "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT * FROM t, clean",
+    "limited recursion": "WITH RECURSIVE t(n) MAX RECURSION LEVEL 5 AS (TABLE clean UNION ALL TABLE t) TABLE t",
+    "recursive as a name": "WITH recursive AS (TABLE clean) SELECT * FROM recursive",
+    "with of an inner query": "SELECT * FROM (WITH a AS (TABLE clean) SELECT * FROM (SELECT * FROM a)) b",
+    "with that hides": "WITH clean AS (SELECT a FROM clean) SELECT * FROM clean",
+    "with in parentheses": "WITH a AS ((SELECT 1) UNION (SELECT a FROM clean)) SELECT * FROM a",
+    "identifier": "SELECT identifier('a'), identifier FROM identifier('clean')",
+    "functions": "SELECT * FROM clean, range(3), LATERAL explode(b) AS t(x), LATERAL VIEW_(1) JOIN TABLE(f(1))",
+    "lateral view": "SELECT * FROM clean LATERAL VIEW OUTER explode(m) t AS k, v WHERE a IN (1, 2)",
+    "values": "SELECT * FROM VALUES (1, 'a'), (2, 'b') v(a, b), clean",
+    "plain values": "SELECT * FROM VALUES 1, 2 AS v(a), VALUES date '2020-01-01', interval 1 day AS w(b), clean",
+    "pivot": "SELECT * FROM clean PIVOT (sum(a) AS s, max(b) FOR c IN ('x', 'y')) ORDER BY a, b",
+    "unpivot": "SELECT * FROM clean UNPIVOT (v FOR n IN (a, b))",
+    "window": "SELECT sum(a) OVER w, max(b) FROM clean WINDOW w AS (PARTITION BY a, b), v AS (ORDER BY c)",
+    "functions with from": "SELECT extract(year FROM a), trim(both FROM b), overlay(a PLACING b FROM 1) FROM clean",
+    "distinct from": "SELECT a IS DISTINCT FROM b, a IS NOT DISTINCT FROM c FROM clean",
+    "words as names": "SELECT c.from, c.join, c.table, a AS join, count(*) table, b AS from FROM clean c",
+    "first": "FROM clean SELECT a, b WHERE a > 1",
+    "pipe": "FROM clean |> EXTEND a + 1 AS b |> AGGREGATE sum(a), max(b) GROUP BY c, d |> SELECT c, d",
+    "sets": "(SELECT a FROM clean) EXCEPT ((SELECT a, b FROM clean) MINUS TABLE clean) ORDER BY a, b",
+    "except columns": "SELECT * EXCEPT (a, b), c FROM clean GROUP BY c, d HAVING count(*) > 1 LIMIT 3",
+    "cast": "SELECT CAST(a AS TIMESTAMP WITHOUT TIME ZONE), a::int, transform(b, x -> x + 1) FROM clean",
+    "grouping sets": "SELECT a, b FROM clean GROUP BY GROUPING SETS ((a, b), (a), ())",
+    "byte order mark": "\ufeffSELECT * FROM clean",
+    "lines of Windows": "-- all\r\nSELECT *\r\nFROM clean;\r\n-- end\r\n",
+    "semicolons": "SELECT ';' AS a, 'it''s; \\'' FROM clean -- ;\n;; /* ; /* nested */ */ -- end",
+}
+
+
+@pytest.mark.parametrize("text", ALLOWED.values(), ids=ALLOWED)
+def test_inputs_and_the_queries_of_with_are_read_in_any_form(text):
+    assert problems(text) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_a_query():
+    marked, plain = "\ufeffSELECT a FROM clean; -- end", "SELECT a FROM clean; -- end"
+    assert statement_of(marked) == statement_of(plain)
+    assert version_of(marked) == version_of(plain)
+
+
 def test_values_become_named_parameters_and_nothing_else_changes():
     text = "SELECT {{ ctx.epoch }}, {{ ctx.parameters.least }} -- {{ ds }}\nFROM clean WHERE a > {{ctx.epoch}} ; -- so"
     statement = statement_of(text)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +19,10 @@ from weir.formats.codec import region_failure_from_json, region_job_to_json, reg
 from weir.formats.region_job import CodeToRun
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
+from weir_spark.region.context import StageContext
+from weir_spark.region.sql import rows_of_query
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.spark
 
 BY_KEY = Layout(("k",), 128)
@@ -32,6 +38,88 @@ FROM numbers
 WHERE array_contains({{ ctx.parameters.wanted }}, k) AND k < {{ctx.parameters.least}};
 """
 PARAMETERS = {"text": "'; DROP TABLE x; --", "wanted": [1, 2, 9], "least": 3}
+
+
+ALL_TYPES = """
+    1 AS k, 1Y AS tiny, 1S AS short, 1L AS long, 1.5F AS float, 1.5D AS double, 1.50BD AS decimal, 'a' AS text,
+    X'00' AS binary, true AS boolean, DATE'2020-01-01' AS day, TIMESTAMP'2020-01-01' AS at,
+    TIMESTAMP_NTZ'2020-01-01' AS local, INTERVAL 1 DAY AS days, INTERVAL 1 MONTH AS months, array(1) AS list,
+    map('a', named_struct('b c', 1)) AS map,
+    named_struct('x', 1, 'y.z', array('a')) AS struct, parse_json('1') AS variant, null AS nothing
+"""
+READ_INPUTS_ONLY = {
+    "all": "SELECT * FROM numbers",
+    "joins": "SELECT n.k, (SELECT max(k) FROM numbers) AS m FROM numbers n, range(3) r, sql_keywords(), LATERAL "
+    "(SELECT n.k + 1 AS l) JOIN VALUES (1, now()) AS v(a, b) LATERAL VIEW explode(n.list) t AS x WHERE EXISTS (TABLE numbers) LIMIT 3",
+    "pipe": "WITH RECURSIVE t(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM t WHERE n < 5) FROM "
+    "identifier('numbers') |> AGGREGATE max(k) AS k GROUP BY text |> UNION (SELECT text, n FROM numbers, t) |> PIVOT (count(*) FOR k IN (1))",
+    "texts": "SELECT 'a\n  b\nRelation c' AS a, plus_one(k) AS k FROM numbers -- end \\",
+}
+READ_MORE = {
+    "identifier": ("SELECT k FROM numbers, identifier('pri' || 'ces')", "prices"),
+    "path": ("SELECT k FROM numbers, text.`{folder}`", "files as text"),
+    "view": ("SELECT k FROM numbers, seen", "seen"),
+    "view of the catalog": ("SELECT k FROM numbers, kept", "kept"),
+    "hidden": ("SELECT k FROM (WITH prices AS (TABLE numbers) TABLE prices), prices", "prices"),
+    "function": ("SELECT highest() AS k FROM numbers", "prices"),
+    "variable": ("SELECT k + seen_last AS k FROM numbers", "seen_last"),
+}
+CATALOG = (
+    "CREATE TABLE prices (id BIGINT) USING parquet LOCATION '{folder}'",
+    "CREATE TEMPORARY VIEW seen AS SELECT 1 AS a",
+    "CREATE VIEW kept AS SELECT 1 AS a",
+    "CREATE FUNCTION plus_one(x INT) RETURNS INT RETURN x + 1",
+    "CREATE FUNCTION highest() RETURNS INT RETURN (SELECT max(id) FROM prices)",
+    "DECLARE VARIABLE seen_last INT DEFAULT 5",
+)
+DROP = ("TABLE prices", "VIEW kept", "FUNCTION plus_one", "FUNCTION highest")
+
+
+def answers(session, folder):
+    """What becomes of each query in a session, by its engine alone: the number of its columns, or the refusal."""
+    day = datetime(2013, 1, 1, tzinfo=UTC)
+    context = StageContext(
+        epoch="20130101T000000Z", interval=(day, day), subtask=0, parallelism=1, parameters={}, spark=session
+    )
+    inputs = {"numbers": session.sql(f"SELECT {ALL_TYPES}")}
+    folder.mkdir()
+    found, notes = {}, []
+    for statement in CATALOG:
+        session.sql(statement.format(folder=folder))
+    try:
+        for name, query in {**READ_INPUTS_ONLY, **{f"more: {k}": q for k, (q, _) in READ_MORE.items()}}.items():
+            try:
+                text = query.replace("{folder}", str(folder))
+                found[name] = len(rows_of_query("stage s", "s.sql", text, context, inputs, notes.append).columns)
+            except Misconfigured as error:
+                found[name] = str(error)
+    finally:
+        for each in DROP:
+            session.sql(f"DROP {each}")
+    return {**found, "notes": notes}
+
+
+def assert_only_inputs_are_read(found):
+    assert {name: found[name] for name in READ_INPUTS_ONLY if not isinstance(found[name], int)} == {}
+    for name, (_, read) in READ_MORE.items():
+        assert read in str(found[f"more: {name}"])
+        assert "stage s: s.sql" in found[f"more: {name}"]
+    assert len(found["notes"]) == 1
+    assert "plus_one" in found["notes"][0]
+
+
+def test_a_query_that_reads_more_than_its_inputs_is_refused_before_a_row_is_read(session_of, tmp_path):
+    session = session_of()
+    assert_only_inputs_are_read(answers(session, tmp_path / "prices"))
+
+
+def test_a_session_that_shortens_plans_shows_those_of_queries_whole(run, job_of, spark):
+    queries = {"last": "SELECT max(k) AS k FROM numbers"}
+    settings = {"spark.sql.maxPlanStringLength": "100"}
+    (output,) = run(job_of(queries, spark_conf=settings)).outputs
+    assert output.digest.rows == 1
+    assert spark.conf.get("spark.sql.maxPlanStringLength") == "100"
+    spark.conf.unset("spark.sql.maxPlanStringLength")
 
 
 @pytest.fixture
@@ -71,17 +159,27 @@ def run(spark, store):
 
 
 @pytest.fixture
-def in_driver(store):
-    """Run jobs as spark-submit does, one after the other in sessions of their own; the exit code of each."""
+def in_driver(store, tmp_path):
+    """Run jobs as spark-submit does, one after the other in sessions of their own; the exit codes, and `answers`."""
 
     def submit(*submitted):
         for job in submitted:
             store.create(f"{job.folder}/job.json", region_job_to_json(job))
         program = (
-            "import sys; from weir_spark.transport.driver import main; print([main([job]) for job in sys.argv[1:]])"
+            "import json, sys; from pathlib import Path; from weir_spark.transport.driver import main\n"
+            "from weir_spark.session import configure, session_of_program\n"
+            "from tests.weir_spark.region.test_sql import answers\n"
+            "codes = [main([job]) for job in sys.argv[2:]]\n"
+            "session = session_of_program('sql', None, {})\n"
+            "configure(session, {})\n"
+            "print(json.dumps([codes, answers(session, Path(sys.argv[1]))]))"
         )
-        command = [sys.executable, "-c", program, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        urls = [f"{store.url}/{job.folder}/job.json" for job in submitted]
+        command = [sys.executable, "-c", program, str(tmp_path / "prices"), *urls]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path, env=environment
+        )
         return json.loads(ended.stdout.splitlines()[-1])
 
     return submit
@@ -150,7 +248,9 @@ def test_a_query_that_spark_refuses_is_named_by_file_and_line(run, job_of, query
 
 def test_a_driver_of_its_own_runs_the_same_queries(in_driver, job_of, rows, store):
     good, bad = job_of({"bound": BOUND}, parameters=PARAMETERS), job_of({"bad": "SELECT k,\n  kk\nFROM numbers"})
-    assert in_driver(good, bad) == [0, 78]
+    codes, found = in_driver(good, bad)
+    assert codes == [0, 78]
+    assert_only_inputs_are_read(found)
     (output,) = region_report_from_json(store.read(good.report)).outputs
     assert sorted(row["k"] for row in rows(output)) == [1, 2]
     failure = region_failure_from_json(store.read(f"{bad.folder}/failure.json"))
