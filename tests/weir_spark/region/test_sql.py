@@ -50,9 +50,10 @@ ALL_TYPES = """
 READ_INPUTS_ONLY = {
     "all": "SELECT * FROM numbers",
     "joins": "SELECT n.k, (SELECT max(k) FROM numbers) AS m FROM numbers n, range(3) r, sql_keywords(), LATERAL "
-    "(SELECT n.k + 1 AS l) JOIN VALUES (1, now()) AS v(a, b) LATERAL VIEW explode(n.list) t AS x WHERE EXISTS (TABLE numbers) LIMIT 3",
-    "pipe": "WITH RECURSIVE t(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM t WHERE n < 5) FROM "
-    "identifier('numbers') |> AGGREGATE max(k) AS k GROUP BY text |> UNION (SELECT text, n FROM numbers, t) |> PIVOT (count(*) FOR k IN (1))",
+    "(SELECT n.k + 1 AS l) JOIN VALUES (1, now()) AS v(a, b) "
+    "LATERAL VIEW explode(n.list) t AS x WHERE EXISTS (TABLE numbers)",
+    "pipe": "WITH RECURSIVE t(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM t WHERE n < 5) FROM identifier('numbers') "
+    "|> AGGREGATE max(k) AS k GROUP BY text |> UNION (SELECT 'a', n FROM t) |> PIVOT (max(text) FOR k IN (1))",
     "texts": "SELECT 'a\n  b\nRelation c' AS a, plus_one(k) AS k FROM numbers -- end \\",
 }
 READ_MORE = {
