@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weir.code.sql_relations import QUERIES, unknown_relations
-from weir.code.sql_tokens import Token, UnclosedError, pieces, tokens
+from weir.code.sql_relation_rules import QUERIES, unknown_relations
+from weir.code.sql_token_rules import Token, UnclosedError, pieces, tokens
 from weir.errors import Misconfigured
 
 SUFFIX: Final = ".sql"

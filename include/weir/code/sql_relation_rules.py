@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.code.sql_tokens import Token
+from weir.code.sql_token_rules import Token
 
 QUERIES: Final = frozenset({"select", "with", "from", "values", "table"})
 """The words that a query begins with."""
