@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,6 +164,30 @@ def target(reference: str, **options: Any) -> Target:
     if not module or not name.isidentifier():
         raise Misconfigured(f'a target of one\'s own is named as "module:Class", not {reference!r}')
     return Target(reference, options)
+
+
+def shared(sinks: Iterable[tuple[str, Target]]) -> Iterator[tuple[str, Target, str, Target]]:
+    """Yield the pairs of sinks, each with its target, that publish into one table or folder, or one below the other.
+
+    What options mean to a user's own target is not known.
+    """
+    seen: list[tuple[str, Target]] = []
+    for name, target in sinks:
+        if ":" in target.kind:
+            continue
+        for other_name, other in seen:
+            if _is_shared(target, other):
+                yield other_name, other, name, target
+        seen.append((name, target))
+
+
+def _is_shared(one: Target, other: Target) -> bool:
+    if (one.options.get("conn_id") or "") != (other.options.get("conn_id") or ""):
+        return False
+    if "path" in one.options and "path" in other.options:
+        first, second = (f"{each.options['path']}/" for each in (one, other))
+        return first.startswith(second) or second.startswith(first)
+    return str(one) == str(other)
 
 
 def _require_path(kind: str, path: str, conn_id: str) -> bool:

@@ -34,6 +34,7 @@ from weir.dataflow.stage import (
 )
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
+from weir.dataflow.targets import shared
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 
@@ -503,15 +504,10 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
 
 def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
     """Yield the tables and folders that several sinks publish into."""
-    sinks: dict[tuple[str, object], list[str]] = {}
-    for stage in stages:
-        for each in stage.targets:
-            if ":" not in each.kind:  # what options mean to a user's own target is not known
-                sinks.setdefault((str(each), each.options.get("conn_id")), []).append(stage.name)
-    for (target, _), names in sinks.items():
-        if len(names) > 1:
-            listed = _listed(names, " and ")
-            yield f"sinks {listed} publish into one target, {target}: give each a table or folder of its own"
+    for one, into, other, target in shared((stage.name, each) for stage in stages for each in stage.targets):
+        where = f"one target, {into}" if str(into) == str(target) else f"{into} and {target}, one below the other"
+        names = f"sinks {_listed([one, other], ' and ')}" if one != other else f"the targets of sink {one!r}"
+        yield f"{names} publish into {where}: give each a table or folder of its own"
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,10 @@ class TargetFolder(Protocol):
 
     def require(self) -> None:
         """Require that the folder can be reached."""
+        ...
+
+    def require_alone(self) -> None:
+        """Require that the folder is not that of another sink or table, nor in one, as far as that is seen there."""
         ...
 
     def make(self) -> None:
@@ -90,6 +95,11 @@ class LocalFolder:
         """Require the folder above, which may be on a disk that is not mounted."""
         with reached(str(self._root)):
             self._root.parent.stat()
+
+    def require_alone(self) -> None:
+        """Look at the folders above, and at those in it."""
+        with reached(str(self._root)):
+            require_alone(self._root)
 
     def make(self) -> None:
         """Make the folder, with those above."""
@@ -173,6 +183,9 @@ class S3Folder:
         with reached(self._url):
             self._files.make_root()
 
+    def require_alone(self) -> None:
+        """Do nothing: no target deletes there what it has not put there."""
+
     def make(self) -> None:
         """Do nothing: S3 has no folders."""
 
@@ -255,6 +268,67 @@ def _read(source: BinaryIO, size: int) -> bytes:
         return source.read(size)
     except OSError as error:  # the store's, not the target's
         raise Retryable(f"the store could not be read: {error}") from error
+
+
+def versions_of(root: Path) -> Path:
+    """Return the folder beside a sink's with its versions."""
+    return root.with_name(f".{root.name}.versions")
+
+
+def require_alone(root: Path) -> None:
+    """Require that a sink's folder is below no other sink's and no table, nor has a sink's below it.
+
+    What is below a table, its maintenance deletes; what is below a version's folder, the next version. Raises
+    Misconfigured.
+    """
+    own = Path(os.path.realpath(root))
+    other = next((each for each in own.parents if _owner_of(each)), None)
+    if other is not None:
+        raise Misconfigured(
+            f"{root} is below {other}, which is {_owner_of(other)}, whose files are not this sink's: give each a "
+            "folder beside the other"
+        )
+    below = next((each for each in own.glob(".*.versions") if (each / "lock").exists()), None)
+    if below is not None:
+        name = below.name.removeprefix(".").removesuffix(".versions")
+        raise Misconfigured(
+            f"{own / name} is the folder of a sink, and below {root}: give each a folder beside the other"
+        )
+
+
+def _owner_of(folder: Path) -> str:
+    """Return whose a folder is, as what is in it or beside it says; empty for no one's."""
+    if folder.name and (versions_of(folder) / "lock").exists():
+        return "a sink's folder"
+    if folder.name.startswith(".") and folder.name.endswith(".versions") and (folder / "lock").exists():
+        return "a folder of a sink's versions"
+    if (folder / "_delta_log").is_dir():
+        return "a Delta table"
+    if any((folder / "metadata").glob("*.metadata.json")):
+        return "an Iceberg table"
+    return ""
+
+
+_NOTHING: Final = VersionFile("", 0, 0, "")
+
+
+def require_apart(place: str, reach: Reach) -> None:
+    """Require that a target's folder and the store are in no part one: each deletes what it does not know.
+
+    Raises Misconfigured.
+    """
+    store, own = _spelled(reach.url(_NOTHING)), _spelled(place)
+    if (own + "/").startswith(store + "/") or (store + "/").startswith(own + "/"):
+        raise Misconfigured(
+            f"{place} and the store {store} are one folder, or one is below the other, and each removes files that it "
+            "does not know: give the sink a folder outside of the store"
+        )
+
+
+def _spelled(place: str) -> str:
+    """Return the one spelling of a folder, links resolved, without a slash at the end."""
+    path = re.sub("^file:/+", "/", place).rstrip("/")
+    return path if "://" in path else os.path.realpath(path)
 
 
 def require_writable(folder: Path) -> None:

@@ -141,7 +141,7 @@ class SinkContract(ABC):
         versions, target = self._start(tmp_path)
         version = versions.version(1, [(1, "a"), (2, None)], [(3, ""), (4, "ä'\"\\\n")])
         token = _plain(target.prepare(version, None))
-        again = self.target(LocalReach(tmp_path))
+        again = self.target(_reach(tmp_path))
         answers = [target.commit(version, token), target.commit(version, token), again.commit(version, token)]
         _require(answers == [Outcome.COMMITTED] * 3, f"each commit must answer COMMITTED, not {answers}")
         _require(again.recover(version, token) is Outcome.COMMITTED, "recover must answer COMMITTED after the commit")
@@ -221,7 +221,7 @@ class SinkContract(ABC):
         versions, target = self._start(tmp_path)
         version = versions.version(1, [(number, "x") for number in range(50)])
         token = target.prepare(version, None)
-        answers = _at_once([lambda: self.target(LocalReach(tmp_path)).commit(version, token) for _ in range(AT_ONCE)])
+        answers = _at_once([lambda: self.target(_reach(tmp_path)).commit(version, token) for _ in range(AT_ONCE)])
         _require(answers == [Outcome.COMMITTED] * AT_ONCE, f"each process must be told COMMITTED, found {answers}")
         self._require_rows(DAY, *((number, "x") for number in range(50)))
 
@@ -232,7 +232,7 @@ class SinkContract(ABC):
         tokens = [target.prepare(each, None) for each in made]
 
         def committing(version: Version, token: Token) -> Callable[[], Outcome]:
-            return lambda: self.target(LocalReach(tmp_path)).commit(version, token)
+            return lambda: self.target(_reach(tmp_path)).commit(version, token)
 
         answers = _at_once([committing(*each) for each in zip(reversed(made), reversed(tokens), strict=True)])
         _require(Outcome.ABSENT not in answers, f"commit never answers ABSENT, found {answers}")
@@ -250,10 +250,10 @@ class SinkContract(ABC):
             is_killed = self._is_killed(line, tmp_path, version, token)
             seen = self.rows(DAY)
             _require(seen in (before, after), f"killed at line {line}: found {seen}, expected {before} or {after}")
-            answer = self.target(LocalReach(tmp_path)).recover(version, token)
+            answer = self.target(_reach(tmp_path)).recover(version, token)
             expected = Outcome.COMMITTED if seen == after else Outcome.ABSENT
             _require(answer is expected, f"killed at line {line}: recover answers {answer}, expected {expected}")
-            again = self.target(LocalReach(tmp_path)).commit(version, token)
+            again = self.target(_reach(tmp_path)).commit(version, token)
             _require(again is Outcome.COMMITTED, f"killed at line {line}: the next commit answers {again}")
             self._require_rows(DAY, *after)
             if not is_killed:
@@ -315,7 +315,8 @@ class SinkContract(ABC):
     # How
 
     def _start(self, folder: Path) -> tuple[Versions, SinkTarget]:
-        return Versions(folder), self.target(LocalReach(folder))
+        reach = _reach(folder)
+        return Versions(reach.folder), self.target(reach)
 
     def _publish(self, target: SinkTarget, version: Version) -> Outcome:
         return target.commit(version, _plain(target.prepare(version, None)))
@@ -326,7 +327,7 @@ class SinkContract(ABC):
 
     def _is_killed(self, line: int, folder: Path, version: Version, token: Token) -> bool:
         """Commit in a process that is killed at the n-th line of the target that it comes to."""
-        target = self.target(LocalReach(folder))
+        target = self.target(_reach(folder))
         modules = {type(target).__module__, *self.killed_in}
         files = {str(sys.modules[name].__file__) for name in modules}
         return killed_at(line, files, lambda: target.commit(version, token))
@@ -355,6 +356,13 @@ def killed_at(line: int, files: Container[str], act: Callable[[], object]) -> bo
     finally:
         sys.settrace(before)
     return False
+
+
+def _reach(folder: Path) -> LocalReach:
+    """Return what a target reaches: a store of its own in a test's folder, since no target is in the store."""
+    store = folder / "the store"
+    store.mkdir(exist_ok=True)
+    return LocalReach(store)
 
 
 def _plain(token: Token) -> Token:

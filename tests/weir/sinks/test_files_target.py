@@ -17,7 +17,7 @@ from weir.errors import Misconfigured
 from weir.sinks import Outcome, TargetAway, TargetConflict
 from weir.sinks.targets import files as module
 from weir.sinks.targets.files import FilesTarget, partition_value
-from weir.testing.sink_contract import DAY, LocalReach, SinkContract, Versions
+from weir.testing.sink_contract import DAY, NEXT, LocalReach, SinkContract, Versions
 
 
 class Sink:
@@ -148,15 +148,131 @@ def test_a_path_belongs_to_one_sink(sink):
         sink.publish(sink.version(1, [(1, "a")], sink="others"))
 
 
-def test_a_path_belongs_to_one_sink_also_if_both_were_prepared_before_either_was_committed(sink):
-    one, other = sink.version(1, [(1, "a")]), sink.version(1, [(2, "b")], sink="others")
+def test_a_path_belongs_to_the_sink_that_was_prepared_first(sink):
+    one, other = sink.version(1, [(1, "a")]), sink.version(1, [(2, "b")], sink="others", epoch=NEXT)
     target = sink.target()
-    tokens = [target.prepare(each, None) for each in (one, other)]
-    assert target.commit(one, tokens[0]) is Outcome.COMMITTED
-    assert target.recover(other, tokens[1]) is Outcome.ABSENT
+    token = target.prepare(one, None)
     with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
-        target.commit(other, tokens[1])
+        target.prepare(other, None)
+    assert target.commit(one, token) is Outcome.COMMITTED
+    with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
+        target.commit(other, token)
     assert [row[1:] for row in sink.rows()] == [(1, "a")]
+
+
+def old(folder):
+    """As if its readers had had time, and nobody had looked meanwhile."""
+    before = time.time() - module.LEAVE_SECONDS - 60
+    os.utime(folder, (before, before))
+
+
+def of(sink, path, partition="day"):
+    return FilesTarget(files(str(path), partition=partition).options, LocalReach(sink.store))
+
+
+@pytest.mark.parametrize("spelled", ["{}/", "{}//", "{}/../delays", "link"])
+def test_a_path_is_one_however_it_is_spelled(sink, spelled):
+    sink.publish(sink.version(1, [(1, "a")]))
+    (sink.root.parent / "link").symlink_to("delays")
+    path = spelled.format(sink.root) if "{}" in spelled else sink.root.parent / spelled
+    other = FilesTarget({"path": str(path), "partition": "epoch"}, LocalReach(sink.store))
+    with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
+        other.prepare(sink.version(1, [(2, "b")], sink="others"), None)
+
+
+def test_a_sink_whose_folders_get_another_name_keeps_those_that_it_had(sink):
+    sink.publish(sink.version(1, [(1, "a")]))
+    renamed = of(sink, sink.root, "date")
+    version = sink.version(2, [(2, "a")])
+    (before,) = (sink.root.parent / ".delays.versions").glob("2013-01-01-1-*")
+    old(before)
+    assert renamed.commit(version, renamed.prepare(version, None)) is Outcome.COMMITTED
+    assert sink.rows() == [("2013-01-01", 1, "a")]
+
+
+def test_a_sink_publishes_through_a_linked_folder(sink):
+    real = sink.root.parent.parent / "another disk" / "real"
+    real.mkdir(parents=True)
+    sink.root.symlink_to(real)
+    sink.publish(sink.version(1, [(1, "a")]))
+    assert sink.rows() == [("2013-01-01", 1, "a")] == read(real)
+
+
+def test_what_another_sink_shows_is_not_deleted_though_both_had_one_path_before(sink):
+    """As an earlier version of Weir left it: no file of the owner, and markers that name no partition."""
+    sink.publish(sink.version(1, [(1, "a")]))
+    versions, root = sink.root.parent / ".delays.versions", sink.root
+    (theirs,) = (each for each in versions.iterdir() if each.is_dir())
+    marker = json.loads((theirs / "_weir.json").read_text())
+    for name, owner in (("2013-01-01-1-other", "contract.others"), ("2013-01-01-1-same", "contract.delays")):
+        folder = versions / name
+        folder.mkdir()
+        (folder / "_weir.json").write_text(json.dumps({**marker, "owner": owner, "partition": "epoch"}))
+        old(folder)
+    shown, torn = versions / "2013-01-01-1-shown", versions / "2013-01-01-1-torn"
+    shown.mkdir()
+    torn.mkdir()
+    (shown / "_weir.json").write_text(json.dumps({key: value for key, value in marker.items() if key != "partition"}))
+    (root / "run=2013-01-01").symlink_to(shown)
+    (versions / "owner.json").unlink()
+    for each in (theirs, shown, torn):
+        old(each)
+    sink.publish(sink.version(2, [(2, "a")]))
+    old(theirs)
+    sink.publish(sink.version(3, [(3, "a")]))
+    kept = {each.name for each in versions.iterdir() if each.is_dir()}
+    assert {"2013-01-01-1-other", "2013-01-01-1-same", "2013-01-01-1-shown", "2013-01-01-1-torn"} <= kept
+    assert theirs.name not in kept
+
+
+def test_what_a_killed_process_of_this_sink_has_half_made_is_deleted(sink):
+    sink.publish(sink.version(1, [(1, "a")]))
+    versions = sink.root.parent / ".delays.versions"
+    (made,) = (each for each in versions.iterdir() if each.is_dir())
+    half = versions / made.name.replace("2013-01-01-1-", "2013-01-01-0-")
+    half.mkdir()
+    old(half)
+    sink.publish(sink.version(2, [(2, "a")]))
+    assert not half.exists()
+
+
+@pytest.mark.parametrize("below", ["x", "x/y", "day=2013-01-01", "../.delays.versions/x"])
+def test_a_sink_below_another_is_refused(sink, below):
+    sink.publish(sink.version(1, [(1, "a")]))
+    path = Path(os.path.normpath(sink.root / below))
+    (path.parent).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Misconfigured, match="is below"):
+        of(sink, path).prepare(sink.version(1, [(1, "a")], sink="others"), None)
+    assert not path.exists() or "=" in below
+    assert sink.rows() == [("2013-01-01", 1, "a")]
+
+
+def test_a_sink_above_another_is_refused(sink):
+    sink.publish(sink.version(1, [(1, "a")]))
+    with pytest.raises(Misconfigured, match="is the folder of a sink, and below"):
+        of(sink, sink.root.parent).prepare(sink.version(1, [(1, "a")], sink="others"), None)
+
+
+@pytest.mark.parametrize("inside", ["_delta_log/x", "metadata/1.metadata.json"])
+def test_a_sink_below_a_table_is_refused(sink, inside):
+    (sink.root.parent / inside).parent.mkdir()
+    (sink.root.parent / inside).touch()
+    with pytest.raises(Misconfigured, match="table, whose files"):
+        sink.target().prepare(sink.version(1, [(1, "a")]), None)
+
+
+@pytest.mark.parametrize("place", ["store", "store/out", "."])
+def test_a_sink_in_the_store_or_around_it_is_refused(sink, place):
+    with pytest.raises(Misconfigured, match="and the store"):
+        of(sink, sink.store.parent / place).prepare(sink.version(1, [(1, "a")]), None)
+
+
+def test_a_file_in_the_way_and_names_that_are_too_long_are_refused(sink):
+    sink.root.write_text("a file")
+    with pytest.raises(Misconfigured, match="cannot be used"):
+        sink.target().prepare(sink.version(1, [(1, "a")]), None)
+    with pytest.raises(Misconfigured, match="cannot be used"):
+        of(sink, sink.root.parent / "y", "p" * 250).prepare(sink.version(1, [(1, "a")]), None)
 
 
 def test_a_folder_of_somebody_else_is_not_replaced(sink):

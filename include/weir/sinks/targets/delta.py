@@ -31,7 +31,7 @@ from weir.connections import S3Account
 from weir.dataflow.state_schema import Fields
 from weir.delta_rs import is_of_library, is_refusal, said
 from weir.errors import Misconfigured
-from weir.sinks.folders import TargetFolder, open_folder
+from weir.sinks.folders import TargetFolder, open_folder, require_apart
 from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, Token, Version
 from weir.sinks.rows import batches
 from weir.sinks.targets.delta_columns import (
@@ -70,7 +70,9 @@ class DeltaTarget(SinkTarget):
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the marker tells
         """Check that the table takes columns and nulls. With create="if_missing", a missing table is made, empty."""
         columns = columns_of(version.spark_schema, self._partition)
+        require_apart(self._place, self.reach)
         with self._reached():
+            self._folder.require_alone()
             table = self._found() or self._created(columns)
             self._require_own(table, version.owner)
             self._folder.require_room(self._names(table, version))

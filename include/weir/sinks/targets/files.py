@@ -5,6 +5,9 @@ by one rename. So a reader that has opened an epoch's folder sees one version, w
 
 Invariant: links of a sink are changed by one process at a time, under a lock of the file system, which looks first: an
 older version never takes the place of a newer one.
+
+Invariant: what is deleted was made for this sink, as its marker says, or its name where it has no marker yet, and no
+link shows it. A path belongs to one sink, as a file beside its versions says; no path is below another sink's.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from weir.errors import Misconfigured
-from weir.sinks.folders import LocalFolder, reached
+from weir.sinks.folders import LocalFolder, reached, require_alone, require_apart, require_writable, versions_of
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -40,6 +43,9 @@ from weir.store.local import fsync
 MARKER: Final = "_weir.json"
 """The file of a version that says which it is; readers skip names with an underscore."""
 
+OWNER: Final = "owner.json"
+"""The file beside the versions that says whose they are."""
+
 LOCK_SECONDS: Final = 60.0
 """How long another process is waited for, which may be suspended with the lock."""
 
@@ -55,8 +61,14 @@ class FilesTarget(SinkTarget):
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the link tells
         """Check names of columns, that the folder can be written, and that the epoch's name there is ours or free."""
         require_free_name(version, self.options["partition"])
+        require_apart(self.options["path"], self.reach)
+        with reached(str(self._root)):
+            require_alone(self._root)
         with self._locked():
+            self._claim(version)
             self._require_own(version)
+            with reached(str(self._root)):
+                require_writable(self._root)
         return {"folder": f"{self._value(version)}-{version.number}-{version.attempt}"}
 
     def commit(self, version: Version, token: Token) -> Outcome:
@@ -65,6 +77,7 @@ class FilesTarget(SinkTarget):
             found = self._seen(version)
             if found is not Outcome.ABSENT:
                 return found
+            self._claim(version)
             self._require_own(version)
             folder = self._new_folder(version, token)
             with reached(str(folder)):
@@ -86,7 +99,7 @@ class FilesTarget(SinkTarget):
             if marker is None or not is_own or not version.is_marked_by(marker["number"], marker["digest"]):
                 return False
             if marker["digest"] != ROLLED_BACK:
-                folder = self._versions / f"{token['folder']}-out"
+                folder = self._versions / f"{token['folder']}-{self._mark(version)}-out"
                 with reached(str(folder)):
                     self._fill(folder, replace(version, digest=ROLLED_BACK, files=()))
                     self._switch(folder, version)
@@ -125,9 +138,35 @@ class FilesTarget(SinkTarget):
         if marker is None and link.exists() and not link.is_symlink():
             raise TargetConflict(f"{link} is there already, and no version of {version.owner}: move it away")
 
+    def _claim(self, version: Version) -> None:
+        """Take the path for this sink, or require that it has it: several would delete each other's versions."""
+        path = self._versions / OWNER
+        with reached(str(path)):
+            try:
+                owner = str(json.loads(path.read_text())["owner"])
+            except (FileNotFoundError, ValueError, LookupError):
+                owner = self._owner_shown() or version.owner
+            said = json.dumps({"owner": version.owner})
+            if owner == version.owner:
+                new = path.with_name(f"{OWNER}.new")
+                new.write_text(said)
+                new.replace(path)
+        if owner != version.owner:
+            raise Misconfigured(
+                f"{self._root} is published by {owner}, and {version.owner} would publish there, too: give each sink a "
+                f"path of its own; or if this one takes over, write {said} into {path}"
+            )
+
+    def _owner_shown(self) -> str | None:
+        """Return who has published the last epoch by its name, where that was before there was a file of the owner."""
+        for link in sorted((each for each in self._root.glob("*=*") if each.is_symlink()), reverse=True):
+            with suppress(OSError, ValueError, LookupError):
+                return str(json.loads((link / MARKER).read_text())["owner"])
+        return None
+
     def _new_folder(self, version: Version, token: Token) -> Path:
         """Return the version's folder, or another one where readers see that, with a file damaged or gone."""
-        folder: Path = self._versions / token["folder"]
+        folder: Path = self._versions / f"{token['folder']}-{self._mark(version)}"
         is_seen = self._link(version).resolve() == folder.resolve()
         return folder.with_name(f"{folder.name}-again") if is_seen else folder
 
@@ -143,6 +182,7 @@ class FilesTarget(SinkTarget):
             files.append({"name": name, "bytes": file.bytes, "sha256": file.sha256})
         said = {
             "owner": version.owner,
+            "partition": self.options["partition"],
             "epoch": version.epoch,
             "number": version.number,
             "digest": version.digest,
@@ -160,21 +200,41 @@ class FilesTarget(SinkTarget):
         before = link.resolve() if link.is_symlink() else None
         new = self._versions / f"{folder.name}.link"
         new.unlink(missing_ok=True)
-        new.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
+        new.symlink_to(os.path.relpath(folder, link.parent.resolve()), target_is_directory=True)
         new.replace(link)
         fsync(link.parent)
         if before is not None and before.exists():
             os.utime(before)  # since when it is replaced
 
     def _clean(self, version: Version) -> None:
-        """Remove the epoch's earlier versions that no reader has had for a while."""
-        current = self._link(version).resolve()
+        """Remove the epoch's earlier versions of this sink that no reader has had for a while."""
+        value = self._value(version)
+        shown = {each.resolve() for each in self._root.glob(f"*={value}")}
         lock = self._versions / "lock"
         os.utime(lock)
         now = lock.stat().st_mtime
-        for folder in self._versions.glob(f"{self._value(version)}-*"):
-            if folder.is_dir() and folder != current and folder.stat().st_mtime + LEAVE_SECONDS < now:
+        for folder in self._versions.glob(f"{value}-*"):
+            is_old = folder.is_dir() and folder.stat().st_mtime + LEAVE_SECONDS < now
+            if is_old and folder not in shown and self._is_own(folder, version):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_own(self, folder: Path, version: Version) -> bool:
+        """Report whether a folder was made for this sink; its marker comes last, so that a killed process leaves none.
+
+        A marker that names no partition is of a time when two sinks could have one path: no link shows the folder.
+        """
+        try:
+            marker = json.loads((folder / MARKER).read_text())
+        except FileNotFoundError:
+            return f"-{self._mark(version)}" in folder.name
+        except ValueError:
+            return False
+        of_partition = marker.get("partition", self.options["partition"])
+        return bool((marker["owner"], of_partition) == (version.owner, self.options["partition"]))
+
+    def _mark(self, version: Version) -> str:
+        """Return by what the names of this sink's folders differ from those of any other."""
+        return hashlib.sha256(f"{version.owner}/{self.options['partition']}".encode()).hexdigest()[:8]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -214,7 +274,7 @@ class FilesTarget(SinkTarget):
 
     @property
     def _versions(self) -> Path:
-        return self._root.parent.resolve() / f".{self._root.name}.versions"
+        return versions_of(Path(os.path.realpath(self._root)))
 
     def _link(self, version: Version) -> Path:
         return self._root / f"{self.options['partition']}={self._value(version)}"

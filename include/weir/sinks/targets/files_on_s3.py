@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
 from weir.extras import needed_for
-from weir.sinks.folders import PART_BYTES, S3_SECONDS, parts_of, reached
+from weir.sinks.folders import PART_BYTES, S3_SECONDS, parts_of, reached, require_apart
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -68,6 +68,7 @@ class S3FilesTarget(SinkTarget):
         """Check types and names of columns, that the bucket is there, and that the epoch's folder is ours or free."""
         arrow_schema(version.spark_schema)
         require_free_name(version, self.options["partition"])
+        require_apart(self.options["path"], self.reach)
         with reached(self.options["path"]):
             self._files.make_root()
         self._found(version)

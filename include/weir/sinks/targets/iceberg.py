@@ -32,6 +32,7 @@ from pyiceberg.table import Table, Transaction
 
 from weir.catalogs import CatalogAway, is_refusal, opened, said
 from weir.errors import Misconfigured
+from weir.sinks.folders import require_apart
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -82,6 +83,7 @@ class IcebergTarget(SinkTarget):
         with self._catalog() as catalog:
             table = self._table(catalog, wanted)
             self._require_writable(table)
+            require_apart(table.location(), self.reach)
             epoch = EpochInTable.read(table, version.owner, version.epoch)
             if epoch.outcome(version) is Outcome.ABSENT:
                 epoch.require_replaceable()
