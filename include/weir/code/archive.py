@@ -3,12 +3,12 @@
 Invariant: the fingerprint of an archive is that of its files' names and contents, whatever the time and the machine, so
 that what is imported from an archive with this fingerprint is what was packed. Each folder of modules in it has an
 `__init__.py`: of a package without one, Python also finds modules elsewhere, and none at all in a zip. What is no part
-of a package (`_is_left_out`) is never looked at; all else in it is in the archive, or an error that names it.
+of a package (`_is_left_out`) is never looked at; all else in it is in the archive, or an error that names it. So are
+the files beside modules that these read by their place (`data_beside`).
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import importlib.util
@@ -16,7 +16,7 @@ import io
 import os
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec
@@ -25,7 +25,8 @@ from types import MappingProxyType
 from typing import Final
 
 from weir.code.application_rules import STORED, name_in_archive
-from weir.code.version import parsed
+from weir.code.data_beside import DataBeside, data_beside
+from weir.code.syntax import top_level_imports
 from weir.errors import Misconfigured, Retryable
 from weir.units import format_size
 
@@ -35,8 +36,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LOOKS: Final = 3
 """How often the files of a module are looked for: a deployment replaces them while a task begins."""
 
-MOST_LINKED: Final = 256 * 2**20
-"""The bytes that linked folders may bring into an archive: one may lead to a lake."""
+MOST_COPIED: Final = 256 * 2**20
+"""The bytes that linked folders, and files beside modules, may bring into an archive: one may lead to a lake."""
 
 
 @dataclass(frozen=True)
@@ -113,22 +114,29 @@ def pack(
     and `applications` the bytes of their applications.
 
     Modules beside them that they import are packed, too, unless all are installed: what lies in one folder is deployed
-    together. Weir's own modules import none beside them. Raises Misconfigured if one of `modules` is not found, or if
-    a SQL file has the name of another file of a module.
+    together. So are files beside them that they read. Weir's own modules use none beside them.
+
+    Raises Misconfigured if one of `modules` is not found, if a file of a module cannot be in an archive, or if a SQL
+    file has the name of one; Retryable if files vanish meanwhile.
     """
     importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
     files: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     waiting, known, folders_of = list(modules), set(modules) | _OWN | sys.stdlib_module_names, set[Path]()
     while waiting:
         module = waiting.pop(0)
         spec = _spec(module)
         own = _own(spec)
         files = {**own, **files}
+        if module in _OWN:
+            continue
         folders_of |= _folders(spec)
-        imported = _top_level_imports(own) - known if module not in _OWN else set()
+        sources |= own
+        imported = top_level_imports(own) - known
         beside = {name for name in imported if _folders(_found(name)) & folders_of}
         waiting += sorted(beside)
         known |= beside
+    data = _data(folders_of, data_beside(sources), {PurePosixPath(name).parts[0] for name in files})
     folders = {folder for name in files if name.endswith(".py") for folder in PurePosixPath(name).parents}
     packages = {f"{folder}/__init__.py": b"" for folder in folders - {PurePosixPath()}}
     texts = {name: text.encode() for name, text in sql.items()}
@@ -138,7 +146,7 @@ def pack(
             f"the pipeline's modules have another file {twice}: give the SQL file of the stage another name"
         )
     stored = {name_in_archive(path): content for path, content in applications.items()}
-    return Archive({**packages, **files, **texts, **stored})
+    return Archive({**packages, **data, **files, **texts, **stored})
 
 
 def _folders(spec: ModuleSpec | None) -> set[Path]:
@@ -151,38 +159,46 @@ def _folders(spec: ModuleSpec | None) -> set[Path]:
     }
 
 
-def _top_level_imports(files: Mapping[str, bytes]) -> set[str]:
-    """Return the top-level names that the modules among files import."""
-    found: set[str] = set()
-    for name, content in files.items():
-        tree = parsed(content) if name.endswith(".py") else None
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                found.add((node.module or "").partition(".")[0])
-    return found
+def _data(folders: Iterable[Path], beside: DataBeside, packed: Set[str]) -> dict[str, bytes]:
+    """Return the files beside modules that these read, from folders of the path; `packed` are not looked for again."""
+    if beside == DataBeside():
+        return {}
+
+    def is_wanted(name: str) -> bool:
+        return name not in packed and not name.endswith(".py") and beside.has(name)
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        for folder in sorted(folders):
+            if folder.is_dir():  # and no zip, in which nothing can be read by its place
+                yield from _Walk(folder).contents(is_wanted)
+
+    found = _packed("the folder of the pipeline's modules", files)
+    return {name: content for name, content in found.items() if not name.endswith(".py")}  # those are imported
 
 
 def _own(spec: ModuleSpec) -> dict[str, bytes]:
     """Return the files of a module. Raises Misconfigured for one that cannot be packed, and Retryable."""
+    return _packed(f"the pipeline's module {spec.name!r}", lambda: _files(spec))
+
+
+def _packed(owner: str, files: Callable[[], Iterator[tuple[str, bytes]]]) -> dict[str, bytes]:
     for _ in range(_LOOKS):
         try:
-            return {_encodable(name): content for name, content in _files(spec)}
+            return {_encodable(name): content for name, content in files()}
         except (FileNotFoundError, NotADirectoryError) as error:
             gone = error
         except OSError as error:
             raise Misconfigured(
-                f"a file of the pipeline's module {spec.name!r} cannot be read, so that it cannot travel to Spark: "
-                f"{error}: let the user of Airflow's workers read it, or move it out of the package"
+                f"a file of {owner} cannot be read, so that it cannot travel to Spark: {error}: let the user of "
+                "Airflow's workers read it, or move it away"
             ) from error
     missing = Path(str(gone.filename))
     if missing.is_symlink():
         raise Misconfigured(
-            f"the pipeline's module {spec.name!r} has the link {str(missing)!r} to {str(missing.readlink())!r}, "
-            "where there is nothing, so that it cannot travel to Spark: put the file there, or delete the link"
+            f"{owner} has the link {str(missing)!r} to {str(missing.readlink())!r}, where there is nothing, so that it "
+            "cannot travel to Spark: put the file there, or delete the link"
         ) from gone
-    raise Retryable(f"a file of the pipeline's module {spec.name!r} vanished while it was packed: {gone}") from gone
+    raise Retryable(f"a file of {owner} vanished while it was packed: {gone}") from gone
 
 
 def _encodable(name: str) -> str:
@@ -228,44 +244,56 @@ def _below(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(slots=True)
 class _Walk:
-    """A walk through a folder and the folders that are linked in it, which are copied; `linked` counts their bytes."""
+    """A walk through a folder, and what is linked in it; `copied` counts bytes that no package has itself."""
 
     folder: Path
-    linked: int = 0
+    copied: int = 0
 
-    def contents(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the files by their names below the folder. Raises Misconfigured, and OSError."""
-        for path in self._paths(self.folder, frozenset(), None):
+    def contents(self, beside: Callable[[str], bool] | None = None) -> Iterator[tuple[str, bytes]]:
+        """Yield the files by their names below the folder: all, or those of the names that are read beside modules.
+
+        Raises Misconfigured, and OSError.
+        """
+        for path in self._paths(self.folder, frozenset(), None, beside):
             yield path.relative_to(self.folder).as_posix(), path.read_bytes()
 
-    def _paths(self, folder: Path, above: frozenset[tuple[int, int]], link: Path | None) -> Iterator[Path]:
+    def _paths(
+        self,
+        folder: Path,
+        above: frozenset[tuple[int, int]],
+        source: Path | None,
+        beside: Callable[[str], bool] | None = None,
+    ) -> Iterator[Path]:
+        """Yield the files of a folder; `source` is the linked folder, or that beside modules, to which it belongs."""
         found = folder.stat()
         identity = (found.st_dev, found.st_ino)
         if identity in above:
             raise Misconfigured(
-                f"the linked folder {link} leads to a folder that it lies in, so that a copy of it has no end: "
+                f"the linked folder {source} leads to a folder that it lies in, so that a copy of it has no end: "
                 "delete the link, or let it lead elsewhere"
             )
         with os.scandir(folder) as entries:
-            wanted = [each for each in entries if not _is_left_out(each.name)]
+            wanted = [each for each in entries if not _is_left_out(each.name) and (not beside or beside(each.name))]
         for entry in wanted:
             path = Path(entry.path)
+            is_source = beside is not None or (entry.is_symlink() and entry.is_dir())
+            place = path if is_source else source
             if entry.is_dir():
-                yield from self._paths(path, above | {identity}, path if entry.is_symlink() else link)
+                yield from self._paths(path, above | {identity}, place)
             elif entry.is_file():
-                if link is not None:
-                    self._count(entry, link)
+                if place is not None:
+                    self._count(entry, place)
                 yield path
             elif entry.is_symlink():
                 path.stat()  # there is nothing, or what is neither file nor folder
 
-    def _count(self, entry: os.DirEntry[str], link: Path) -> None:
-        self.linked += entry.stat().st_size
-        if self.linked > MOST_LINKED:
+    def _count(self, entry: os.DirEntry[str], source: Path) -> None:
+        self.copied += entry.stat().st_size
+        if self.copied > MOST_COPIED:
             raise Misconfigured(
-                f"the linked folder {link}, and others before it in {self.folder}, lead to more than "
-                f"{format_size(MOST_LINKED)}, and all of it would travel to Spark with each change of code: link only "
-                "what functions read, or declare large data as a source"
+                f"{source}, with what was found before it, has more than {format_size(MOST_COPIED)}, and would travel "
+                f"to Spark with each change of code, since it is linked in, or named by modules in, {self.folder}: "
+                "keep there only what functions read, and declare large data as a source"
             )
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Final
 
-from weir.code.application_rules import is_application, name_in_archive
+from weir.code.application_rules import STORED, is_application, name_in_archive
+from weir.code.data_beside import data_beside
 from weir.code.sql_rules import version_of
+from weir.code.syntax import parsed
 
 _PREFIX: Final = "code:"
 _WHOLE: Final = "archive:"
@@ -119,33 +120,6 @@ def _with_parents(module: str) -> Iterator[str]:
         yield ".".join(parts[:length])
 
 
-def parsed(source: bytes) -> ast.Module | None:
-    """Return the syntax of a module; None for one of another version of Python, or nested deeper than this one reads.
-
-    Python counts the depth of syntax from that of its caller, which would make a version differ from place to place:
-    what is too deep here is read once more in a thread of its own.
-    """
-    try:
-        return _tree(source)
-    except (RecursionError, MemoryError):
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(_tree_or_none, source).result()
-
-
-def _tree(source: bytes) -> ast.Module | None:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _tree_or_none(source: bytes) -> ast.Module | None:
-    try:
-        return _tree(source)
-    except (RecursionError, MemoryError):
-        return None
-
-
 def _is_unfollowed(tree: ast.Module) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in _UNFOLLOWED | _UNFOLLOWED_BUILTINS:
@@ -187,11 +161,14 @@ def _below(package: str, modules: Mapping[str, str]) -> Iterator[str]:
 def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str]:
     """Yield the files of the reached modules' packages that are no modules, such as SQL, in any folder below.
 
-    That a folder below has modules, too, which nothing imports, does not tell that nothing reads its files.
+    That a folder below has modules, too, which nothing imports, does not tell that nothing reads its files. Beside
+    packages and modules of their own are the files that these name.
     """
     packages = {PurePosixPath(name).parent for name in reached} - {PurePosixPath()}
+    data = data_beside({name: files[name] for name in reached})
     for name in files:
-        if not name.endswith(".py") and packages & set(PurePosixPath(name).parents):
+        path = PurePosixPath(name)
+        if not name.endswith((".py", STORED)) and (packages & set(path.parents) or data.has(path.parts[0])):
             yield name
 
 

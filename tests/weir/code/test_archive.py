@@ -8,6 +8,7 @@ import pytest
 
 from weir.code import archive
 from weir.code.archive import archive_of, pack, top_level
+from weir.code.version import code_version
 from weir.errors import Misconfigured, Retryable
 
 
@@ -185,7 +186,7 @@ def test_a_link_that_cannot_be_packed_is_refused_by_name(package: Path, link: st
 
 
 def test_linked_folders_bring_a_limited_number_of_bytes(package: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(archive, "MOST_LINKED", 10)
+    monkeypatch.setattr(archive, "MOST_COPIED", 10)
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "large").write_bytes(b"x" * 11)
     (package / "own").write_bytes(b"x" * 11)
@@ -232,3 +233,73 @@ def test_modules_that_python_cannot_read_are_packed_all_the_same(tmp_path: Path,
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "weir_deep.py").write_text("x = " + "+".join(["a"] * 20_000))
     assert set(pack(["weir_deep"]).files) == {"weir_deep.py"}
+
+
+READ_BESIDE = {
+    "folder": "RULES = Path(__file__).parent / 'rules'",
+    "file in a folder": "RULES = os.path.join(os.path.dirname(__file__), 'rules', 'a.csv')",
+    "path": "RULES = open(os.path.dirname(__file__) + '/rules/a.csv')",
+    "pattern": "RULES = Path(__file__).parent.glob('rul*/*.csv')",
+    "text with a value": "def f(x):\n    return (Path(__file__).parent / f'{x}les').read_text()",
+    "formatted text": "NAME = 'ru{}s/%s.csv'\nRULES = Path(__file__).parent / NAME.format('le') % 'a'",
+    "resource": "RULES = pkgutil.get_data(__name__, 'rules/a.csv')",
+    "constant of another module": "from weir_names import RULES\nRULES = Path(__file__).with_name(RULES)",
+    "list": "RULES = list(Path(__file__).parent.iterdir())",
+    "every": "RULES = glob.glob(os.path.dirname(__file__) + '/**/*.csv', recursive=True)",
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch) -> Path:
+    """Make a folder of the path, with data and a module of names."""
+    folder = tmp_path / "m"
+    (folder / "rules" / ".git").mkdir(parents=True)
+    (folder / "rules" / "a.csv").write_bytes(b"1")
+    (folder / "rules" / "b.py").write_bytes(b"")
+    (folder / "rules" / ".git" / "config").write_bytes(b"")
+    (folder / "weir_names.py").write_text("RULES = 'rules'")
+    (folder / "weir_other.py").write_text("")
+    (folder / "notes.txt").write_text("")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("text", READ_BESIDE.values(), ids=READ_BESIDE)
+def test_data_that_a_module_reads_beside_itself_travels_and_is_part_of_its_version(path: Path, text: str) -> None:
+    (path / "weir_reader.py").write_text(text)
+    before = pack(["weir_reader"]).files
+    data = {name for name in before if not name.endswith(".py")}
+    assert data - {"notes.txt"} == {"rules/a.csv"}
+    assert "weir_other.py" not in before
+    assert "rules/b.py" not in before
+    (path / "rules" / "a.csv").write_bytes(b"2")
+    after = pack(["weir_reader"]).files
+    assert code_version(after, ["weir_reader:f"]) != code_version(before, ["weir_reader:f"])
+
+
+@pytest.mark.parametrize(
+    "text", ["RULES = open('rules')", "print(__file__)", "print(__file__, '/lake/rules', 's3://b/rules', 'x rules')"]
+)
+def test_other_files_beside_a_module_stay(path: Path, text: str) -> None:
+    (path / "weir_reader.py").write_text(text)
+    assert set(pack(["weir_reader"]).files) == {"weir_reader.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "travels"),
+    [
+        ("RULES = Path(__file__).parent / 'rules'", False),
+        ("RULES = Path(__file__).parent.parent / 'rules'", True),
+        ("RULES = Path(__file__).parents[1].joinpath('rules')", True),
+        ("RULES = os.path.dirname(os.path.dirname(__file__)) + '/' + 'rules'", True),
+        ("RULES = os.path.join(os.path.dirname(__file__), '../rules/a.csv')", True),
+    ],
+)
+def test_a_package_has_its_own_files_and_those_that_it_names_beside_itself(path: Path, text: str, travels) -> None:
+    (path / "weir_package").mkdir()
+    (path / "weir_package" / "own.csv").write_text("")
+    (path / "weir_package" / "reader.py").write_text(text)
+    files = pack(["weir_package"], {"rules/a.csv": "SELECT 1"} if not travels else {}).files
+    own = {"weir_package/__init__.py", "weir_package/reader.py", "weir_package/own.csv"}
+    assert set(files) == own | {"rules/a.csv"}
+    assert (files["rules/a.csv"] == b"1") == travels
