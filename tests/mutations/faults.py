@@ -192,7 +192,7 @@ RECOVERING: Final = (
     _fault(
         "an-outdated-answer-voids-a-try",
         f"{RECOVERY}awaiting",
-        "if is_newer or not run_state(session, run).region(local).is_running:",
+        "if has_begun or not run_state(session, run).region(local).is_running:",
         "if not run_state(session, run).region(local).is_running:",
         "An answer of Airflow from before a new try fails that try.",
     ),

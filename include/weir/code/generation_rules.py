@@ -82,6 +82,11 @@ class TaskCode:
     repeated: Generation | None = None
 
     @property
+    def has_only_failed(self) -> bool:
+        """Report whether no generation has committed of those that were opened: none of them is how it was."""
+        return self.opened is not None and self.current is None
+
+    @property
     def present(self) -> Generation:
         """The generation of what Weir runs by itself; a repeated try goes on with its own, unless a newer committed."""
         known = [each for each in (self.repeated, self.current) if each is not None]
@@ -102,7 +107,7 @@ def choose(task: TaskCode, deployed: Code, cause: Cause, repair: RepairCode = Re
     """Choose the code of a try. `deployed` is the code of the task as the process that begins it has it."""
     present = task.present
     is_newest_wanted = {
-        Cause.BY_PERSON: repair is RepairCode.NEWEST or task.done == 0,
+        Cause.BY_PERSON: repair is RepairCode.NEWEST or task.done == 0 or task.has_only_failed,
         Cause.OWN_FAILURE: task.done == 0,
     }.get(cause, False)
     if is_newest_wanted:

@@ -197,6 +197,14 @@ class RunState:
         found = self.topology_of(region.run).outputs(region.in_run(OWN_RUN))
         return tuple(each.in_run(region.run) for each in found)
 
+    def made_by(self, region: RegionId) -> tuple[CurrentResult, ...]:
+        """Return a current result of each attempt that has made those of `region`: of two where some were restored."""
+        found: dict[str, CurrentResult] = {}
+        for each in self.outputs(region):
+            if (result := self.results.get(each)) is not None:
+                found.setdefault(result.attempt, result)
+        return tuple(found.values())
+
     def consumers(self, partition: PartitionId) -> tuple[RegionId, ...]:
         """Return the regions of the same run that read `partition`."""
         if partition.is_of_own_run:

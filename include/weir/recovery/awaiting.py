@@ -173,11 +173,11 @@ def _void(session: Session, services: Services, asked: _Asked, answer: ClearAnsw
     if any(row.settled_at is None for row in owed):
         return False
     attempts = attempts_of(session, run.id, local)
-    # A DagRun that was created again counts its tries from 1: ended attempts prove nothing, nor do equal numbers.
-    live = [row for row in attempts if row.state in LIVE]
-    is_newer = any(row.try_number > answer.try_number or row.id not in asked.live for row in live)
-    if is_newer or not run_state(session, run).region(local).is_running:
-        return False  # a newer try has begun, or the region has ended, since the answer
+    # Numbers prove nothing: a DagRun that was created again counts its tries from 1, and Airflow's database may have
+    # lost the try that was live before it answered.
+    has_begun = any(row.state in LIVE and row.id not in asked.live for row in attempts)
+    if has_begun or not run_state(session, run).region(local).is_running:
+        return False  # a try has begun, or the region has ended, since the answer
     for row in attempts:
         if row.state in (*LIVE, AttemptState.RETRYING.value):
             end(

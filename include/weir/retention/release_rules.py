@@ -182,10 +182,7 @@ class _Evaluation:
         )
 
     def _reads_of(self, consumer: RegionId) -> frozenset[tuple[PartitionId, str]]:
-        state = self._run.state
-        output = next(iter(state.outputs(consumer)), None)
-        result = None if output is None else state.results.get(output)
-        reads = () if result is None else result.reads
+        reads = (each for made in self._run.state.made_by(consumer) for each in made.reads)
         return frozenset((read.partition, read.attempt) for each in reads for read in each.members)
 
     def _why_over(self) -> str | None:

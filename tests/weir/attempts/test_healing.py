@@ -309,6 +309,22 @@ def test_a_repair_that_a_person_marks_success_before_it_began_is_made_all_the_sa
     assert joined.runs == [1, 2]
 
 
+@on_both
+def test_an_awaited_try_that_airflow_has_lost_is_made_again(green):
+    """Airflow's database has gone back to before the clear, and the process of the try is gone."""
+    airflow = green.airflow
+    shutil.rmtree(folder_of(green, "joined", 0)[0])
+    airflow.clear_by_hand(green.run, "routes")
+    airflow.step(airflow.task(green.run, "routes"))
+    joined = airflow.task(green.run, "joined", 0)
+    joined.try_number, joined.state = 2, "running"
+    airflow.coordinator.begin(airflow.request(joined), airflow)
+    joined.try_number, joined.state = 1, "success"
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    assert joined.runs == [1, 2]
+
+
 def test_a_stale_task_that_was_marked_success_while_it_ran_is_cleared_by_the_next_change(green):
     airflow = green.airflow
     airflow.clear_by_hand(green.run, "report-delays")

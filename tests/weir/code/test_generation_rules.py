@@ -118,6 +118,12 @@ def test_a_clear_of_a_task_that_has_made_nothing_runs_the_fix_whatever_repairs_r
     assert choose(task(current=None, done=0), NEW, Cause.BY_PERSON, RepairCode.AS_IT_WAS) == Choice(SECOND)
 
 
+def test_a_clear_runs_the_fix_where_only_code_that_fails_was_opened_whatever_repairs_run():
+    """After a restore generations count anew, beside results of code that none of them is."""
+    assert choose(task(opened=OLD, current=None), NEW, Cause.BY_PERSON, RepairCode.AS_IT_WAS) == Choice(SECOND)
+    assert choose(task(opened=None, current=None), NEW, Cause.BY_PERSON, RepairCode.AS_IT_WAS) == Choice(OLD)
+
+
 def test_a_try_of_which_it_is_not_known_who_was_cleared_goes_on_with_its_code_and_says_so():
     choice = choose(task(opened=SECOND, repeated=SECOND), NEWER, Cause.PERHAPS_BY_PERSON)
     assert choice.generation == SECOND

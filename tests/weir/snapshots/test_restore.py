@@ -145,6 +145,19 @@ def test_a_clear_of_the_restored_epoch_computes_it_again_from_the_one_before(day
     assert states_of(days, 3) == right
 
 
+def test_what_was_not_restored_of_a_region_follows_its_inputs(days):
+    """The state of a restored epoch is given; what the same task publishes was made from what it had read."""
+    spoil(days, 2)
+    restore(days, "day2")
+    go_on(days)
+    before = [row.attempt for row in rows_of(days, 2, "known")]
+    days.content["flights"] = "other"
+    days.airflow.clear_by_hand("scheduled__2013-01-02", "flights")
+    days.airflow.run_until_quiet()
+    assert not {*before}.intersection(row.attempt for row in rows_of(days, 2, "known"))
+    assert set(days.airflow.states().values()) == {"success"}
+
+
 @pytest.mark.parametrize("name", ["17", "nothing"])
 def test_what_does_not_exist_is_refused_with_what_there_is(days, name):
     with pytest.raises(Misconfigured, match=rf"no checkpoint or savepoint {name}: there are 1 \(checkpoint, epoch"):

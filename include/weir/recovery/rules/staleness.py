@@ -56,13 +56,11 @@ def stale_consumers(state: RunState, replaced: Mapping[PartitionId, Replacement]
     answers: dict[int, str | None] = {}
     found: dict[RegionId, str] = {}
     for consumer in {region: None for partition in replaced for region in state.consumers(partition)}:
-        output = next(iter(state.outputs(consumer)), None)
-        result = None if output is None else state.results.get(output)
-        for reads in result.reads if result is not None else ():
+        for result, reads in ((made, reads) for made in state.made_by(consumer) for reads in made.reads):
             if id(reads) not in answers:
                 answers[id(reads)] = _first_reason(state.topology, reads, replaced)
             reason = answers[id(reads)]
-            if reason is not None and result is not None:
+            if reason is not None:
                 found.setdefault(consumer, f"{reason}; try {result.try_number} read another one")
     return found
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from weir.testing.simulator.dataflows import scene_from_text
 from weir.testing.simulator.events import events_from_text
-from weir.testing.simulator.simulate import USUAL, Shares, report_of, simulate, sweep
+from weir.testing.simulator.simulate import DRAWN, USUAL, Shares, report_of, simulate, sweep
 
 _SHARES: Final = {
     "stateful": "of scenes that keep state",
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     if asked.replay is not None:
         return _replay(asked.replay)
-    shares = Shares(*(getattr(asked, each.name) for each in fields(Shares)))
+    shares = DRAWN if asked.draw_shares else Shares(*(getattr(asked, each.name) for each in fields(Shares)))
     first, seeds = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
     swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most, shares=shares)
     for found in swept.findings:
@@ -62,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     for each in fields(Shares):
         share, said = getattr(USUAL, each.name), _SHARES[each.name]
         parser.add_argument(f"--{each.name}", type=float, default=share, help=f"the share {said} (default: {share:g})")
+    parser.add_argument(
+        "--draw-shares",
+        action="store_true",
+        help="each seed draws all shares, and how often each event and fault comes",
+    )
     parser.add_argument("--raw", action="store_true", help="do not shrink what is found")
     return parser
 

@@ -195,13 +195,18 @@ def _end_faults(world: World) -> None:
 
 
 def _mend(world: World) -> None:
-    """Mend the functions that raise, and clear what has failed with them, once."""
+    """Mend the functions that raise, and clear what has failed with them."""
     broken = {stage for stage, edit in world.airflow.edits.items() if is_broken(edit)}
     for stage in sorted(broken):
         world.airflow.edit(stage)
     for task in list(world.airflow.tasks.values()):
-        if task.try_number and task.state != "success" and any(is_broken(each) for each in _last_edits(world, task)):
-            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+        _clear_if_broken(world, task)
+
+
+def _clear_if_broken(world: World, task: FakeTask) -> None:
+    """Clear a task whose function has raised, as its note says: a try that is repeated may still have older code."""
+    if task.try_number and task.state != "success" and any(is_broken(each) for each in _last_edits(world, task)):
+        world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
 
 def _last_edits(world: World, task: FakeTask) -> Iterable[int]:
@@ -224,7 +229,7 @@ def _run_until_well(world: World) -> None:
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
         stuck = _without_late_runs(world, stuck)
         if any(IMPOSSIBLE in _last_note(task) for task in stuck):
-            _restore_newest(world)
+            _restore_what_helps(world, stuck)
         elif any(_is_held_back(task) or (_is_by_hand(world) and NOT_CLOSED in _last_note(task)) for task in stuck):
             _apply_plans(world)
         if any(REFUSED in _last_note(task) for task in stuck):
@@ -271,17 +276,16 @@ def _without_late_runs(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
     return [task for task in stuck if task.key.run_id not in late]
 
 
-def _restore_newest(world: World) -> None:
-    """Restore the newest checkpoint or savepoint, once; where that does not help, nobody can continue from here."""
-    history = world.history
-    name = world.airflow.flow.name
-    kept = [row for row in history.snapshots.known.values() if row.is_usable and row.dataflow == name]
-    if not kept or world.has_restored:
+def _restore_what_helps(world: World, stuck: list[FakeTask]) -> None:
+    """Restore the snapshot that an error names, each once; where none does, nobody can continue from here."""
+    said = "".join(_last_note(task) for task in stuck)
+    named = {int(each) for each in re.findall(rf"`weir restore {world.airflow.flow.name} (\d+)`", said)}
+    if not named - world.restored:
         raise NeedsARestore
-    world.has_restored = True
-    numbers = sorted(row.number for row in history.snapshots.known.values() if row.is_usable)
-    newest = max(kept, key=lambda row: (row.epoch, row.number))
-    apply(world, Event(Verb.GO_BACK, numbers.index(newest.number)))
+    numbers = sorted(row.number for row in world.history.snapshots.known.values() if row.is_usable)
+    oldest = min(named - world.restored)  # what the other errors miss may follow from it
+    world.restored.add(oldest)
+    apply(world, Event(Verb.GO_BACK, numbers.index(oldest)))
 
 
 def _create_again(world: World, task: FakeTask) -> None:
@@ -326,6 +330,7 @@ def _run_until_quiet(world: World) -> None:
         if not ready or (waits > MOST_WAITS and _is_waited_for(world)):
             return
         world.run(world.airflow.launch(ready[0]), NO_FAULT)
+        _clear_if_broken(world, ready[0])
         waits = waits + 1 if ready[0].state == "up_for_reschedule" else 0
     raise Broken("all_heals_in_the_end", f"no end after {MOST_TRIES} tries: {world.airflow.states()}")
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context
-from random import Random
+from pathlib import Path
+from traceback import extract_tb
 from typing import Final
 
 from weir.testing.simulator.actions import apply
@@ -29,12 +30,12 @@ from weir.testing.simulator.dataflows import (
     with_code,
     with_retained,
 )
-from weir.testing.simulator.events import (
-    MOST_LOST,
-    OLD,
-    Event,
-    Verb,
-    events_to_text,
+from weir.testing.simulator.events import MOST_LOST, OLD, Event, Verb, events_to_text
+from weir.testing.simulator.healing import heal
+from weir.testing.simulator.observer import Broken, NeedsARestore
+from weir.testing.simulator.process import NO_FAULT
+from weir.testing.simulator.schedules import (
+    Drawing,
     random_events,
     with_bad_rows,
     with_beats,
@@ -47,9 +48,6 @@ from weir.testing.simulator.events import (
     with_rebuilds,
     with_runs,
 )
-from weir.testing.simulator.healing import heal
-from weir.testing.simulator.observer import Broken, NeedsARestore
-from weir.testing.simulator.process import NO_FAULT
 from weir.testing.simulator.world import World
 
 
@@ -60,6 +58,9 @@ class Finding:
     invariant: str
     found: str
     event: int | None
+
+
+CRASHED: Final = "a_scene_runs_to_its_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,25 @@ class Shares:
 USUAL: Final = Shares()
 
 
-def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Event, ...]]:
-    """Return the scene and the events of a seed."""
-    random = Random(seed)  # noqa: S311 - nothing is secret
-    if random.random() < shares.stateful:
-        scene, events = with_retained(random, stateful_scene(random)), with_runs(random, random_events(random))
+DRAWN: Final = None
+"""Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
+
+
+def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, tuple[Event, ...]]:
+    """Return the scene and the events of a seed; without shares, of shares and a mix that it draws, too."""
+    draw = Drawing(seed if shares is not None else f"drawn {seed}")
+    if shares is None:
+        draw.draw_mix()
+        shares = _drawn_shares(draw)
+    if draw.random() < shares.stateful:
+        scene, events = with_retained(draw, stateful_scene(draw)), with_runs(draw, random_events(draw))
     else:
-        scene, events = random_scene(random), random_events(random)
-    if random.random() < shares.collecting:
-        scene = collecting_scene(random, scene)
-    if random.random() < shares.gated:
-        scene, events = gated_scene(random, scene), with_bad_rows(random, events)
-    scene = with_code(random, scene)
+        scene, events = random_scene(draw), random_events(draw)
+    if draw.random() < shares.collecting:
+        scene = collecting_scene(draw, scene)
+    if draw.random() < shares.gated:
+        scene, events = gated_scene(draw, scene), with_bad_rows(draw, events)
+    scene = with_code(draw, scene)
     more = (
         (shares.edited, with_edits),
         (shares.deleted, with_dag_runs),
@@ -113,22 +121,29 @@ def scene_and_events(seed: int, shares: Shares = USUAL) -> tuple[Scene, tuple[Ev
         (shares.crowded, with_meetings),
     )
     for share, added in more:
-        if random.random() < share:
-            events = added(random, events)
-    events = with_beats(random, events)
-    if random.random() < shares.lossy:
-        scene, events = scene if scene.collects else collecting_scene(random, scene), with_losses(random, events)
-    if random.random() < shares.forgotten:
-        events = with_forgotten_tries(random, events)
-    if random.random() < shares.told:
+        if draw.random() < share:
+            events = added(draw, events)
+    events = with_beats(draw, events)
+    if draw.random() < shares.lossy:
+        scene, events = scene if scene.collects else collecting_scene(draw, scene), with_losses(draw, events)
+    if draw.random() < shares.forgotten:
+        events = with_forgotten_tries(draw, events)
+    if draw.random() < shares.told:
         scene = told_scene(scene)
     return scene, events
+
+
+def _drawn_shares(draw: Drawing) -> Shares:
+    """Draw shares of a seed: all of them are small in some seeds, and large in others."""
+    exponent = draw.choice([0.5, 1, 2, 4])
+    return Shares(*(draw.random() ** exponent for _ in fields(Shares)))
 
 
 def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
     """Apply the events, then let everything recover if it `heals`; return the first broken invariant.
 
-    It ends early where a person would have to restore a checkpoint, and there is none.
+    It ends early where a person would have to restore a checkpoint, and there is none. An error that nobody expects, of
+    the product or of the simulator, is a finding, too.
     """
     is_lossy = any(event.verb is Verb.LOSE_COMMITS for event in events)
     world, number = World(scene, MOST_LOST if is_lossy else 0), None
@@ -143,9 +158,16 @@ def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Fi
         return None
     except Broken as broken:
         return Finding(broken.invariant, broken.found, number)
+    except Exception as error:  # noqa: BLE001 - a sweep goes on, and its report names the seed
+        return Finding(CRASHED, _where(error), number)
     finally:
         world.close()
     return None
+
+
+def _where(error: Exception) -> str:
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 CHUNK = 20
@@ -169,7 +191,7 @@ class Swept:
     seconds: float
 
 
-def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, shares: Shares = USUAL) -> Swept:
+def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, shares: Shares | None = USUAL) -> Swept:
     """Simulate seeds until all are done, or `most` have broken an invariant."""
     began = time.monotonic()
     done, findings = 0, list[Found]()
@@ -190,7 +212,7 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
         yield chunk
 
 
-def _simulated(seeds: tuple[int, ...], shares: Shares) -> tuple[int, list[Found]]:
+def _simulated(seeds: tuple[int, ...], shares: Shares | None) -> tuple[int, list[Found]]:
     gc.set_threshold(100_000, 20, 100)  # a simulation makes much that incarnations as long as it does
     findings = []
     for seed in seeds:
@@ -252,7 +274,7 @@ def _simpler(event: Event) -> Iterator[Event]:
         yield Event(event.verb, 0, event.how, event.fault)
 
 
-def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares = USUAL) -> str:
+def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares | None = USUAL) -> str:
     """Return the seed, the broken invariant, the dataflow, and the events that lead there."""
     scene, events = scene_and_events(seed, shares)
     if shrink:
@@ -274,7 +296,9 @@ def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Share
     )
 
 
-def _as(shares: Shares) -> str:
+def _as(shares: Shares | None) -> str:
+    if shares is None:
+        return " --draw-shares"
     if shares == USUAL:
         return ""
     return "".join(f" --{each.name} {getattr(shares, each.name):g}" for each in fields(Shares))

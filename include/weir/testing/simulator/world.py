@@ -87,8 +87,8 @@ class World:
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
         """The processes that need free space."""
-        self.has_restored = False
-        """True if a person has restored a checkpoint because nothing else helped."""
+        self.restored: set[int] = set()
+        """The snapshots that a person has restored because nothing else helped."""
         self.rebuilders: set[Process] = set()
         """The processes that rebuild the ledger."""
         self.notebooks: list[str] = []

@@ -5,8 +5,10 @@ Invariant: a restored result is what the attempts had made that the checkpoint n
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from weir.ledger.database.tables import UNKNOWN_SNAPSHOT
 from weir.ledger.runs import run_key
 from weir.testing.simulator.engine import Made
 from weir.testing.simulator.history.ledger_view import LedgerView, Partition, Result
@@ -31,6 +33,11 @@ class Restore(NamedTuple):
         return run_key(self.dataflow, self.epoch)
 
     @property
+    def is_rebuilt(self) -> bool:
+        """Report whether a rebuilt ledger has it from the store, which does not tell of which snapshot it is."""
+        return self.number == UNKNOWN_SNAPSHOT
+
+    @property
     def is_fork(self) -> bool:
         """Report whether another dataflow began with it."""
         return self.mode == "fork"
@@ -50,9 +57,11 @@ class Restores:
         rows = {row.id: row for row in view.rows(Restore, "restore")}
         self.new = [row for row in rows.values() if row.id not in self.known]
         self.known = rows
-        for row in self.new:
-            self.pins[row.id] = frozenset(part.partition for part in restored_parts(snapshots, row))
-            _note_made(view, snapshots, made, row)
+        for row in rows.values():
+            if row in self.new or (row.is_rebuilt and row.id in self.pins):
+                parts = restored_parts(view, snapshots, row)
+                self.pins[row.id] = frozenset(part.partition for part in parts)
+                _note_made(view, parts, made, row)
         for done in snapshots.newly_completed:
             self.pins = {id_: kept for id_, kept in self.pins.items() if not _follows(snapshots, done, rows[id_])}
 
@@ -81,18 +90,34 @@ class Restores:
         return max((row.lineage for row in self.known.values() if row.dataflow == dataflow), default=0)
 
 
-def restored_parts(snapshots: Snapshots, row: Restore) -> list[Part]:
+def restored_parts(view: LedgerView, snapshots: Snapshots, row: Restore) -> list[Part]:
     """Return the restored parts, as partitions of the run at whose end the dataflow continues."""
+    if row.is_rebuilt:
+        return list(_parts_there(view, snapshots, row))
     written = snapshots.written[row.origin, row.number]
     return [part._replace(partition=Partition(row.run, part.partition.id)) for part in parts_of(written)]
 
 
-def _note_made(view: LedgerView, snapshots: Snapshots, made: dict[str, Made], row: Restore) -> None:
+def _parts_there(view: LedgerView, snapshots: Snapshots, row: Restore) -> Iterator[Part]:
+    """Yield what a rebuilt ledger calls restored: parts of whichever snapshots of the epoch had these digests."""
+    kept = {
+        (part.partition.id, part.digest): part
+        for written in snapshots.written.values()
+        if written.epoch == row.epoch
+        for part in parts_of(written)
+    }
+    for partition, result in view.current.items():
+        if partition.run == row.run and view.attempts[result.attempt].is_restored:
+            part = kept[partition.id, result.digest]
+            yield part._replace(partition=partition)
+
+
+def _note_made(view: LedgerView, parts: Iterable[Part], made: dict[str, Made], row: Restore) -> None:
     """Note that the synthetic attempts have made what the copied attempts had made."""
-    for part in restored_parts(snapshots, row):
+    for part in parts:
         found = view.current.get(part.partition)
         whose = None if found is None else view.attempts[found.attempt]
-        if whose is not None and whose.is_restored and whose.lineage == row.lineage:
+        if whose is not None and whose.is_restored and (row.is_rebuilt or whose.lineage == row.lineage):
             stage = part.partition.id.stage
             made.setdefault(whose.id, Made()).contents[stage] = made[part.attempt].contents[stage]
 

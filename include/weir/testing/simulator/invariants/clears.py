@@ -51,20 +51,20 @@ def _consumers(history: History, row: Attempt) -> set[RunRegion]:
 def _read_something_else(history: History, row: Attempt, run: str, consumer: RegionId) -> Read | None:
     """The first result of the region of `row` that the consumer read, and that is another one now."""
     ledger = history.ledger
-    for read in ledger.reads.get(_made_by(history, run, consumer), ()):
+    for read in (each for attempt in _made_by(history, run, consumer) for each in ledger.reads.get(attempt, ())):
         found = ledger.current.get(read.partition)
         if found is not None and found.attempt == row.id and history.is_other(read, found):
             return read
     return None
 
 
-def _made_by(history: History, run: str, consumer: RegionId) -> str:
-    """Return the attempt that made the current results of a region."""
+def _made_by(history: History, run: str, consumer: RegionId) -> set[str]:
+    """Return the attempts that made the current results of a region: two where some of them were restored."""
     if consumer == CLOSE:
         committed = history.ledger.committed(run, CLOSE)
-        return "" if committed is None else committed.id
-    found = history.ledger.current.get(Partition(run, history.topology_of(run).outputs(consumer)[0]))
-    return "" if found is None else found.attempt
+        return set() if committed is None else {committed.id}
+    there = (Partition(run, each) for each in history.topology_of(run).outputs(consumer))
+    return {history.ledger.current[each].attempt for each in there if each in history.ledger.current}
 
 
 def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str]:

@@ -124,8 +124,9 @@ def what_weir_runs_again_runs_the_code_that_is_current(history: History) -> Iter
         is_wanted = _is_cleared_by_person(history, row, last)
         is_as_it_was = history.topology_of(row.run).dataflow.repair_code is RepairCode.AS_IT_WAS
         is_empty = not _has_results(history, row)
+        is_new = is_empty or not any(each.state == "committed" and each.generation is not None for each in tries)
         has_failed = last is not None and last.failure in OWN
-        if (is_wanted and (not is_as_it_was or is_empty)) or (has_failed and is_empty) or _is_for_newest(ledger, row):
+        if (is_wanted and (not is_as_it_was or is_new)) or (has_failed and is_empty) or _is_for_newest(ledger, row):
             continue
         allowed = _present(history, row, last, tries)
         if allowed is not None and (row.generation, row.code) != allowed:

@@ -46,7 +46,7 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
         allowed = missed.keys() | _following(history, failover, {failed, *rerun}) | _given_up(history, failover)
         # A failed attempt is believed, though the input that it missed may be back.
         allowed |= _lost_to(history, {failed, *rerun} if failover.region else rerun)
-        allowed |= _away_from(history, rerun) | (_damaged(history, failover) if failover.kind == SCRUB else set())
+        allowed |= _away_from(history, rerun) | _found_by_scrubbing(history, failover)
         for where in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {_named(where)}, which need not"
         yield from _left_out(history, failover, kinds, {failed, *rerun})
@@ -156,12 +156,19 @@ def _away_from(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
     }
 
 
-def _damaged(history: History, failover: Failover) -> set[RunRegion]:
-    """Return the producers of the results of a run that were found damaged or lost, or are not valid."""
-    ledger = history.ledger
+def _found_by_scrubbing(history: History, failover: Failover) -> set[RunRegion]:
+    """Return the producers of the results of a run that were found damaged or lost, or are not valid.
+
+    Published files that are gone have to be published again, even if they come out equal.
+    """
+    if failover.kind != SCRUB:
+        return set()
+    ledger, sinks = history.ledger, history.topology_of(failover.run).sinks
     there = [each for each in ledger.current if each.run == failover.run]
-    bad = [each for each in there if ledger.current[each].state == "lost" or not ledger.is_valid(each)]
-    return {history.epochs.producer(each) for each in bad}
+    lost = [each for each in there if ledger.current[each].state in ("lost", "quarantined")]
+    bad = {*lost, *(each for each in there if not ledger.is_valid(each))}
+    closing = {(failover.run, CLOSE)} if any(each.id.stage in sinks for each in lost) else set()
+    return {history.epochs.producer(each) for each in bad} | closing
 
 
 def _is_to_begin(history: History, failover: Failover, partition: Partition) -> bool:

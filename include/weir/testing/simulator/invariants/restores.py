@@ -19,7 +19,7 @@ def a_restore_is_what_was_kept(history: History) -> Iterator[str]:
         kept = history.snapshots.known.get((row.origin, row.number))
         if kept is None or not (kept.is_retained or kept.is_savepoint):
             yield f"checkpoint {row.number} of {row.origin} is restored, and not retained"
-        for part in restored_parts(history.snapshots, row):
+        for part in restored_parts(ledger, history.snapshots, row):
             found = ledger.current.get(part.partition)
             if found is None or found.digest != part.digest or not ledger.is_good(part.partition):
                 yield f"{part.partition.id} of {row.run} is not restored as {part.attempt} had made it: it is {found}"
