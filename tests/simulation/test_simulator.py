@@ -20,27 +20,41 @@ from weir.testing.simulator.healing import heal
 from weir.testing.simulator.ledger import SimulatedLedger
 from weir.testing.simulator.process import NO_FAULT, FaultKind, Process, ProcessFault
 from weir.testing.simulator.schedules import Drawing, random_events
-from weir.testing.simulator.simulate import CRASHED, DRAWN, Shares, report_of, scene_and_events, shrunk, simulate, sweep
+from weir.testing.simulator.simulate import (
+    CRASHED,
+    DRAWN,
+    USUAL,
+    Shares,
+    report_of,
+    scene_and_events,
+    shrunk,
+    simulate,
+    sweep,
+)
 from weir.testing.simulator.world import World
 
-SEEDS = 30
+SEEDS, DRAWN_SEEDS = 20, 6
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""
+
+SEEDS_AT_ONCE = 30
 
 SEEDS_OF_A_SOAK = 5000
 
 
-def test_the_invariants_hold_under_random_faults():
-    swept = sweep(range(SEEDS), most=1)
-    assert swept.findings == (), "\n".join(report_of(found.seed, found.finding) for found in swept.findings)
-    assert swept.seeds == SEEDS
+@pytest.mark.parametrize(("shares", "seeds"), [(USUAL, SEEDS), (DRAWN, DRAWN_SEEDS)], ids=["usual", "drawn"])
+def test_the_invariants_hold_under_random_faults(shares, seeds):
+    swept = sweep(range(seeds), most=1, shares=shares)
+    reports = [report_of(found.seed, found.finding, shares=shares) for found in swept.findings]
+    assert swept.findings == (), "\n".join(reports)
+    assert swept.seeds == seeds
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_the_invariants_hold_under_seeds_that_no_run_had_before(capsys):
     first = int(time.time()) * SEEDS_OF_A_SOAK
-    for seed in range(first, first + SEEDS_OF_A_SOAK, SEEDS):
-        seeds = range(seed, min(seed + SEEDS, first + SEEDS_OF_A_SOAK))
+    for seed in range(first, first + SEEDS_OF_A_SOAK, SEEDS_AT_ONCE):
+        seeds = range(seed, min(seed + SEEDS_AT_ONCE, first + SEEDS_OF_A_SOAK))
         with capsys.disabled():
             print(f"seeds {seeds.start} to {seeds.stop - 1}, which draw their shares", flush=True)
         swept = sweep(seeds, most=1, shares=DRAWN)

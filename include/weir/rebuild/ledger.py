@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import delete, func, select
@@ -44,15 +44,18 @@ from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
-from weir.ledger.runs import fix_slices, slices_of
+from weir.ledger.runs import fix_slices, run_key, slices_of
 from weir.rebuild.rules import Candidate
+from weir.state.file_rules import epoch_seconds
 from weir.store.catalogue import StoredArchive
-from weir.topology.ids import Digest, RunId
+from weir.topology.ids import Digest, Epoch, RunId
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 REASON = "the ledger was rebuilt"
 """Why attempts, leases and clears end, and results are taken out of use."""
+UNKNOWN_RUN = "not known, since the ledger was rebuilt"
+"""The name of a DagRun that no record tells; Airflow has none of this name."""
 _TRY_NUMBER = re.compile(r"t(\d+)-")
 _PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
@@ -102,7 +105,9 @@ def raise_lineage(session: Session, dataflow: str, above: int) -> None:
 
 
 def restore_run(session: Session, record: RunRecord) -> RunRow:
-    """Enter a run from its record."""
+    """Enter a run from its record, and the epoch before it where that never began and so has no record."""
+    if record.predecessor is not None:
+        _enter_unbegun(session, record, record.predecessor)
     row = session.get(RunRow, record.run)
     if row is None:
         row = RunRow(id=record.run, dataflow=record.dataflow, epoch=record.epoch)
@@ -117,6 +122,29 @@ def restore_run(session: Session, record: RunRecord) -> RunRow:
     dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
     session.flush()
     return row
+
+
+def _enter_unbegun(session: Session, record: RunRecord, epoch: Epoch) -> None:
+    """Enter the run of an epoch that is known only as the one before: its first task, or the next epoch's, owns it."""
+    run = run_key(record.dataflow, epoch)
+    if session.get(RunRow, run) is None:
+        start = datetime.fromtimestamp(epoch_seconds(epoch), UTC)
+        end_of = datetime.fromisoformat(record.interval[0])
+        session.add(
+            RunRow(
+                id=run,
+                dataflow=record.dataflow,
+                epoch=epoch,
+                interval_start=start,
+                interval_end=end_of,
+                dag_id=record.dag_id,
+                run_id=UNKNOWN_RUN,
+                task_prefix=record.task_prefix,
+                parameters={},
+                created_at=datetime.fromisoformat(record.created_at),
+            )
+        )
+        session.flush()
 
 
 def restore_archives(session: Session, dataflow: str, found: Collection[StoredArchive], now: datetime) -> None:

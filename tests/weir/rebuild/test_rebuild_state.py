@@ -146,3 +146,18 @@ def test_what_a_fork_began_with_stays_although_its_origin_is_built_again_first(w
     assert set(fork.states().values()) == {"success"}
     keep_up(world)
     assert not any(is_there(world, path) for path in files)
+
+
+def test_an_epoch_that_had_not_begun_is_awaited_by_the_next_one_as_before(world):
+    """It has no record: a ledger has it from the day that comes after it."""
+    world.airflow.deploy(aircraft())
+    run_days(world.airflow, 1)
+    queued, later = world.airflow.dag_run(2, is_queued=True), world.airflow.dag_run(3)
+    world.airflow.step(world.airflow.task(later, "flights"))
+    world.lose_ledger()
+    rebuild(world.services)
+    world.airflow.start("dag", queued)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert closed(world) == [1, 2, 3]
+    assert list(checkpoints(world).values()) == list(EPOCHS[:3])

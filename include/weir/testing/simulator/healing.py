@@ -25,7 +25,7 @@ from weir.testing.simulator.airflow import Api
 from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoints, upkeep_process
 from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
-from weir.testing.simulator.history.ledger_view import Partition
+from weir.testing.simulator.history.ledger_view import Attempt, Partition
 from weir.testing.simulator.history.restores import Restore
 from weir.testing.simulator.invariants.code import edits_of
 from weir.testing.simulator.invariants.needs import left_over, unknown_files
@@ -200,21 +200,26 @@ def _mend(world: World) -> None:
     for stage in sorted(broken):
         world.airflow.edit(stage)
     for task in list(world.airflow.tasks.values()):
-        _clear_if_broken(world, task)
+        newest = _newest_try(world, task)
+        if task.try_number and newest is not None and _ran_broken_code(world, newest, task):
+            world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
 
-def _clear_if_broken(world: World, task: FakeTask) -> None:
-    """Clear a task whose function has raised, as its note says: a try that is repeated may still have older code."""
-    if task.try_number and task.state != "success" and any(is_broken(each) for each in _last_edits(world, task)):
+def _clear_where_mended(world: World, task: FakeTask) -> None:
+    """Clear a task whose try has just raised, as its note says: one that is repeated may still have older code."""
+    newest = _newest_try(world, task)
+    if newest is not None and newest.try_number == task.try_number and _ran_broken_code(world, newest, task):
         world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
 
-def _last_edits(world: World, task: FakeTask) -> Iterable[int]:
-    """Return the edits of the functions that the newest try of a task ran."""
+def _ran_broken_code(world: World, newest: Attempt, task: FakeTask) -> bool:
+    made = world.engine.made.get(newest.id)
+    return made is not None and task.state != "success" and any(is_broken(each) for each in made.edits.values())
+
+
+def _newest_try(world: World, task: FakeTask) -> Attempt | None:
     run, region = run_key(world.airflow.flow.name, epoch_of(world.airflow.request(task).interval[0])), task.key
-    newest = world.history.ledger.newest(run, RegionId(region.task_id, max(region.map_index, 0)))
-    made = None if newest is None else world.engine.made.get(newest.id)
-    return () if made is None else made.edits.values()
+    return world.history.ledger.newest(run, RegionId(region.task_id, max(region.map_index, 0)))
 
 
 def _run_until_well(world: World) -> None:
@@ -330,7 +335,7 @@ def _run_until_quiet(world: World) -> None:
         if not ready or (waits > MOST_WAITS and _is_waited_for(world)):
             return
         world.run(world.airflow.launch(ready[0]), NO_FAULT)
-        _clear_if_broken(world, ready[0])
+        _clear_where_mended(world, ready[0])
         waits = waits + 1 if ready[0].state == "up_for_reschedule" else 0
     raise Broken("all_heals_in_the_end", f"no end after {MOST_TRIES} tries: {world.airflow.states()}")
 
