@@ -57,6 +57,8 @@ def files_source(
     format: str = "parquet",  # noqa: A002  Spark's word
     schema: str = "",
     if_empty: str = "fail",
+    if_missing: str = "fail",
+    on_malformed: str = "fail",
     reader: Mapping[str, str] | None = None,
     conn_id: str = "",
     parallelism: int = 1,
@@ -68,6 +70,9 @@ def files_source(
     files is fixed once a run and divided among the subtasks by size; an attempt that finds other files fails.
     `schema` is Spark DDL, which csv and json need. `reader` are options of Spark's reader, such as {"header": "true"}.
     `if_empty="empty"` reads no rows where no file matches, instead of failing; it needs `schema`.
+    `if_missing="null"` reads nulls where no file has a column, or no line a field, that `schema` names, instead of
+    failing. `on_malformed="keep"` reads a line of csv or JSON that does not fit `schema`, instead of failing: the line
+    is in the column `_corrupt_record`, its file in `_corrupt_file`; both are null for lines that fit.
     `conn_id` is an Airflow connection to the object store, for the listing.
     """
     where = f"files_source({name!r})"
@@ -76,11 +81,16 @@ def files_source(
         raise Misconfigured(
             f'{where}: path must be absolute, such as "/data/*.csv" or "s3://bucket/*.csv", not {path!r}'
         )
-    filled(where, path, _EXAMPLE_START, _EXAMPLE_END)
+    name_of_file = filled(where, path, _EXAMPLE_START, _EXAMPLE_END).rpartition("/")[2]
+    if "://" not in path and ":" in name_of_file:
+        raise Misconfigured(f"{where}: Spark cannot read a file with a colon in its name, such as {name_of_file!r}")
     if format not in FORMATS:
         raise Misconfigured(f"{where}: format must be one of {', '.join(FORMATS)}, not {format!r}")
     if if_empty not in ("fail", "empty"):
         raise Misconfigured(f'{where}: if_empty must be "fail" or "empty", not {if_empty!r}')
+    if if_missing not in ("fail", "null"):
+        raise Misconfigured(f'{where}: if_missing must be "fail" or "null", not {if_missing!r}')
+    _require_on_malformed(where, on_malformed, format, schema, reader)
     if not schema and (format != "parquet" or if_empty == "empty"):
         raise Misconfigured(
             f'{where}: schema= is needed for format="csv" and "json" and for if_empty="empty": write Spark DDL such as '
@@ -95,6 +105,8 @@ def files_source(
         "format": format,
         "schema": schema,
         "if_empty": if_empty,
+        "if_missing": if_missing.removeprefix("fail"),
+        "on_malformed": on_malformed.removeprefix("fail"),
         "reader": dict(reader or {}),
         "conn_id": conn_id,
     }
@@ -228,9 +240,31 @@ def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str
 
 def _require_columns(where: str, schema: str) -> None:
     try:
-        declared_fields(schema)
+        fields = declared_fields(schema)
     except Misconfigured as error:
         raise Misconfigured(f"{where}: {error}") from error
+    seen: dict[str, str] = {}
+    for name in fields:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise Misconfigured(
+                f"{where}: schema= has two columns that Spark cannot tell apart: {other!r} and {name!r}"
+            )
+
+
+def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reader: Mapping[str, str] | None) -> None:
+    if chosen not in ("fail", "keep"):
+        raise Misconfigured(f'{where}: on_malformed must be "fail" or "keep", not {chosen!r}')
+    if chosen == "fail":
+        return
+    if form == "parquet":
+        raise Misconfigured(f'{where}: on_malformed="keep" is for lines of csv and json, not for format="parquet"')
+    if any(str(each).lower() in ("mode", "columnnameofcorruptrecord") for each in reader or ()):
+        raise Misconfigured(f'{where}: on_malformed="keep" chooses the mode of the reader: leave it out of reader=')
+    if any(each in schema.lower() for each in ("_corrupt_record", "_corrupt_file")):
+        raise Misconfigured(
+            f'{where}: on_malformed="keep" adds _corrupt_record and _corrupt_file: leave them out of schema='
+        )
 
 
 def _require_reader(where: str, reader: object) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured, Retryable
-from weir_spark.sources.listing import is_local, listed, marks_by_path
+from weir_spark.sources.contents import Contents
+from weir_spark.sources.listing import is_local, listed, marks_by_path, reaching
 from weir_spark.sources.marks import WHERE_CHANGED, unchanged
-from weir_spark.sources.parquet import WHOLE, spark_path
 from weir_spark.sources.splits import shares
 
 if TYPE_CHECKING:
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from weir_spark.region.context import StageContext
 
 
-_READER: Final[Mapping[str, Mapping[str, str]]] = {
-    "parquet": {},
-    "csv": {"mode": "FAILFAST", "enforceSchema": "false"},
-    "json": {"mode": "FAILFAST"},
+_OF_SOURCE: Final = ("format", "schema", "reader", "conn_id", "on_malformed")
+_OF_OLDER: Final[Mapping[str, Any]] = {
+    "reader": {},
+    "folders": [],
+    "on_malformed": "fail",
+    "if_missing": "null",
+    "is_whole": False,
 }
-"""Options unless a source gives others: a line that does not fit the schema is an error, not a row of nulls; nor are
-columns taken by their places where a header has other names.
-"""
+"""What a split lacks that says no more than it has to, or that an older Weir has recorded."""
 
 
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
@@ -40,29 +41,33 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
             f"no file matches {pattern} ({ctx.epoch}): is the path right, and are the files there when the epoch "
             'begins? A pattern names files, as "/data/*.csv" does. if_empty="empty" reads no rows instead'
         )
+    if given["format"] == "parquet":
+        _require_bytes(marks)
+    with reaching(pattern):
+        seen = Contents([each["path"] for each in marks], given, ctx.connection).described() if marks else {}
     split = {
         "reads": f"{len(marks)} file(s), {sum(each['size'] for each in marks)} bytes, that matched {pattern}",
         "pattern": pattern,
-        **{key: given[key] for key in ("format", "schema", "reader", "conn_id") if key in given},
-        # A subtask without files has the columns of this one.
-        **({"like": marks[0]["path"]} if marks and "schema" not in given else {}),
+        "if_missing": given.get("if_missing", "fail"),
+        **{key: given[key] for key in _OF_SOURCE if key in given},
+        # All subtasks have the columns of these.
+        **seen,
     }
     divided = shares([(each, each["size"]) for each in marks], ctx.parallelism)
-    return [{**split, "files": each} for each in divided]
+    return [{**split, "files": each, "is_whole": len(each) == len(marks)} for each in divided]
 
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
     """Read the files of a split, each of which is as it was when the run listed it."""
-    paths = _unchanged(slice, ctx.connection)
-    schema = slice.get("schema")
-    if not paths and schema:
-        return ctx.spark.createDataFrame([], schema)
-    reader = ctx.spark.read.format(slice["format"])
-    if schema:
-        reader = reader.schema(schema)
-    reader = reader.options(**_READER[slice["format"]], **WHOLE).options(**slice.get("reader", {}))
-    rows = reader.load([spark_path(each) for each in paths or [slice["like"]]])
-    return rows if paths else rows.limit(0)
+    from weir_spark.sources.reading import rows_of  # noqa: PLC0415  resolvers of this package need no Spark
+
+    return rows_of(ctx.spark, {**_OF_OLDER, **slice}, _unchanged(slice, ctx.connection))
+
+
+def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:
+    empty = next((each["path"] for each in marks if not each["size"]), None)
+    if empty is not None:
+        raise Misconfigured(f"{empty} has no bytes, and is no Parquet file: was it cut? Spark would leave it out")
 
 
 def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:

@@ -39,7 +39,7 @@ def listed(pattern: str, conn_id: str | None, connections: Connections) -> list[
     Raises Misconfigured for what matches and cannot be read, and Retryable.
     """
     files, found = _found(pattern, conn_id, connections)
-    with _reaching(pattern):
+    with reaching(pattern):
         _require_readable(files, found, pattern)
         return _marks(files, found, pattern)
 
@@ -47,8 +47,20 @@ def listed(pattern: str, conn_id: str | None, connections: Connections) -> list[
 def marks_by_path(pattern: str, conn_id: str | None, connections: Connections) -> dict[str, dict[str, Any]]:
     """Return the marks of the files that match now, of which some may have been listed before. Raises Retryable."""
     files, found = _found(pattern, conn_id, connections)
-    with _reaching(pattern):
+    with reaching(pattern):
         return {each["path"]: each for each in _marks(files, found, pattern)}
+
+
+@contextmanager
+def reaching(pattern: str) -> Iterator[None]:
+    """Translate what a file system says of a listing."""
+    try:
+        yield
+    except ImportError as error:
+        cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
+        raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}. {cure}") from error
+    except OSError as error:  # also of a file that has gone since it was found
+        raise Retryable(f"{pattern} could not be listed: {type(error).__name__}: {error}") from error
 
 
 def opened(path: str, conn_id: str | None, connections: Connections) -> tuple[AbstractFileSystem, str]:
@@ -70,7 +82,7 @@ def _found(
     pattern: str, conn_id: str | None, connections: Connections
 ) -> tuple[AbstractFileSystem, dict[str, dict[str, Any]]]:
     """Return what matches and is not hidden, by path: files, folders and links that lead nowhere."""
-    with _reaching(pattern):
+    with reaching(pattern):
         files, place = opened(pattern, conn_id, connections)
         files.invalidate_cache()
         fixed = _fixed(place)
@@ -162,18 +174,6 @@ def _is_left_out(path: str, info: Mapping[str, Any], fixed: str) -> bool:
 
 def _is_hidden_folder(name: str) -> bool:
     return name.startswith((".", "_")) and "=" not in name
-
-
-@contextmanager
-def _reaching(pattern: str) -> Iterator[None]:
-    """Translate what a file system says of a listing."""
-    try:
-        yield
-    except ImportError as error:
-        cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
-        raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}. {cure}") from error
-    except OSError as error:  # also of a file that has gone since it was found
-        raise Retryable(f"{pattern} could not be listed: {type(error).__name__}: {error}") from error
 
 
 @cache

@@ -72,6 +72,15 @@ _OF_CONTENT_TOO = re.compile(
 )
 """What Java and Hadoop say in an exception of no such class."""
 
+_QUOTE = "Unescaped quote"
+_ON_QUOTES = (
+    'A quote within quotes is doubled; reader={"escape": "\\\\"} reads files that put a backslash before it, and '
+    'reader={"unescapedQuoteHandling": "STOP_AT_DELIMITER"} takes others as they are'
+)
+_ON_FILE = (
+    "Compare the file with format=, schema= and its name: compressed files are known by their ending, such as .gz"
+)
+
 _FILE_SYSTEMS = "org.apache.hadoop.fs."
 """The classes that write to a store; Spark writes its own files without Hadoop."""
 
@@ -130,16 +139,15 @@ def unreadable_file(error: Exception, region: str, store: str) -> Misconfigured 
         error.add_note(f"{file} could not be read: {cause}")
         return None
     return Misconfigured(
-        f"region {region}: {file} cannot be read: {cause}. Compare the file with format=, schema= and its name: "
-        "compressed files are known by their ending, such as .gz"
+        f"region {region}: {file} cannot be read: {cause}. {_ON_QUOTES if _QUOTE in cause else _ON_FILE}"
     )
 
 
 def raising(message: Column) -> Column:
-    """Return a boolean expression that has the region fail, without another try, with a message about its rows."""
+    """Return an expression of any type that has the region fail, without another try, with a message about its rows."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own convention
 
-    return F.raise_error(F.concat(F.lit("[weir: "), message, F.lit(" :weir]"))).cast("boolean")
+    return F.raise_error(F.concat(F.lit("[weir: "), message, F.lit(" :weir]")))
 
 
 def _file_of(error: Exception) -> str:

@@ -1,0 +1,289 @@
+"""Reads csv and JSON. Invariant: a line is a row of the schema, or reading fails, whichever columns are used later.
+
+Spark parses only the columns that a plan needs, so that a line that does not fit is an error of some plans and a row of
+nulls in others, or is counted. Here the line itself is asked for, with all columns that may not fit, by a condition
+that no plan can leave out. What Spark does not tell of a line is looked for in its text: bytes that are no UTF-8, a
+quote that a line leaves open, a field of JSON that is there twice, or that no line has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructType
+
+from weir.dataflow.state_schema import fields_of_ddl, fields_of_json
+from weir.errors import Misconfigured
+from weir_spark.results.digest import quoted
+from weir_spark.sources.names import Names, Unmatched, names_of_kind, unmatched
+from weir_spark.sources.parquet import WHOLE, spark_path
+from weir_spark.transport.failures import raising
+
+CORRUPT_RECORD: Final = "_corrupt_record"
+CORRUPT_FILE: Final = "_corrupt_file"
+"""The columns with which lines that do not fit are kept: the text, as Spark calls it, and the file."""
+
+_LINE: Final = "_weir_line"
+_SHOWN: Final = 300
+_GZIP: Final = b"\x1f\x8b"
+
+READER: Final[Mapping[str, Mapping[str, str]]] = {
+    # A quote in a quoted value is doubled, as in RFC 4180; a value with another one is refused rather than guessed.
+    "csv": {"enforceSchema": "false", "escape": '"', "unescapedQuoteHandling": "RAISE_ERROR"},
+    "json": {},
+}
+"""Options unless a source gives others: nor are columns taken by their places where a header has other names."""
+
+_WHOLE_FILE_BYTES: Final = 32 * 2**20
+"""A file whose JSON is of several lines is looked through as one text up to this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Files of csv or JSON, and how they are read."""
+
+    format: str
+    reader: Mapping[str, str]
+    """The options that the source gives; Spark ignores the case of their names."""
+    paths: Sequence[str]
+    largest: int
+    """The bytes of the largest file."""
+    keeps_malformed: bool = False
+    requires_fields: bool = True
+    """False where a field of JSON that no line has is null."""
+    is_whole: bool = True
+    """True if these are all files of the source: other subtasks have none."""
+    of_folders: frozenset[str] = frozenset()
+    """Columns that are read from the names of folders, because the first line does not have them."""
+
+    def option(self, name: str, otherwise: str = "") -> str:
+        """Return an option that the source gives, or else Weir's."""
+        given = {key.lower(): value for key, value in {**READER[self.format], **self.reader}.items()}
+        return str(given.get(name.lower(), otherwise))
+
+    @property
+    def is_checked(self) -> bool:
+        """Report whether a line that does not fit is found, and not a row of nulls, or dropped, as the source asks."""
+        return self.option("mode", "FAILFAST").upper() == "FAILFAST"
+
+    @property
+    def has_several_lines(self) -> bool:
+        """Report whether a record may have several lines."""
+        return self.option("multiLine").lower() == "true"
+
+    @property
+    def is_utf8(self) -> bool:
+        """Report whether the files are to be UTF-8."""
+        return self.option("encoding", self.option("charset", "utf-8")).lower().replace("-", "") == "utf8"
+
+
+def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFrame:
+    """Return the rows; their first scan stands below all that is done with them. Raises Misconfigured for the text."""
+    _require_text(spark, lines, schema)
+    reader = spark.read.format(lines.format).options(**READER[lines.format], **WHOLE).options(**lines.reader)
+    paths = [spark_path(each) for each in lines.paths]
+    if not lines.is_checked:
+        return reader.schema(schema).load(paths)
+    asked = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE).schema(
+        StructType([*schema.fields]).add(_LINE, "string")
+    )
+    line, found = F.col(_LINE), F.struct(*map(quoted, schema.fieldNames())).cast("string")
+    rows = asked.load(paths)
+    if lines.keeps_malformed:
+        # The length is that of all columns: each is parsed, and a line that fits none is found whatever is used.
+        kept = rows.where(F.when(line.isNotNull(), F.length(found) >= 0).otherwise(F.lit(True)))  # noqa: FBT003
+        file = F.when(line.isNotNull(), F.input_file_name())
+        return kept.withColumns({CORRUPT_RECORD: line, CORRUPT_FILE: file}).drop(_LINE)
+    # Spark neither merges nor pushes conditions through one with the file's name, which is of no row.
+    told = F.concat(
+        F.lit(f"a line does not fit the schema {schema.simpleString()}: in "),
+        F.input_file_name(),
+        F.lit(", "),
+        F.substring(line, 1, _SHOWN),
+        F.lit(", of which Spark reads "),
+        F.substring(found, 1, _SHOWN),
+        F.lit(
+            '. Correct schema=, or options of the reader such as header and sep; on_malformed="keep" reads such lines '
+            f"into the column {CORRUPT_RECORD}"
+        ),
+    )
+    fits = F.when(line.isNotNull(), raising(told)).otherwise(F.lit(True))  # noqa: FBT003
+    return rows.where(fits).drop(_LINE)
+
+
+def _require_text(spark: SparkSession, lines: Lines, schema: StructType) -> None:
+    """Look through the text of all lines, by one job. Raises Misconfigured, with file and line."""
+    if not lines.is_utf8:
+        return
+    text = _text(spark, lines)
+    if lines.format == "csv":
+        _require_csv(text, lines)
+    elif lines.is_checked:
+        _require_json(text, lines, schema)
+
+
+def _text(spark: SparkSession, lines: Lines) -> DataFrame:
+    reader = spark.read.options(**WHOLE)
+    if lines.option("lineSep"):
+        reader = reader.option("lineSep", lines.option("lineSep"))
+    if lines.format == "json" and lines.has_several_lines and lines.largest <= _WHOLE_FILE_BYTES:
+        reader = reader.option("wholetext", "true")
+    paths = [spark_path(each) for each in lines.paths]
+    return reader.text(paths).select("value", F.input_file_name().alias("file"))
+
+
+def _first(where: Column) -> Column:
+    # As bytes: what is no UTF-8 is no text for pyspark either.
+    found = F.struct("file", F.substring(F.col("value").cast("binary"), 1, _SHOWN).alias("line"))
+    return F.first(F.when(where, found), ignorenulls=True)
+
+
+def _require_csv(text: DataFrame, lines: Lines) -> None:
+    is_open = F.lit(False) if lines.has_several_lines else _is_open(lines)  # noqa: FBT003
+    strange, left_open = text.agg(_first(_is_no_utf8()), _first(is_open)).collect()[0]
+    _require_utf8(strange)
+    if left_open is not None:
+        raise Misconfigured(
+            f"a line ends within quotes: in {left_open['file']}, {_shown(left_open['line'])}. A value with a line "
+            'break is read with reader={"multiLine": "true"}; where quotes are text, reader={"quote": ""}'
+        )
+
+
+def _is_no_utf8() -> Column:
+    return ~F.is_valid_utf8("value")
+
+
+def _require_utf8(found: Any) -> None:
+    if found is None:
+        return
+    line = bytes(found["line"])
+    if line.startswith(_GZIP):
+        raise Misconfigured(f"{found['file']} is compressed by gzip: name it so that it ends with .gz")
+    raise Misconfigured(
+        f"a line has bytes that are no UTF-8: in {found['file']}, {_shown(line)}. Name the file's encoding, as in "
+        'reader={"encoding": "ISO-8859-1"}'
+    )
+
+
+def _shown(line: Any) -> str:
+    return repr(bytes(line).decode("utf-8", "backslashreplace"))
+
+
+def _is_open(lines: Lines) -> Column:
+    """Return the condition that a line ends within a quoted value.
+
+    The expression for all cases takes as long as reading does. So lines without quotes, and those that end behind a
+    closing quote, or have no quote behind one, are known by less.
+    """
+    quote, escape = lines.option("quote", '"'), lines.option("escape", "\\")
+    sep = lines.option("sep", lines.option("delimiter", ","))
+    sep = {"\\t": "\t", "": ","}.get(sep, sep)
+    if not quote or quote == "\0":
+        return F.lit(False)  # noqa: FBT003
+    value = F.col("value")
+    after = F.substring_index(value, quote, -1)
+    closes = value.endswith(quote) & ~value.endswith(quote + quote) & ~value.endswith(sep + quote) & (value != quote)
+    opens_no_other = after.startswith(sep) & ~value.contains(quote + quote) & ~value.contains(sep + quote + sep)
+    is_closed = closes | (opens_no_other & ~value.startswith(quote + sep))
+    if escape != quote:
+        is_closed &= ~value.contains(escape or "\\")
+    comment = lines.option("comment")
+    is_comment = value.startswith(comment) if comment else F.lit(False)  # noqa: FBT003
+    return value.contains(quote) & ~is_closed & value.rlike(_open_line(sep, quote, escape)) & ~is_comment
+
+
+def _open_line(sep: str, quote: str, escape: str) -> str:
+    """Return Java's regular expression of a line that ends within quotes; possessive, so that it never tries again."""
+    s, q, e = (_in_java(each) for each in (sep, quote, escape))
+    plain = f"(?:(?!{s})[\\s\\S])*+"
+    content = f"(?:(?!{q})[\\s\\S]|{q}{q})*+" if escape in (quote, "") else f"(?:{e}[\\s\\S]|(?!{q})[\\s\\S])*+"
+    return f"^(?:(?:{q}{content}{q}{plain}|(?!{q}){plain}){s})*+{q}{content}$(?![\\s\\S])"
+
+
+def _in_java(text: str) -> str:
+    return "".join(f"\\x{{{ord(each):x}}}" for each in text)
+
+
+def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
+    rows = text.where(F.trim("value") != "").withColumn("parsed", F.try_parse_json("value"))
+    keys = F.json_object_keys("value")
+    # A field that is there twice is no JSON to a strict parser; nor is what only Spark's reader takes, such as '.
+    is_strange = F.col("parsed").isNull()
+    has_twice = is_strange & (F.size(keys) > F.size(F.array_distinct(keys)))
+    may_have_twice = is_strange & ~F.col("value").rlike("'|NaN|Infinity|INF|/")
+    strange, twice, maybe, found, count = rows.agg(
+        _first(_is_no_utf8()),
+        _first(has_twice),
+        F.first(F.when(may_have_twice, F.struct("file", F.col("value").alias("line"))), ignorenulls=True),
+        F.schema_of_variant_agg("parsed"),
+        F.count_if(is_strange),
+    ).collect()[0]
+    _require_utf8(strange)
+    doubled = twice or (maybe if maybe is not None and _has_a_field_twice(maybe["line"]) else None)
+    if doubled is not None:
+        line = doubled["line"]
+        shown = _shown(line.encode()[:_SHOWN] if isinstance(line, str) else line)
+        raise Misconfigured(f"a line of JSON has a field twice: in {doubled['file']}, {shown}. Spark reads one of them")
+    seen = _seen(found)
+    if both := sorted(lines.of_folders & seen.inside.keys()):
+        raise Misconfigured(
+            f"some lines of {_files(lines)} have the field {both[0]!r}, which is in the names of their folders, others "
+            "do not: read them by two sources"
+        )
+    if lines.requires_fields:
+        _require_fields(lines, schema, seen, is_complete=count == 0)
+
+
+def _has_a_field_twice(line: str) -> bool:
+    is_twice = False
+
+    def noted(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal is_twice
+        is_twice |= len(pairs) > len({name for name, _ in pairs})
+
+    try:
+        json.loads(line, object_pairs_hook=noted)
+    except ValueError:
+        return False  # Spark's reader says so
+    return is_twice
+
+
+def _seen(variant_schema: str | None) -> Names:
+    """Return the names that lines have, from Spark's schema of variants."""
+    kind = re.sub(r"\bOBJECT(?=<)", "STRUCT", variant_schema or "VOID")
+    try:
+        return names_of_kind({"line": fields_of_ddl(f"line {kind}")["line"].kind}).inside["line"]
+    except Misconfigured:
+        return Names(is_open=True)
+
+
+def _require_fields(lines: Lines, schema: StructType, seen: Names, *, is_complete: bool) -> None:
+    """Refuse a schema with a field that no line has: a field is found by its exact name, and would be null."""
+    declared = names_of_kind({name: each.kind for name, each in fields_of_json(schema.json()).items()})
+    missing = [
+        each
+        for each in unmatched(declared, seen, ignoring_case=False)
+        if each.is_also_there or (is_complete and (lines.is_whole or each.others))
+    ]
+    if missing:
+        raise Misconfigured(_told(missing, lines))
+
+
+def _told(missing: Sequence[Unmatched], lines: Lines) -> str:
+    mixed = [each for each in missing if each.is_also_there]
+    if mixed:
+        return f"lines of {_files(lines)} spell a field in two ways: {mixed[0].name!r} and {mixed[0].near!r}"
+    return (
+        f"no line of {_files(lines)} has the field {', '.join(map(str, missing))}: write the names of schema= as the "
+        'lines have them. if_missing="null" reads nulls instead'
+    )
+
+
+def _files(lines: Lines) -> str:
+    return lines.paths[0] if len(lines.paths) == 1 else f"{len(lines.paths)} files such as {lines.paths[0]}"

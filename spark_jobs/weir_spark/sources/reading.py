@@ -1,0 +1,134 @@
+"""Reads the listed files of a source. Invariant: all of its subtasks have the same columns, with or without files.
+
+A column may be in the names of folders. Where the files have it, too, theirs is read, and a row that contradicts its
+folder is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructType
+
+from weir.errors import Misconfigured
+from weir_spark.results.digest import quoted
+from weir_spark.sources.folders import NULL, values_of
+from weir_spark.sources.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lines
+from weir_spark.sources.parquet import WHOLE, spark_path
+from weir_spark.transport.failures import raising
+
+
+def rows_of(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str]) -> DataFrame:
+    """Return the rows of the files at `paths`, which may be none, with the columns of all files of the source.
+
+    Raises Misconfigured where files disagree, and for the text of csv and JSON.
+    """
+    whole = _schema(spark, split)
+    if not paths:
+        return spark.createDataFrame([], _with_malformed(whole, split))
+    apart = {each["name"] for each in split["folders"] if not each["in_file"]}
+    stored = StructType([each for each in whole.fields if each.name not in apart])
+    if split["format"] == "parquet":
+        rows = spark.read.schema(stored).options(**WHOLE).options(**split["reader"]).parquet(*map(spark_path, paths))
+    else:
+        rows = read_lines(spark, _lines(split, paths, apart), stored)
+    if not split["folders"]:
+        return rows
+    columns = _with_malformed(whole, split).fieldNames()
+    return _with_folders(rows, split["folders"], paths).select(*map(quoted, columns))
+
+
+def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
+    """Return the columns that the split's source has in all subtasks. Raises Misconfigured where files disagree."""
+    if "schema" in split:
+        return spark.createDataFrame([], split["schema"]).schema
+    like = [split["like"]] if isinstance(split["like"], str) else split["like"]
+    reader = spark.read.options(**WHOLE).options(**split["reader"])
+    if len(like) > 1:
+        reader = reader.option("mergeSchema", "true")
+    try:
+        found = reader.parquet(*map(spark_path, like)).schema
+    except Exception as error:  # a classic session raises py4j's
+        told = _other_types(error, like)
+        if told is None:
+            raise
+        raise told from error
+    for each in split["folders"]:
+        if not each["in_file"]:
+            found = found.add(each["name"], each["type"].lower())
+    return found
+
+
+def _other_types(error: Exception, like: Sequence[str]) -> Misconfigured | None:
+    if "CANNOT_MERGE" not in str(error):
+        return None
+    return Misconfigured(
+        f"files have columns of other types than others, as {', '.join(like[:5])}: {_types(error)}. Write "
+        "schema=, or read them by two sources"
+    )
+
+
+def _types(error: Exception) -> str:
+    """Return Spark's words about the schemas, without Java's lines."""
+    return str(error)[str(error).find("[CANNOT_MERGE") :].partition("\n\tat ")[0].strip()
+
+
+def _with_malformed(schema: StructType, split: Mapping[str, Any]) -> StructType:
+    if split["on_malformed"] != "keep":
+        return schema
+    return StructType([*schema.fields]).add(CORRUPT_RECORD, "string").add(CORRUPT_FILE, "string")
+
+
+def _lines(split: Mapping[str, Any], paths: Sequence[str], apart: Set[str]) -> Lines:
+    return Lines(
+        format=split["format"],
+        reader=split["reader"],
+        paths=paths,
+        largest=max(each["size"] for each in split["files"]),
+        keeps_malformed=split["on_malformed"] == "keep",
+        requires_fields=split["if_missing"] != "null",
+        is_whole=split["is_whole"],
+        of_folders=frozenset(apart),
+    )
+
+
+def _with_folders(rows: DataFrame, columns: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> DataFrame:
+    """Return rows, straight from their files, with these columns; those that are `in_file` are compared only."""
+    for each in columns:
+        value = _value(rows, each["folder"], paths)
+        typed = value.try_cast(each["type"])
+        where = F.concat(F.lit(f"the folder's {each['folder']}="), value, F.lit(" of "), _file(rows))
+        wrong = raising(F.concat(where, F.lit(f" is no {each['type'].upper()}, as schema= says")))
+        known = F.when(value.isNotNull() & typed.isNull(), wrong).otherwise(typed)
+        if each["in_file"]:
+            column = F.col(quoted(each["name"]))
+            text = F.coalesce(column.cast("string"), F.lit("null"))
+            told = F.concat(where, F.lit(" is contradicted by a row: "), text)
+            rows = rows.where(F.when(column.eqNullSafe(known), F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
+        else:
+            rows = rows.withColumn(each["name"], known)
+    return rows
+
+
+def _value(rows: DataFrame, folder: str, paths: Sequence[str]) -> Column:
+    """Return the text of the folder's value: of all rows where there is one, else by the path of each row's file."""
+    found = {values_of(path).get(folder, NULL) for path in paths}
+    if len(found) == 1:
+        text = found.pop()
+        return F.lit(None if text in (NULL, "") else unquote(text)).cast("string")
+    name = "".join(f"\\x{{{ord(each):x}}}" for each in folder)
+    text = F.regexp_extract(_file(rows), f"(?s)^.*/{name}=([^/]*)/", 1)
+    return F.when(text.isin(NULL, ""), F.lit(None)).otherwise(F.coalesce(_decoded(text), text))
+
+
+def _file(rows: DataFrame) -> Column:
+    """Return the path of a row's file, as it is on the disk: Spark's is that of a URI."""
+    return _decoded(rows.metadataColumn("_metadata")["file_path"])
+
+
+def _decoded(text: Column) -> Column:
+    return F.try_url_decode(F.replace(text, F.lit("+"), F.lit("%2B")))
