@@ -20,7 +20,15 @@ from weir.topology.regions import LogicalRegion, Topology, compacted_regions, co
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
-from weir_airflow.dags.schedule import has_intervals, inherited_date, require_dates, timetable_of
+from weir_airflow.dags.schedule import (
+    has_intervals,
+    inherited_date,
+    is_without_schedule,
+    require_dates,
+    schedule_name,
+    timetable_of,
+    zone_of,
+)
 from weir_airflow.dags.stage_files import applications_of, sql_of
 from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
@@ -100,7 +108,7 @@ def dataflow_dag(
     start = inherited_date("start_date", start_date, arguments)
     end = inherited_date("end_date", dag_kwargs.get("end_date"), arguments)
     timetable = timetable_of(schedule, start, where)
-    require_dates(where, start, end, is_scheduled=schedule is not None)
+    require_dates(where, start, end, is_scheduled=not is_without_schedule(timetable))
     recovery = TaskRecovery.declared(
         where,
         arguments,
@@ -122,7 +130,7 @@ def dataflow_dag(
     )
     with dag:
         sql, applications = sql_of(flow, dag), applications_of(flow, dag)
-        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql, applications))
+        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql, applications, *_schedule_of(dag)))
     return dag
 
 
@@ -166,7 +174,8 @@ def dataflow_group(
     _require_intervals(where, group)
     with group:
         prefix, sql, applications = group.child_id(""), sql_of(flow, group.dag), applications_of(flow, group.dag)
-        _add_tasks(Declaration(flow, Topology(flow), recovery, prefix, spark_conn_id, sql, applications))
+        schedule, topology = _schedule_of(group.dag), Topology(flow)
+        _add_tasks(Declaration(flow, topology, recovery, prefix, spark_conn_id, sql, applications, *schedule))
     return group
 
 
@@ -339,11 +348,17 @@ def _recovery_arguments() -> dict[str, Any]:
 
 
 def _require_intervals(where: str, group: TaskGroup) -> None:
-    if not has_intervals(group.dag.timetable):
+    if not has_intervals(group.dag.timetable, group.dag.start_date):
         raise Misconfigured(
             f"{where}: the schedule of the DAG {group.dag.dag_id!r} gives its runs no data interval, and that is the "
-            'epoch of a dataflow: write schedule=CronDataIntervalTimetable("@daily", timezone="UTC") to the DAG'
+            f"epoch of a dataflow ({schedule_name(group.dag.timetable)}): write "
+            'schedule=CronDataIntervalTimetable("@daily", timezone="UTC") to the DAG'
         )
+
+
+def _schedule_of(dag: DAG) -> tuple[str, str]:
+    """Return the name of a DAG's schedule and the name of its time zone, as a declaration has them."""
+    return schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone)
 
 
 def _refuse_mapped(group: TaskGroup) -> None:

@@ -32,6 +32,7 @@ from weir.formats.region_job import (
     StageToRun,
     StateToRead,
 )
+from weir.intervals import interval_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, fix_slices, slices_of
 from weir.recovery.rules.staleness import restarts_consumers
@@ -65,6 +66,7 @@ def region_job(
         dataflow=run.dataflow.name,
         epoch=run.epoch,
         interval=(_iso(run.interval[0]), _iso(run.interval[1])),
+        zone=run.zone,
         region=attempt.region.name,
         subtask=attempt.region.subtask,
         store=services.store.url,
@@ -255,7 +257,8 @@ def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContex
     return ResolveContext(
         dataflow=run.dataflow.name,
         epoch=run.epoch,
-        interval=run.interval,
+        interval=interval_of(*run.interval),
+        zone=run.zone,
         parallelism=stage.parallelism,
         parameters=run.parameters,
         options=stage.options,

@@ -42,6 +42,7 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, end, free_number, origin_of
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.epochs import require_interval
 from weir.ledger.reads import forget_reads
 from weir.ledger.restores import require_after_restore
 from weir.ledger.runs import (
@@ -80,8 +81,10 @@ class OtherHistory(Fenced):
 def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
     """Register an attempt, and transfer the ownership of the epoch from a DagRun that was deleted.
 
-    Raises Fenced if a newer try is registered and Misconfigured if another DagRun that exists owns the epoch.
+    Raises Fenced if a newer try is registered, and Misconfigured if another DagRun that exists owns the epoch or the
+    DagRun's data interval is none.
     """
+    require_interval(request.interval, request.key.dag_id, request.key.run_id, request.schedule)
     give_up_deleted_predecessors(services, request, lambda: _new_run(services, request, services.store_id()), clearer)
     try:
         return register(services, request)
@@ -336,6 +339,7 @@ def _new_run(services: Services, request: BeginRequest, store_id: str) -> NewRun
         store_id=store_id,
         small_result=services.small_result,
         previous=request.previous,
+        zone=request.zone,
     )
 
 

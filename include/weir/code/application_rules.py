@@ -25,12 +25,13 @@ _CLASS: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", re.ASCII)
 _TEMPLATE: Final = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _VALUE: Final = re.compile(
     r"output|inputs\.(?P<input>\w+)"
-    r"|ctx\.(epoch|subtask|parallelism|interval\[[01]\](\.date)?|parameters\.(?P<parameter>\w+))"
+    r"|ctx\.(epoch|subtask|parallelism|(local_)?interval\[[01]\](\.date)?|parameters\.(?P<parameter>\w+))"
 )
 _OPTION: Final = re.compile(r"-{1,2}(?P<key>[\w.-]+)")
 _KNOWN: Final = (
     "{{ inputs.NAME }}, {{ output }}, {{ ctx.epoch }}, {{ ctx.interval[0] }}, {{ ctx.interval[1] }}, "
-    "{{ ctx.interval[0].date }}, {{ ctx.subtask }}, {{ ctx.parallelism }} and {{ ctx.parameters.NAME }}"
+    "{{ ctx.interval[0].date }}, {{ ctx.local_interval[0].date }}, "
+    "{{ ctx.subtask }}, {{ ctx.parallelism }} and {{ ctx.parameters.NAME }}"
 )
 _OF_AIRFLOW: Final = {
     "ds": "{{ ctx.interval[0].date }}",

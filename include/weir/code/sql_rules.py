@@ -20,9 +20,14 @@ SUFFIX: Final = ".sql"
 
 _PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 _IN_QUOTES: Final = re.compile(r"\{\{\s*[A-Za-z_].*?\}\}", re.DOTALL)
-_VALUE: Final = re.compile(r"ctx\.(epoch|subtask|parallelism|interval\[[01]\]|parameters\.(?P<parameter>\w+))")
+_VALUE: Final = re.compile(
+    r"ctx\.(epoch|subtask|parallelism|interval\[[01]\]|local_interval\[[01]\]\.date|parameters\.(?P<parameter>\w+))"
+)
 
-_VALUES: Final = "{{ ctx.epoch }}, {{ ctx.interval[0] }} (its start), {{ ctx.interval[1] }} (its end)"
+_VALUES: Final = (
+    "{{ ctx.epoch }}, {{ ctx.interval[0] }} (its start), {{ ctx.interval[1] }} (its end), "
+    "{{ ctx.local_interval[0].date }} (the day that it begins in where the schedule is)"
+)
 _OF_AIRFLOW: Final = {
     "ds": "to_date({{ ctx.interval[0] }})",
     "ts": "{{ ctx.interval[0] }}",

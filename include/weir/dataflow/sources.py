@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
@@ -27,6 +27,7 @@ from weir.dataflow.quality import Gate
 from weir.dataflow.stage import Stage, TaskSettings, source
 from weir.dataflow.state_schema import declared_fields
 from weir.errors import Misconfigured
+from weir.intervals import in_zone, time_zone
 
 FORMATS = ("parquet", "csv", "json")
 
@@ -36,7 +37,13 @@ _JINJA = re.compile(
 )
 """A template of Airflow, which people write by habit; other doubled braces mean themselves."""
 
-_EXAMPLE_START, _EXAMPLE_END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
+_EXAMPLE = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
+
+LOCAL = "_local"
+"""The end of the names of the interval's bounds in the time zone of the schedule."""
+
+BOUNDS = ("start", "end", f"start{LOCAL}", f"end{LOCAL}")
+"""The names of the bounds of an interval in a text."""
 
 
 class SourceSettings(TypedDict, total=False):
@@ -66,8 +73,9 @@ def files_source(
 ) -> Stage:
     """Read the files that match `path`, such as "/data/flights/{start:%Y-%m-%d}/*.parquet".
 
-    `{start:...}` and `{end:...}` are the bounds of the epoch's interval in UTC, in the format of strftime. The list of
-    files is fixed once a run and divided among the subtasks by size; an attempt that finds other files fails.
+    `{start:...}` and `{end:...}` are the bounds of the epoch's interval in UTC, in the format of strftime,
+    `{start_local:...}` and `{end_local:...}` those in the time zone of the schedule. The list of files is fixed once a
+    run and divided among the subtasks by size; an attempt that finds other files fails.
     `schema` is Spark DDL, which csv and json need. `reader` are options of Spark's reader, such as {"header": "true"}.
     `if_empty="empty"` reads no rows where no file matches, instead of failing; it needs `schema`.
     `if_missing="null"` reads nulls where no file has a column, or no line a field, that `schema` names, instead of
@@ -81,7 +89,7 @@ def files_source(
         raise Misconfigured(
             f'{where}: path must be absolute, such as "/data/*.csv" or "s3://bucket/*.csv", not {path!r}'
         )
-    name_of_file = filled(where, path, _EXAMPLE_START, _EXAMPLE_END).rpartition("/")[2]
+    name_of_file = filled(where, path, _EXAMPLE).rpartition("/")[2]
     if "://" not in path and ":" in name_of_file:
         raise Misconfigured(f"{where}: Spark cannot read a file with a colon in its name, such as {name_of_file!r}")
     if format not in FORMATS:
@@ -164,18 +172,20 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
     """Read the rows of a query of PostgreSQL, by COPY in one transaction of the task.
 
     `query` may name the bounds of the epoch's interval, as psycopg2 does: "select * from orders where at >= %(start)s
-    and at < %(end)s"; any other percent sign is doubled. `conn_id` is an Airflow connection of type postgres.
+    and at < %(end)s"; any other percent sign is doubled. `%(start_local)s` and `%(end_local)s` are what the clocks of
+    the schedule's time zone show then, without a zone, for columns of the types date and timestamp. `conn_id` is an
+    Airflow connection of type postgres.
     There is one subtask: several would read at several moments.
     """
     where = f"postgres_source({name!r})"
     require_connection(where, conn_id, "postgres")
     _require_text(where, "query", query)
     try:
-        query % {"start": "", "end": ""}
+        query % dict.fromkeys(BOUNDS, "")
     except (KeyError, ValueError, TypeError) as error:
         raise Misconfigured(
-            f"{where}: query may have %(start)s and %(end)s, and any other percent sign is doubled, as in "
-            f"like 'a%%': {type(error).__name__}: {error}"
+            f"{where}: query may have %(start)s and %(end)s, or %(start_local)s and %(end_local)s, and any other "
+            f"percent sign is doubled, as in like 'a%%': {type(error).__name__}: {error}"
         ) from error
     return _source(name, "postgres", 1, {"conn_id": conn_id, "query": query}, settings)
 
@@ -193,7 +203,8 @@ def jdbc_source(
     """Read a table or a query by the JDBC driver of the Spark that computes.
 
     `query` is a table's name, or begins with "select" or "with"; `{start:...}` and `{end:...}` are the bounds of the
-    epoch's interval in UTC, as in "... where at >= '{start:%Y-%m-%d}'"; other braces are doubled. `conn_id` is an
+    epoch's interval in UTC, as in "... where at >= '{start:%Y-%m-%d}'", and `{start_local:...}` and `{end_local:...}`
+    those in the time zone of the schedule; other braces are doubled. `conn_id` is an
     Airflow connection whose host is the URL, "jdbc:...". `driver` is its Java class, by default that of the
     connection's extra `driver_class`. `reader` are options of Spark's reader, such as fetchsize, or partitionColumn,
     lowerBound, upperBound and numPartitions, with which Spark reads a table in parallel.
@@ -201,40 +212,71 @@ def jdbc_source(
     where = f"jdbc_source({name!r})"
     require_connection(where, conn_id, 'jdbc, whose host is the URL "jdbc:..."')
     _require_text(where, "query", query)
-    filled(where, query, _EXAMPLE_START, _EXAMPLE_END)
+    filled(where, query, _EXAMPLE)
     _require_reader(where, reader)
     options = {"conn_id": conn_id, "query": query, "driver": driver, "reader": dict(reader or {})}
     return _source(name, "jdbc", 1, options, settings)
 
 
-def filled(where: str, text: str, start: datetime, end: datetime) -> str:
-    """Return the text with the bounds of an interval for `{start:...}` and `{end:...}`. Raises Misconfigured."""
+def filled(where: str, text: str, interval: tuple[datetime, datetime], zone: str = "UTC") -> str:
+    """Return the text with the bounds of an interval for `{start:...}`, `{end:...}`, and in a zone `{start_local:...}`.
+
+    Raises Misconfigured.
+    """
     rendered = _JINJA.search(text)
     if rendered:
         raise Misconfigured(
             f"{where}: {text!r} has a template of Airflow, {rendered[0]}, which is not rendered here: write "
-            "{start:%Y-%m-%d} and {end:%Y-%m-%d}, the bounds of the epoch's interval"
+            f"{_PLACEHOLDERS}"
         )
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
-        if names - {"start", "end"}:
+        if names - set(BOUNDS):
             raise Misconfigured(
-                f"{where}: {text!r} has the placeholder {{{sorted(names - {'start', 'end'})[0]}}}: there are "
-                "{start:%Y-%m-%d} and {end:%Y-%m-%d}, with any format of strftime; braces that mean themselves are "
-                "doubled"
+                f"{where}: {text!r} has the placeholder {{{sorted(names - set(BOUNDS))[0]}}}: there are "
+                f"{_PLACEHOLDERS}, with any format of strftime; braces that mean themselves are doubled"
             )
-        return text.format(start=start.astimezone(UTC), end=end.astimezone(UTC))
+        return text.format(**bounds_of(interval, zone, names))
     except (ValueError, IndexError) as error:
         raise Misconfigured(
             f"{where}: {text!r} is no text with placeholders such as {{start:%Y-%m-%d}}: {error}"
         ) from error
 
 
+_PLACEHOLDERS = (
+    "{start:%Y-%m-%d} and {end:%Y-%m-%d}, the bounds of the epoch's interval in UTC, or {start_local:%Y-%m-%d} and "
+    "{end_local:%Y-%m-%d}, those in the time zone of the schedule"
+)
+
+
+def bounds_of(interval: tuple[datetime, datetime], zone: str, names: Collection[str]) -> dict[str, datetime]:
+    """Return the bounds of an interval that have these names. Raises Misconfigured for one that it does not have."""
+    found: dict[str, datetime] = {}
+    for name in names:
+        own = in_zone(interval, zone if name.endswith(LOCAL) else "UTC")
+        found[name] = own[0] if name.removesuffix(LOCAL) == "start" else own[1]
+    return found
+
+
+def differs_by_zone(text: str, zone: str) -> str:
+    """Return a placeholder of a text that gives another day in UTC than in a zone, for a day there; empty if none."""
+    found = [] if zone in ("", "UTC") else [(each[1], each[2] or "") for each in _PLACEHOLDER.finditer(text)]
+    return next((f"{{{name}:{form}}}" for name, form in found if _is_other_day(form, zone)), "")
+
+
+_PLACEHOLDER = re.compile(r"(?<!\{)\{(start|end)(?::([^{}]*))?\}")
+
+
+def _is_other_day(form: str, zone: str) -> bool:
+    days = [datetime(2025, month, 1, tzinfo=time_zone(zone)) for month in (1, 7)]
+    return any(format(day.astimezone(UTC), form) != format(day, form) for day in days)
+
+
 def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:
     require(where, "partition", copy_of(partition), Mapping, 'partition={"day": "{start:%Y-%m-%d}"}')
     for column, value in (partition or {}).items():
         _require_text(where, f"partition[{column!r}]", value)
-        filled(where, value, _EXAMPLE_START, _EXAMPLE_END)
+        filled(where, value, _EXAMPLE)
     return dict(partition or {})
 
 

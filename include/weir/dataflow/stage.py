@@ -22,6 +22,7 @@ from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
+from weir.intervals import in_zone
 from weir.secrecy import secrets_in
 
 
@@ -425,7 +426,8 @@ def _no_variable(key: str) -> Any:
 class ResolveContext:
     """The argument of a source's `resolve` function, which is called once per run, for all subtasks, without Spark.
 
-    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `options` are
+    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive, `local_interval`
+    the same in the time zone of the schedule. `options` are
     those of the source; `connection` looks up an Airflow connection by its id (see `weir.connections`), `variable` an
     Airflow variable by its key.
     """
@@ -438,6 +440,13 @@ class ResolveContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     connection: Callable[[str], Any] = _no_connection
     variable: Callable[[str], Any] = _no_variable
+    zone: str = "UTC"
+    """The time zone of the schedule (empty: an earlier Weir has pinned the run, without it)."""
+
+    @property
+    def local_interval(self) -> tuple[datetime, datetime]:
+        """The interval in the time zone of the schedule: where clocks change, a day has 23 or 25 hours."""
+        return in_zone(self.interval, self.zone)
 
 
 def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:

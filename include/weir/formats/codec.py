@@ -27,7 +27,7 @@ VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
         "manifest": 7,
         "stage copy": 1,
-        "region job": 9,
+        "region job": 10,
         "region report": 5,
         "region failure": 1,
         "run record": 3,

@@ -245,7 +245,8 @@ class CodeToRun:
 class SparkJob:
     """Identify the attempt that a Spark job belongs to, and where the job works: the fields of all kinds of job.
 
-    `interval` is in UTC, ISO 8601, end exclusive. `store` is a URL, `report` a path relative to it.
+    `interval` is in UTC, ISO 8601, end exclusive, `zone` the time zone of the schedule (empty: not known). `store` is a
+    URL, `report` a path relative to it.
     """
 
     attempt: AttemptId
@@ -257,6 +258,7 @@ class SparkJob:
     store: str
     report: str
     spark_conf: dict[str, str] = field(default_factory=dict)
+    zone: str = ""
 
     @property
     def folder(self) -> str:

@@ -1,10 +1,13 @@
-"""Checks the order of the epochs of a dataflow with state when a run is pinned, before any task of it runs.
+"""Checks the data interval of a run, and the order of the epochs of a dataflow with state, before any task of it runs.
 
-Invariant: an epoch continues the state of the epoch before it in time; no epoch is inserted before one that has
-already continued an older state, and no change of the DAG file loses a state or changes its meaning.
+Invariants: an epoch begins before it ends; without a schedule it may be a moment. With state, an epoch continues the
+state of the epoch before it in time; no epoch is inserted before one that has already continued an older state, and no
+change of the DAG file loses a state or changes its meaning.
 """
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,6 +17,40 @@ from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import RunRow
 from weir.ledger.restores import left_out
+
+
+def require_interval(interval: tuple[datetime, datetime], dag_id: str, run_id: str, schedule: str) -> None:
+    """Require a data interval with time zones that begins before it ends. Raises Misconfigured.
+
+    Without a `schedule` both ends may be one: a person has started the run for a moment.
+    """
+    start, end = interval
+    if start.tzinfo is None or end.tzinfo is None:
+        raise Misconfigured(f"{_of_run(interval, dag_id, run_id)} has no time zone: {_ADVICE}")
+    try:
+        is_empty, is_reversed = start.astimezone(UTC) == end.astimezone(UTC), end < start
+    except OverflowError as error:
+        raise Misconfigured(
+            f"{_of_run(interval, dag_id, run_id)} is outside of the years 1 to 9999 in UTC: {_ADVICE}"
+        ) from error
+    if is_reversed or (is_empty and schedule):
+        what = "ends before it begins" if is_reversed else "has no length, so that no row is in it"
+        by = (
+            f" The schedule {schedule} gives it: write CronDataIntervalTimetable, or interval= to it."
+            if schedule
+            else ""
+        )
+        raise Misconfigured(f"{_of_run(interval, dag_id, run_id)} {what}.{by} {_ADVICE}")
+
+
+_ADVICE = (
+    "Delete this run, and have the scheduler or a backfill make one, or trigger it over Airflow's REST API with "
+    "data_interval_start and data_interval_end. Nothing was run"
+)
+
+
+def _of_run(interval: tuple[datetime, datetime], dag_id: str, run_id: str) -> str:
+    return f"the data interval of run {run_id} of DAG {dag_id} ({interval[0].isoformat()} to {interval[1].isoformat()})"
 
 
 def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_backwards: bool) -> None:

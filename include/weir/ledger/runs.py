@@ -66,6 +66,9 @@ _LATER = select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow"), RunRo
 FIRST_LINEAGE = 1
 """The lineage of a dataflow at its first begin."""
 
+ZONE = "zone"
+"""The field of the record that a run is pinned to with its schedule's time zone, which is no part of a dataflow."""
+
 Owner = tuple[str, str, tuple[datetime, datetime]]
 """The DAG, the run id and the data interval of the DagRun that owns an epoch."""
 
@@ -84,6 +87,8 @@ class Run:
     parameters: Mapping[str, Any]
     predecessor: Epoch | None
     lineage: int
+    zone: str = ""
+    """The time zone of the schedule by which it was pinned; empty where an earlier Weir has pinned it."""
 
     @property
     def dataflow(self) -> Dataflow:
@@ -130,6 +135,7 @@ class NewRun:
     store_id: str
     small_result: int
     previous: PreviousRun | None = None
+    zone: str = ""
 
     @property
     def owner(self) -> Owner:
@@ -144,15 +150,28 @@ class EpochOwned(Misconfigured):
         self.dag_id, self.run_id, self.task_prefix = row.dag_id, row.run_id, row.task_prefix
         super().__init__(
             f"epoch {row.epoch} of dataflow {row.dataflow} belongs to run {row.run_id} of DAG {row.dag_id}: "
-            f"run {new.run_id} of DAG {new.dag_id} has the same data interval and would write the same results. "
+            f"run {new.run_id} of DAG {new.dag_id} {_shared(row, new)} and would write the same results. "
             f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}. Or delete {row.run_id} and clear "
             f"{new.run_id}, which then computes the epoch in its place"
         )
 
 
+def _shared(row: RunRow, new: NewRun) -> str:
+    if (row.interval_start, row.interval_end) == new.interval:
+        return "has the same data interval"
+    found = [f"{start.isoformat()} to {end.isoformat()}" for start, end in (owner_interval(row), new.interval)]
+    return f"has a data interval that begins in the same second ({found[1]}; that of {row.run_id} is {found[0]})"
+
+
+def owner_interval(row: RunRow) -> tuple[datetime, datetime]:
+    """Return the data interval of the DagRun that owns an epoch."""
+    return row.interval_start, row.interval_end
+
+
 def epoch_of(start: datetime) -> Epoch:
-    """Return the key of an epoch: the start of its interval in UTC."""
-    return Epoch(start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"))
+    """Return the key of an epoch: the start of its interval in UTC, to the second. Keys are compared as texts."""
+    at = start.astimezone(UTC)
+    return Epoch(f"{at.year:04d}{at:%m%dT%H%M%SZ}")
 
 
 def run_key(dataflow: str, epoch: str) -> RunId:
@@ -224,7 +243,8 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
 def _pinned(session: Session, run: str, new: NewRun) -> dict[str, Any]:
     """Return the record that a run is pinned to: its dataflow, and the layouts in which its results are written."""
     sizes, before = latest_sizes(session, new.dataflow.name), layouts_of_run(session, run)
-    return pinned_json(new.dataflow, chosen_layouts(new.dataflow, sizes, new.small_result, before))
+    record = pinned_json(new.dataflow, chosen_layouts(new.dataflow, sizes, new.small_result, before))
+    return {**record, **({ZONE: new.zone} if new.zone else {})}
 
 
 def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
@@ -296,6 +316,7 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
         parameters=row.parameters,
         predecessor=row.predecessor,
         lineage=lineage,
+        zone=(row.pinned or {}).get(ZONE, ""),
     )
 
 

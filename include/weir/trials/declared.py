@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import StageKind
@@ -21,7 +22,7 @@ from weir.errors import Misconfigured
 class Declared:
     """A dataflow as a DAG file declares it now, a stage of it, and the folder of the suites.
 
-    `sql` has the texts of SQL files, by the paths that stages name.
+    `sql` has the texts of SQL files, by the paths that stages name, `zone` is the time zone of its schedule.
     """
 
     file: Path
@@ -29,6 +30,7 @@ class Declared:
     stage: Stage
     expectations: str
     sql: Mapping[str, str] = field(default_factory=dict)
+    zone: str = "UTC"
 
     @contextmanager
     def modules_on_path(self) -> Iterator[None]:
@@ -51,7 +53,7 @@ def declared_in(
     if not file.is_file():
         raise Misconfigured(f"there is no DAG file {file}")
     flows: list[Dataflow] = []
-    texts: list[Mapping[str, str]] = []
+    others: list[Mapping[str, Any]] = []
     expectations = ""
     for answer in answers_about(["--declare", str(file)], environ):
         if "ended" in answer:
@@ -59,10 +61,11 @@ def declared_in(
         for problem in answer.get("problems", ()):
             raise Misconfigured(str(Problem.from_json(problem)))
         flows += [Dataflow.from_json(each["flow"]) for each in answer.get("dataflows", ())]
-        texts += [each["sql"] for each in answer.get("dataflows", ())]
+        others += answer.get("dataflows", ())
         expectations = answer.get("expectations", expectations)
     flow = _flow(file, [each for each in flows if dataflow in (None, each.name)] or flows, stage, dataflow)
-    return Declared(file, flow, _stage(flow, stage), expectations, texts[flows.index(flow)])
+    other = others[flows.index(flow)]
+    return Declared(file, flow, _stage(flow, stage), expectations, other["sql"], other["zone"])
 
 
 def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -> Dataflow:

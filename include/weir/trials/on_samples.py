@@ -24,6 +24,7 @@ from weir.formats.manifest import OF_RESULT
 from weir.formats.paths import attempt_record_folder
 from weir.formats.region_job import InputToRead, RegionJob, StageToRun, StateToRead
 from weir.formats.trial import FORMATS, Sample, TrialRequest
+from weir.intervals import interval_of as as_given
 from weir.ledger.runs import epoch_of
 from weir.state.file_rules import epoch_seconds, expired_until
 from weir.store.store import Store
@@ -59,7 +60,7 @@ def trial_on_samples(
     functions = archived(each.function for each in plan)
     archive = pack(top_level(functions), declared.sql)
     code = stored_code(scratch, flow.name, archive, functions)
-    described = _Described(flow, plan, frozenset(each.argument for each in samples), interval)
+    described = _Described(flow, plan, frozenset(each.argument for each in samples), interval, declared.zone)
     written = declared_layouts(flow)
     trimming = Trimming(
         flow=flow,
@@ -149,6 +150,7 @@ class _Described:
     plan: Sequence[Stage]
     sampled: frozenset[str]
     interval: tuple[datetime, datetime]
+    zone: str
     splits: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -172,6 +174,7 @@ class _Described:
             stages=tuple(self._stage(stage, subtask) for stage in stages),
             parameters=dict(self.flow.parameters),
             spark_conf=spark_conf(self.plan),
+            zone=self.zone,
         )
 
     def _stage(self, stage: Stage, subtask: int) -> StageToRun:
@@ -243,7 +246,8 @@ class _Described:
             context = ResolveContext(
                 dataflow=self.flow.name,
                 epoch=self.epoch,
-                interval=self.interval,
+                interval=as_given(*self.interval),
+                zone=self.zone,
                 parallelism=stage.parallelism,
                 parameters=self.flow.parameters,
                 options=stage.options,

@@ -151,7 +151,7 @@ class Declaration:
 
     `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another. `sql` has
     the texts of the SQL files of its stages, `applications` the files of their applications. These are code: a change
-    of them changes no DAG.
+    of them changes no DAG. `schedule` names the timetable of the DAG (empty: it has none), `zone` its time zone.
     """
 
     flow: Dataflow
@@ -161,6 +161,8 @@ class Declaration:
     spark_conn_id: str | None = None
     sql: Mapping[str, str] = field(default_factory=dict)
     applications: Mapping[str, Path] = field(default_factory=dict)
+    schedule: str = ""
+    zone: str = ""
 
     def __post_init__(self) -> None:
         seen = _SEEN.get()

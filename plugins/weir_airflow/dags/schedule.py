@@ -1,23 +1,40 @@
 """The schedule of a dataflow, and the dates from which and until which it runs.
 
-Invariants: every scheduled run has a data interval, which is the dataflow's epoch. A schedule that Airflow would read
-differently, or not at all, is refused when the DAG file is parsed.
+Invariants: every scheduled run has a data interval that is not empty, which is the dataflow's epoch. A schedule that
+Airflow would read differently, or not at all, is refused when the DAG file is parsed. Timetables are told by what they
+are derived from and by what they answer, never by their names.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Final
 
+import pendulum
 from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from weir.dataflow.arguments import shown
 from weir.errors import Misconfigured
+from weir.intervals import offset_name
 
 _WITHOUT_INTERVAL: Final = ("@once", "@continuous")
-_TIMETABLES_WITHOUT_INTERVAL: Final = ("OnceTimetable", "ContinuousTimetable", "AssetTriggeredTimetable")
+_AIRFLOW: Final = "airflow."
+_MODULES: Final = (
+    *("airflow.sdk.definitions.timetables.assets", "airflow.sdk.definitions.timetables.events"),
+    *("airflow.sdk.definitions.timetables.simple", "airflow.timetables.simple", "airflow.timetables.events"),
+)
+"""Airflow's timetables, those of its SDK and what they stand for; only what has loaded them can have one."""
+
+_WITHOUT: Final = ("EventsTimetable", "OnceTimetable")
+_BY_EVENTS: Final = ("AssetTriggeredTimetable", "ContinuousTimetable")
+"""Their runs begin when something happens: an interval, where there is one, says nothing about data."""
+
+_LEAST: Final = timedelta(seconds=1)
+"""An epoch is named by the second that it begins in."""
+
 _EXAMPLE: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 
@@ -33,18 +50,118 @@ def timetable_of(schedule: Any, start_date: object = None, where: str = "the dat
         _require_cron(where, schedule)
         return CronDataIntervalTimetable(schedule, timezone=_timezone(start_date))
     if isinstance(schedule, timedelta):
-        if schedule <= timedelta(0):
-            raise Misconfigured(f"{where}: the schedule {schedule} is no time: write one such as timedelta(hours=6)")
+        if schedule < _LEAST:
+            raise Misconfigured(
+                f"{where}: the schedule {schedule} is no time: write one such as timedelta(hours=6), at least a second"
+            )
         return DeltaDataIntervalTimetable(schedule)
-    if schedule is None or (hasattr(schedule, "validate") and has_intervals(schedule)):
+    if schedule is None or (hasattr(schedule, "validate") and has_intervals(schedule, start_date)):
         return schedule
     raise Misconfigured(_refusal(where, schedule))
 
 
-def has_intervals(timetable: Any) -> bool:
-    """Report whether the runs of a timetable have data intervals that are not empty, as far as Airflow's own tell."""
-    is_point = getattr(timetable, "interval", None) == timedelta(0)  # what Airflow makes of a cron string
-    return not is_point and type(timetable).__name__ not in _TIMETABLES_WITHOUT_INTERVAL
+def is_without_schedule(timetable: Any) -> bool:
+    """Report whether nothing but a person or another DAG starts runs: `schedule=None`."""
+    return timetable is None or (_is_a(timetable, "NullTimetable") and not timetable.can_be_scheduled)
+
+
+def has_intervals(timetable: Any, start_date: object = None) -> bool:
+    """Report whether the runs of a timetable have data intervals that are not empty.
+
+    Airflow's own tell by their classes and their `interval`. Any other one is asked for its first run; where it does
+    not answer, what it is derived from counts, and the begin of a run looks at the interval.
+    """
+    if _is_by_events(timetable):
+        return False
+    if is_without_schedule(timetable):
+        return True
+    answer = None if type(timetable).__module__.startswith(_AIRFLOW) else _answer(timetable, start_date)
+    return _derived(timetable) if answer is None else answer
+
+
+def _derived(timetable: Any) -> bool:
+    parts = list(_parts(timetable))
+    is_sound = all(
+        _is_least(length, timedelta(microseconds=1)) for each in parts for length in _lengths(each, "interval")
+    )
+    # Two epochs that begin in one second would be one.
+    is_slow = all(_is_least(length, _LEAST) for each in parts for length in _lengths(each, "delta"))
+    return is_sound and is_slow and not _is_a(timetable, *_WITHOUT)
+
+
+def zone_of(timetable: Any, otherwise: tzinfo | None = None) -> str:
+    """Return the name of the time zone in which a timetable divides time, else that of its DAG; "UTC" if none has one.
+
+    It is a name of the IANA's database, or an offset such as "+05:30".
+    """
+    for each in _parts(timetable):
+        for name in ("timezone", "_timezone"):
+            found = getattr(each, name, None)
+            if isinstance(found, str | tzinfo):
+                return found if isinstance(found, str) else _name_of_zone(found)
+    return "UTC" if otherwise is None else _name_of_zone(otherwise)
+
+
+def schedule_name(timetable: Any) -> str:
+    """Return how a refusal names a timetable; empty for `schedule=None`."""
+    if is_without_schedule(timetable):
+        return ""
+    expression = getattr(timetable, "expression", None) or getattr(timetable, "_expression", None)
+    return f"{type(timetable).__name__}({expression!r})" if isinstance(expression, str) else type(timetable).__name__
+
+
+def _is_a(timetable: Any, *names: str) -> bool:
+    """Report whether a timetable is derived from one of Airflow's that has one of these names."""
+    modules = [sys.modules[name] for name in _MODULES if name in sys.modules]
+    return isinstance(
+        timetable, tuple(getattr(each, name) for each in modules for name in names if hasattr(each, name))
+    )
+
+
+def _is_by_events(timetable: Any) -> bool:
+    """Report whether its runs have an event, such as an asset's, or a partition's key, in the place of an interval."""
+    words = ("partitioned", "partitioned_at_runtime", "asset_condition", "key_format")
+    return _is_a(timetable, *_BY_EVENTS) or any(bool(getattr(timetable, word, None)) for word in words)
+
+
+def _parts(timetable: Any) -> Iterator[Any]:
+    """Yield a timetable and those that it is made of."""
+    yield timetable
+    for name in ("timetables", "_timetables"):
+        found = getattr(timetable, name, None)
+        if isinstance(found, list | tuple):
+            yield from found
+
+
+def _lengths(timetable: Any, name: str) -> Iterator[Any]:
+    """Yield a length of time, a timedelta or a relativedelta, that Airflow's timetables have under a name."""
+    for each in (name, f"_{name}"):
+        found = getattr(timetable, each, None)
+        if hasattr(found, "days"):
+            yield found
+
+
+def _is_least(length: Any, least: timedelta) -> bool:
+    is_least: bool = _EXAMPLE + length >= _EXAMPLE + least
+    return is_least
+
+
+def _answer(timetable: Any, start_date: object) -> bool | None:
+    """Ask a timetable for its first run, and report whether that has an interval; None where it does not answer."""
+    from airflow.serialization.encoders import coerce_to_core_timetable  # noqa: PLC0415  slow, and only users' need it
+    from airflow.timetables.base import TimeRestriction  # noqa: PLC0415
+
+    is_aware = isinstance(start_date, datetime) and start_date.tzinfo is not None
+    earliest = pendulum.instance(start_date if isinstance(start_date, datetime) and is_aware else _EXAMPLE)
+    restriction = TimeRestriction(earliest, None, catchup=True)
+    try:
+        core = coerce_to_core_timetable(timetable)
+        info = core.next_dagrun_info_v2(last_dagrun_info=None, restriction=restriction)
+        found = core.infer_manual_data_interval(run_after=earliest) if info is None else info.data_interval
+        is_interval: bool = found is not None and found.start < found.end
+    except Exception:  # noqa: BLE001  it is the user's, and may need what a parse does not have
+        return None
+    return is_interval
 
 
 def require_dates(where: str, start_date: object, end_date: object, *, is_scheduled: bool) -> None:
@@ -102,17 +219,32 @@ def _require_cron(where: str, schedule: str) -> None:
 
 
 def _timezone(start_date: object) -> Any:
-    zone: tzinfo | None = getattr(start_date, "tzinfo", None)
-    # Airflow wants a zone with a name; fixed offsets and datetime.UTC have none that it can store.
-    name = getattr(zone, "key", None) or getattr(zone, "name", None)
+    """Return the zone in which Airflow reads a DAG of this start date, as it can store it."""
+    if not isinstance(start_date, datetime) or start_date.tzinfo is None:
+        return "UTC"
+    found = pendulum.instance(start_date).timezone
+    name = getattr(found, "name", None)
+    if isinstance(found, pendulum.FixedTimezone):
+        if start_date.tzinfo.utcoffset(None) is None:  # a zone of dateutil: Airflow would keep its offset of this day
+            raise Misconfigured(
+                f"the zone of start_date={start_date} has no name that Airflow can store, so that it would have this "
+                'offset all year: write tzinfo=ZoneInfo("Europe/Berlin"), for example'
+            )
+        return "UTC" if found.offset == 0 else found
     return name or "UTC"
+
+
+def _name_of_zone(zone: tzinfo) -> str:
+    """Return the name by which `weir.intervals.time_zone` finds a zone."""
+    found = getattr(zone, "key", None) or getattr(zone, "zone", None) or getattr(zone, "name", None)
+    return found if isinstance(found, str) and found else offset_name(zone.utcoffset(_EXAMPLE.replace(tzinfo=None)))
 
 
 def _refusal(where: str, schedule: object) -> str:
     return (
         f"{where}: the schedule {_named(schedule)} gives its runs no data interval, and that is the epoch of a "
-        'dataflow. Use a cron string ("@daily"), a timedelta, CronDataIntervalTimetable, or None for runs that you '
-        "trigger with a date"
+        'dataflow. Use a cron string ("@daily"), a timedelta of at least a second, CronDataIntervalTimetable, '
+        "CronTriggerTimetable(..., interval=timedelta(days=1)), or None for runs that you trigger with a date"
     )
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from weir.dataflow.sources import differs_by_zone
 from weir.doctor.declarations import of_gx, problems_of
 from weir.doctor.problems import Problem, texts_of
 from weir.settings import EXPECTATIONS
@@ -25,7 +26,7 @@ from weir_airflow.dags.declaration import CLOSE, declared_meanwhile
 from weir_airflow.doctor.doctor import reserve_standard_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from weir.dataflow import Dataflow
     from weir.topology.regions import Topology
@@ -82,7 +83,7 @@ def checked(file: str, expectations: str) -> dict[str, Any]:
         "file": file,
         "dataflows": [_described(each) for each in found],
         "problems": [problem.to_json() for problem in problems],
-        "notes": list(_unchecked(file, [each.flow for each in found], expectations)),
+        "notes": [*_unchecked(file, [each.flow for each in found], expectations), *_of_other_days(file, found)],
     }
 
 
@@ -93,6 +94,28 @@ def _unchecked(file: str, flows: Sequence[Dataflow], expectations: str) -> Itera
             f"{file}: types and arguments of {', '.join(types)} are not checked, since this Python has no Great "
             "Expectations (pip install 'weir[quality]'): a task checks them before it computes"
         )
+
+
+def _of_other_days(file: str, found: Sequence[Declaration]) -> Iterator[str]:
+    """Yield a note for each source that names a day in UTC where the days of the schedule begin at another time."""
+    for declared in found:
+        for stage in declared.flow.stages:
+            for text in _texts_of(stage.options):
+                placeholder = differs_by_zone(text, declared.zone)
+                if placeholder:
+                    local = placeholder.replace("start", "start_local", 1).replace("end", "end_local", 1)
+                    yield (
+                        f"{file}: dataflow {declared.flow.name!r}, stage {stage.name!r}: {placeholder} in {text!r} is "
+                        f"in UTC, and the schedule divides time in {declared.zone}, whose days begin at another time: "
+                        f"write {local} for the day as it is there"
+                    )
+
+
+def _texts_of(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts among the options of a ready-made source in which bounds of the interval are filled in."""
+    partition = options.get("partition", {})
+    found = [options.get("path"), options.get("query"), *(partition.values() if isinstance(partition, dict) else ())]
+    yield from (each for each in found if isinstance(each, str))
 
 
 @cache
@@ -112,7 +135,7 @@ def declared(file: str, expectations: str) -> dict[str, Any]:
         problems = list(_import_problems(file))
     return {
         "file": file,
-        "dataflows": [{"flow": each.flow.to_json(), "sql": dict(each.sql)} for each in found],
+        "dataflows": [{"flow": each.flow.to_json(), "sql": dict(each.sql), "zone": each.zone} for each in found],
         "expectations": expectations,
         "problems": [problem.to_json() for problem in problems],
     }

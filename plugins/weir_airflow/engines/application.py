@@ -5,12 +5,14 @@ Invariant: the file is that of the code which the attempt's job names, not the o
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from weir.code.application_rules import bound, name_in_archive
 from weir.errors import Internal, Misconfigured
 from weir.formats.region_job import RegionJob, staged_input, staged_output, staging_of
+from weir.intervals import in_zone, interval_of
 from weir.store.code import read_archive
 
 if TYPE_CHECKING:
@@ -38,17 +40,26 @@ def arguments_of(job: SparkJob, stage: StageToRun, store: Store) -> list[str]:
     if stage.application is None or not isinstance(job, RegionJob):
         raise Internal(f"stage {stage.name} has no application; report this")
     staging = staging_of(job, stage)
-    start, end = job.interval
     values: dict[str, Any] = {
         "output": store.spark_url(staged_output(staging)),
         "ctx.epoch": job.epoch,
-        "ctx.interval[0]": start,
-        "ctx.interval[1]": end,
-        "ctx.interval[0].date": start[:10],
-        "ctx.interval[1].date": end[:10],
+        **_bounds_of(job),
         "ctx.subtask": stage.subtask,
         "ctx.parallelism": stage.parallelism,
         **{f"inputs.{each.argument}": store.spark_url(staged_input(staging, each.argument)) for each in stage.inputs},
         **{f"ctx.parameters.{name}": value for name, value in job.parameters.items()},
     }
     return bound(stage.application.arguments, values)
+
+
+def _bounds_of(job: SparkJob) -> dict[str, str]:
+    """Return the bounds of the interval: in UTC, and in the schedule's zone where that is known."""
+    start, end = (datetime.fromisoformat(each) for each in job.interval)
+    zones = {"interval": "UTC"} | ({"local_interval": job.zone} if job.zone else {})
+    found: dict[str, str] = {}
+    for name, zone in zones.items():
+        interval = in_zone(interval_of(start, end), zone)
+        for place in (0,) if start == end else (0, 1):
+            at = interval[place].isoformat()
+            found |= {f"ctx.{name}[{place}]": at, f"ctx.{name}[{place}].date": at[:10]}
+    return found

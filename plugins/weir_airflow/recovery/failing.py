@@ -77,7 +77,10 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
 
 def _epoch(context: Context) -> Epoch | None:
     run = context["dag_run"]
-    return None if run.data_interval_start is None else epoch_of(run.data_interval_start)
+    try:
+        return None if run.data_interval_start is None else epoch_of(run.data_interval_start)
+    except OverflowError:  # in UTC before the year 1: refused by the begin
+        return None
 
 
 def _no_log(message: str) -> None:

@@ -122,6 +122,8 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         previous=previous_run(context) if declared.topology.reads_previous else None,
         restart=declared.restart_strategy(deployed),
         is_backfill=is_backfill(context),
+        schedule=declared.schedule,
+        zone=declared.zone,
     )
 
 

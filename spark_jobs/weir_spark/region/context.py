@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weir.connections import Connections, Variables, from_environment, variable_from_environment
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Internal
+from weir.intervals import in_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,8 @@ def _no_file(name: str, data: bytes) -> str:
 class StageContext:
     """The first argument of every stage function.
 
-    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive. `subtask` counts
+    `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive, `local_interval`
+    the same in the time zone of the schedule. `subtask` counts
     from 0 to `parallelism` - 1. `parameters` are those of the run. `spark` is for sources; other stages are given
     their DataFrames. `connection` looks up an Airflow connection by its id, `variable` an Airflow variable by its key,
     as text, where the stage runs. `create_file` writes bytes under a name, for Spark to read, and returns the path; the
@@ -43,6 +45,13 @@ class StageContext:
     connection: Connections = from_environment
     variable: Variables = variable_from_environment
     create_file: Callable[[str, bytes], str] = _no_file
+    zone: str = "UTC"
+    """The time zone of the schedule (empty: an earlier Weir has pinned the run, without it)."""
+
+    @property
+    def local_interval(self) -> tuple[datetime, datetime]:
+        """The interval in the time zone of the schedule: where clocks change, a day has 23 or 25 hours."""
+        return in_zone(self.interval, self.zone)
 
 
 def prepare_for_connect() -> None:

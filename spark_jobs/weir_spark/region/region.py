@@ -30,6 +30,7 @@ from weir.formats.region_job import (
     StageToRun,
     StateToRead,
 )
+from weir.intervals import interval_of
 from weir.store.code import read_archive
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
@@ -237,7 +238,8 @@ class _Execution:
         start, end = (datetime.fromisoformat(text) for text in self.job.interval)
         return StageContext(
             epoch=self.job.epoch,
-            interval=(start, end),
+            interval=interval_of(start, end),
+            zone=self.job.zone,
             subtask=stage.subtask,
             parallelism=stage.parallelism,
             parameters=self.job.parameters,

@@ -9,7 +9,7 @@ these is neither an input nor a value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,7 +57,7 @@ def rows_of_query(
     computed, and is an error of Spark.
     """
     statement = statement_of(text)
-    values = statement.bound(_values_of(context))
+    values = statement.bound(_values_of(context, set(statement.values.values())))
     for name, written in statement.values.items():
         require_bindable(written, values[name])
     tables = {f"input_{place}": rows for place, rows in enumerate(inputs.values())}
@@ -164,12 +164,17 @@ def _with_inputs(query: str, tables: Mapping[str, str]) -> str:
     return f"WITH {named} SELECT * FROM ({escaped}\n\n)"  # noqa: S608  it is the user's own
 
 
-def _values_of(context: StageContext) -> dict[str, Any]:
-    start, end = context.interval
+def _values_of(context: StageContext, wanted: Collection[str]) -> dict[str, Any]:
+    """Return the values of `ctx`; of the bounds of the interval only those wanted, since a run may have no end."""
+    bounds: dict[str, Any] = {}
+    for place in (0, 1):
+        if (name := f"ctx.interval[{place}]") in wanted:
+            bounds[name] = context.interval[place]
+        if (name := f"ctx.local_interval[{place}].date") in wanted:
+            bounds[name] = context.local_interval[place].date()
     return {
         "ctx.epoch": context.epoch,
-        "ctx.interval[0]": start,
-        "ctx.interval[1]": end,
+        **bounds,
         "ctx.subtask": context.subtask,
         "ctx.parallelism": context.parallelism,
         **{f"ctx.parameters.{name}": value for name, value in context.parameters.items()},

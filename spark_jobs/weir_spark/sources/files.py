@@ -34,7 +34,7 @@ _OF_OLDER: Final[Mapping[str, Any]] = {
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """List the files and return each subtask's. Raises Misconfigured where there are none, and Retryable."""
     given = ctx.options
-    pattern = filled("files_source", str(given["path"]), *ctx.interval)
+    pattern = filled("files_source", str(given["path"]), ctx.interval, ctx.zone)
     marks = listed(pattern, given.get("conn_id"), ctx.connection)
     if not marks and given["if_empty"] == "fail":
         raise Misconfigured(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.connections import Connection
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured
+from weir.intervals import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,9 +39,8 @@ _KNOWN: Final = {
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the query with the bounds of the interval: the rows are those that are there when an attempt reads."""
     given = ctx.options
-    query = filled("jdbc_source", str(given["query"]), *ctx.interval)
-    start, end = (each.isoformat() for each in ctx.interval)
-    what = f"what {given['conn_id']} has for {start} to {end} (exclusive) when an attempt reads: JDBC has no versions"
+    query = filled("jdbc_source", str(given["query"]), ctx.interval, ctx.zone)
+    what = f"what {given['conn_id']} has for {shown(ctx.interval)} when an attempt reads: JDBC has no versions"
     more = {key: given[key] for key in ("driver", "reader") if key in given}
     return [{"reads": what, "conn_id": given["conn_id"], "query": query, **more}]
 

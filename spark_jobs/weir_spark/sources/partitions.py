@@ -47,7 +47,7 @@ def of_partition(
     value for it, as one from before the table was partitioned so.
     """
     declared = ctx.options.get("partition", {})
-    texts = {column: filled(f"source of {table}", text, *ctx.interval) for column, text in declared.items()}
+    texts = {column: filled(f"source of {table}", text, ctx.interval, ctx.zone) for column, text in declared.items()}
     for column in texts:
         _require_partitioned(column, columns, table)
     wanted = {column: _wanted(column, columns[column], text, table) for column, text in texts.items()}

@@ -18,8 +18,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
+from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
 from weir.errors import Misconfigured, Retryable, first_line
 from weir.extras import needed_for
+from weir.intervals import Moment, shown
 from weir_spark.sources.parquet import WHOLE
 
 if TYPE_CHECKING:
@@ -70,10 +72,12 @@ class Column:
 
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the bounds of the interval: the rows are those that PostgreSQL has when an attempt reads."""
-    start, end = (each.isoformat() for each in ctx.interval)
     conn_id, query = str(ctx.options["conn_id"]), str(ctx.options["query"])
-    what = f"what {conn_id} has for {start} to {end} (exclusive) when an attempt reads: PostgreSQL has no versions"
-    return [{"reads": what, "conn_id": conn_id, "query": query, "start": start, "end": end}]
+    what = f"what {conn_id} has for {shown(ctx.interval)} when an attempt reads: PostgreSQL has no versions"
+    named = {each for each in BOUNDS if f"%({each})s" in query}
+    found = bounds_of(ctx.interval, ctx.zone, named if isinstance(ctx.interval, Moment) else {"start", "end", *named})
+    bounds = {name: (at.replace(tzinfo=None) if name.endswith(LOCAL) else at).isoformat() for name, at in found.items()}
+    return [{"reads": what, "conn_id": conn_id, "query": query, **bounds}]
 
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
@@ -97,7 +101,7 @@ def load(
 ) -> tuple[list[Column], list[str]]:
     """Write the rows of a split into Parquet files, and return the columns and the files' paths."""
     with _transaction(connection) as cursor:
-        bounds = {name: datetime.fromisoformat(split[name]) for name in ("start", "end")}
+        bounds = {name: datetime.fromisoformat(split[name]) for name in BOUNDS if name in split}
         query = cursor.mogrify(split["query"].strip().rstrip(";"), bounds).decode()
         columns = _columns(cursor, query, connection.id)
         files = _files(_batches(cursor, query, columns), columns)

@@ -1,11 +1,14 @@
 """The ownership of an epoch is transferred from a DagRun that was deleted in Airflow to one that was created again."""
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from sqlalchemy import select
 
 from weir.errors import Fenced, Misconfigured
 from weir.ledger.database.tables import AttemptRow, ResultRow
-from weir.ledger.runs import runs_of, set_aside
+from weir.ledger.runs import EpochOwned, runs_of, set_aside
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.store.published import published
@@ -85,6 +88,27 @@ def test_an_epoch_is_not_taken_from_a_dag_run_that_exists(world, is_queued):
     assert (first in world.airflow.queued) is is_queued
     with pytest.raises(Misconfigured, match="delete manual__2013-01-01"):
         world.airflow.coordinator.begin(world.airflow.request(world.airflow.task(second, "weather")), world.airflow)
+
+
+def test_a_second_run_that_begins_in_the_same_second_is_refused_by_the_owners_name(world):
+    first, second = world.airflow.dag_run(), world.airflow.dag_run(kind="manual")
+    start = datetime(2013, 1, 1, 10, tzinfo=UTC)
+
+    def begin(run, microsecond, length):
+        task = world.airflow.task(run, "weather")
+        task.state, task.try_number = "running", 1
+        at = start.replace(microsecond=microsecond)
+        request = replace(world.airflow.request(task), interval=(at, at + length))
+        return world.airflow.coordinator.begin(request, world.airflow)
+
+    begun = begin(first, 200_000, timedelta(days=1))
+    assert begun.run.epoch == "20130101T100000Z"
+    for microsecond, length in ((900_000, timedelta(days=1)), (200_000, timedelta(hours=12))):
+        with pytest.raises(EpochOwned, match="same second") as refused:
+            begin(second, microsecond, length)
+        assert refused.value.run_id == first
+    with world.ledger.transaction() as session:
+        assert [row.run_id for row in runs_of(session)] == [first]
 
 
 @pytest.mark.parametrize("kind", ["scheduled", "manual"])

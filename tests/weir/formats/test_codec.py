@@ -426,6 +426,7 @@ APPLICATION_STAGE = replace(
     application=ApplicationToRun(("--in={{ inputs.read }}", "{{ output }}"), "com.example.Tariffs"),
 )
 APPLICATION_JOB = replace(BLIND_JOB, stages=(*BLIND_JOB.stages, APPLICATION_STAGE))
+ZONED = {"zone": "Asia/Kolkata"}
 OLDER = {
     ("manifest", 1): (replace(MANIFEST, digest=DIGEST), codec.manifest_from_json),
     ("manifest", 2): (MANIFEST, codec.manifest_from_json),
@@ -467,15 +468,18 @@ OLDER = {
     ("region-job", 8): (BLIND_JOB, codec.region_job_from_json),
     ("region-job-compaction", 8): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-job-check", 8): (CHECK_JOB, codec.region_job_from_json),
+    ("region-job", 9): (APPLICATION_JOB, codec.region_job_from_json),
+    ("region-job-compaction", 9): (COMPACTION_JOB, codec.region_job_from_json),
+    ("region-job-check", 9): (CHECK_JOB, codec.region_job_from_json),
     ("region-report", 4): (GATED_REPORT, codec.region_report_from_json),
     ("checkpoint", 4): (REVISED_CHECKPOINT, codec.checkpoint_from_json),
     ("checkpoint", 5): (BLIND_CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
     "manifest": (BLIND_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
-    "region-job": (APPLICATION_JOB, codec.region_job_to_json, codec.region_job_from_json),
-    "region-job-compaction": (COMPACTION_JOB, codec.region_job_to_json, codec.region_job_from_json),
-    "region-job-check": (CHECK_JOB, codec.region_job_to_json, codec.region_job_from_json),
+    "region-job": (replace(APPLICATION_JOB, **ZONED), codec.region_job_to_json, codec.region_job_from_json),
+    "region-job-compaction": (replace(COMPACTION_JOB, **ZONED), codec.region_job_to_json, codec.region_job_from_json),
+    "region-job-check": (replace(CHECK_JOB, **ZONED), codec.region_job_to_json, codec.region_job_from_json),
     "region-report": (BLIND_REPORT, codec.region_report_to_json, codec.region_report_from_json),
     "checkpoint": (SOURCED_CHECKPOINT, codec.checkpoint_to_json, codec.checkpoint_from_json),
     "stage-copy": (COPY, codec.stage_copy_to_json, codec.stage_copy_from_json),

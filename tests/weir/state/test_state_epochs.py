@@ -1,7 +1,8 @@
 """The epochs of a dataflow with state: their order, several in flight, and what follows when one is recomputed."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import select
@@ -12,6 +13,7 @@ from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
 from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.runs import epoch_of
 from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
@@ -236,8 +238,37 @@ def test_a_run_whose_interval_has_no_length_is_refused_only_where_there_is_state
         days.airflow.coordinator.begin(moment, days.airflow)
     with days.ledger.transaction() as session:
         assert session.scalars(select(RunRow)).all() == []
-    begun = days.airflow.coordinator.begin(replace(moment, dataflow=aircraft(state=None)), days.airflow)
+    stateless = replace(moment, dataflow=aircraft(state=None))
+    with pytest.raises(Misconfigured, match="OfEvents"):  # a timetable that has promised intervals
+        days.airflow.coordinator.begin(replace(stateless, schedule="OfEvents"), days.airflow)
+    begun = days.airflow.coordinator.begin(stateless, days.airflow)
     assert begun.run.epoch == "20130101T070000Z"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        (datetime(2013, 1, 2, tzinfo=UTC), datetime(2013, 1, 1, tzinfo=UTC), "ends before it begins"),
+        (datetime(2013, 1, 1), datetime(2013, 1, 2), "no time zone"),  # noqa: DTZ001
+        (datetime(1, 1, 1, tzinfo=ZoneInfo("Asia/Kolkata")), datetime(1, 1, 3, tzinfo=UTC), "years 1 to 9999"),
+        (datetime(9999, 12, 31, tzinfo=UTC), datetime.max.replace(tzinfo=timezone(-timedelta(hours=9))), "years 1 to"),
+    ],
+)
+def test_a_data_interval_that_is_none_is_refused_before_anything_is_registered(days, start, end, says):
+    task = days.airflow.task(days.airflow.dag_run(1), "flights")
+    task.try_number = 1
+    request = replace(days.airflow.request(task), interval=(start, end), dataflow=aircraft(state=None))
+    with pytest.raises(Misconfigured, match=says):
+        days.airflow.coordinator.begin(request, days.airflow)
+    with days.ledger.transaction() as session:
+        assert session.scalars(select(RunRow)).all() == []
+
+
+def test_keys_of_epochs_are_in_the_order_of_time_as_texts():
+    days = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 999, 1000, 2013, 9999)]
+    keys = [epoch_of(day) for day in days]
+    assert keys == sorted(keys)
+    assert {len(key) for key in keys} == {16}
 
 
 # Recomputed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -98,6 +99,149 @@ def test_a_timetable_without_intervals_is_refused():
     assert "the schedule CronTriggerTimetable gives its runs no data interval" in refusal(schedule=at_a_time)
     of_a_day = CronTriggerTimetable("@daily", timezone="UTC", interval=timedelta(days=1))
     assert dag(schedule=of_a_day).timetable is of_a_day
+
+
+def without_intervals():
+    import airflow.timetables.assets as of_assets
+    import airflow.timetables.events as events
+    import airflow.timetables.simple as simple
+    import airflow.timetables.trigger as trigger
+    from airflow import sdk
+    from airflow.sdk.definitions.timetables.simple import ContinuousTimetable, OnceTimetable
+
+    asset, at = sdk.Asset("trips"), [START]
+    daily = sdk.CronDataIntervalTimetable("@daily", timezone="UTC")
+
+    class Mine(sdk.CronTriggerTimetable):
+        pass
+
+    class MineInCore(trigger.DeltaTriggerTimetable):
+        pass
+
+    class OnceMore(simple.OnceTimetable):
+        pass
+
+    class OnceInSdk(OnceTimetable):
+        pass
+
+    class Events(events.EventsTimetable):
+        pass
+
+    class AlwaysOn(ContinuousTimetable):
+        pass
+
+    class Answers(simple.Timetable):
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            from airflow.timetables.base import DagRunInfo
+
+            return DagRunInfo.exact(restriction.earliest)
+
+    return [
+        sdk.AssetOrTimeSchedule(assets=[asset], timetable=daily),
+        of_assets.AssetOrTimeSchedule(assets=[asset], timetable=simple.NullTimetable()),
+        sdk.PartitionedAssetTimetable(assets=asset),
+        sdk.PartitionedAtRuntime(),
+        sdk.CronPartitionTimetable("@daily", timezone="UTC"),
+        trigger.CronPartitionTimetable("@daily", timezone="UTC"),
+        simple.AssetTriggeredTimetable([asset]),
+        *(OnceTimetable(), simple.OnceTimetable(), OnceMore(), OnceInSdk()),
+        *(ContinuousTimetable(), simple.ContinuousTimetable(), AlwaysOn()),
+        *(sdk.EventsTimetable(at), events.EventsTimetable(at), Events(at)),
+        *(sdk.CronTriggerTimetable("@daily", timezone="UTC"), trigger.CronTriggerTimetable("@daily", timezone="UTC")),
+        sdk.MultipleCronTriggerTimetable("@daily", "30 6 * * *", timezone="UTC"),
+        trigger.MultipleCronTriggerTimetable("@daily", "30 6 * * *", timezone="UTC"),
+        *(sdk.DeltaTriggerTimetable(timedelta(days=1)), trigger.DeltaTriggerTimetable(timedelta(days=1))),
+        sdk.CronTriggerTimetable("@daily", timezone="UTC", interval=timedelta(days=-1)),
+        sdk.DeltaDataIntervalTimetable(timedelta(milliseconds=500)),
+        *(Mine("@daily", timezone="UTC"), MineInCore(timedelta(days=1)), Answers()),
+    ]
+
+
+def with_intervals():
+    import airflow.timetables.trigger as trigger
+    from airflow import sdk
+    from airflow.timetables.base import DagRunInfo, Timetable
+    from airflow.timetables.interval import CronDataIntervalTimetable as InCore
+    from dateutil.relativedelta import relativedelta
+
+    day = timedelta(days=1)
+
+    class Workdays(Timetable):
+        """A user's own, derived from nothing that has intervals."""
+
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            return DagRunInfo.interval(restriction.earliest, restriction.earliest + day)
+
+    class OfADay(trigger.CronTriggerTimetable):
+        """A user's own, derived from what has none."""
+
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            return DagRunInfo.interval(restriction.earliest, restriction.earliest + day)
+
+    class Unanswered(Timetable):
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            raise ConnectionError("it asks a calendar on the net")
+
+    return [
+        *(sdk.CronDataIntervalTimetable("@daily", timezone="UTC"), InCore("@daily", timezone="UTC")),
+        *(sdk.DeltaDataIntervalTimetable(day), sdk.DeltaDataIntervalTimetable(relativedelta(months=1))),
+        sdk.CronTriggerTimetable("@daily", timezone="UTC", interval=relativedelta(days=1)),
+        sdk.MultipleCronTriggerTimetable("@daily", "30 6 * * *", timezone="UTC", interval=day),
+        sdk.DeltaTriggerTimetable(day, interval=day),
+        *(Workdays(), OfADay("@daily", timezone="UTC"), Unanswered()),
+    ]
+
+
+def test_timetables_are_told_by_what_they_are_derived_from_and_by_what_they_answer():
+    from weir_airflow.dags.schedule import timetable_of
+
+    accepted = []
+    for timetable in without_intervals():
+        with suppress(Misconfigured):
+            accepted.append(timetable_of(timetable, START))
+    assert accepted == []
+    for timetable in with_intervals():
+        assert timetable_of(timetable, START) is timetable
+
+
+def test_a_group_is_asked_as_a_dag_is():
+    from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronDataIntervalTimetable
+
+    from weir_airflow import dataflow_group
+
+    daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+    either = AssetOrTimeSchedule(assets=[Asset("trips")], timetable=daily)
+    with DAG("mixed", schedule=either, start_date=START), pytest.raises(Misconfigured, match="AssetOrTimeSchedule"):
+        dataflow_group(FLOW)
+
+
+def zone_of_dag(**arguments):
+    from weir_airflow.dags.declaration import declared_meanwhile
+
+    with declared_meanwhile() as found:
+        dag(**arguments)
+    return found[0].zone
+
+
+def test_a_schedule_is_read_in_the_zone_of_the_start_date_however_that_is_written():
+    import pendulum
+    from airflow.sdk import CronTriggerTimetable, MultipleCronTriggerTimetable
+
+    day = timedelta(days=1)
+    by_offset = datetime(2013, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    assert zone_of_dag(start_date=START) == "UTC"
+    assert zone_of_dag(start_date=by_offset) == zone_of_dag(schedule=day, start_date=by_offset) == "+05:30"
+    for zone in (ZoneInfo("Asia/Kolkata"), pendulum.timezone("Asia/Kolkata")):
+        start = datetime(2013, 1, 1, tzinfo=zone)
+        assert {zone_of_dag(schedule=each, start_date=start) for each in ("@daily", day, None)} == {"Asia/Kolkata"}
+    for own in (CronTriggerTimetable, MultipleCronTriggerTimetable):
+        assert zone_of_dag(schedule=own("@daily", timezone="America/New_York", interval=day)) == "America/New_York"
+
+
+def test_a_zone_that_airflow_could_not_store_is_refused():
+    from dateutil.tz import gettz
+
+    assert "ZoneInfo" in refusal(start_date=datetime(2013, 1, 1, tzinfo=gettz("Europe/Berlin")))
 
 
 def test_a_group_in_a_dag_whose_runs_have_no_interval_is_refused():

@@ -69,6 +69,28 @@ def test_a_group_in_an_ordinary_dag_is_found(check):
     assert [each["group"] for each in found["dataflows"]] == ["g"]
 
 
+DAILY = """
+from datetime import datetime
+from zoneinfo import ZoneInfo
+from weir.dataflow import Dataflow, files_source, iceberg_source, sink
+from weir_airflow import dataflow_dag
+stages = [files_source("trips", "/data/{start%s:%%Y-%%m-%%d}/*.parquet"), sink("trips", "out"),
+          iceberg_source("zones", "lake.taxi.zones", partition={"day": "{end%s:%%Y%%m%%d}"}), sink("zones", "known")]
+dataflow_dag(Dataflow("daily", stages), schedule="@daily", start_date=datetime(2026, 1, 2, tzinfo=ZoneInfo("%s")))
+"""
+
+
+def test_a_source_that_names_another_day_than_the_schedule_is_told(check):
+    found = check(DAILY % ("", "", "Asia/Kolkata"))
+    assert found["problems"] == []
+    trips, zones = found["notes"]
+    assert "'trips'" in trips
+    assert "write {start_local:%Y-%m-%d}" in trips
+    assert "'zones'" in zones
+    assert "Asia/Kolkata" in zones
+    assert check(DAILY % ("", "", "UTC"))["notes"] == check(DAILY % ("_local", "_local", "Asia/Kolkata"))["notes"] == []
+
+
 def test_an_ordinary_dag_file_has_nothing_to_check(check):
     assert check("from airflow.sdk import DAG\ndag = DAG('x')\n")["dataflows"] == []
 
