@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir.secrecy import hide, names_secret
+from weir.secrecy import hide, names_secret, secrets_of_account
 
 VARIABLE = "AIRFLOW_CONN_"
 """The beginning of environment variables with connections."""
@@ -167,8 +167,8 @@ class LookUps:
 
         def connection(conn_id: str) -> Connection:
             found = self.connection(conn_id)
-            hide(found.password)
-            _hide_in(found.extra)
+            for secret in secrets_of(found):
+                hide(secret)
             return found
 
         def variable(key: str) -> str:
@@ -180,12 +180,9 @@ class LookUps:
         return LookUps(connection, variable)
 
 
-def _hide_in(extra: Mapping[str, Any]) -> None:
-    for key, value in extra.items():
-        if isinstance(value, Mapping):
-            _hide_in(value)
-        elif isinstance(value, str) and names_secret(key):
-            hide(value)
+def secrets_of(connection: Connection) -> list[str]:
+    """Return what is secret of a connection, also in nested extras and in a host that is a URL."""
+    return list(secrets_of_account(connection.login, connection.password, connection.extra, connection.host))
 
 
 def variable_from_environment(key: str, environ: Mapping[str, str] | None = None) -> str:

@@ -1,15 +1,19 @@
 """What looks like a secret: in settings and parameters, which are recorded, and in texts, which people read.
 
-Invariants: nothing here returns the value that it takes for a secret. A value that was handed to a function of the user
-as a secret is one wherever it stands. A key is judged by its last words: `db_password`
-names a secret, `password_file` and `tokenizer` do not. A value that is a reference, such as `${DB_PASSWORD}`, is none.
+Invariants: there is one list of names, for what is recorded and for what is shown. A value that was handed to a
+function of the user as a secret is one wherever it stands, and however it is written (`weir.secret_forms`). A key is
+judged by its last words: `db_password` names a secret, `password_file` and `tokenizer` do not. A value that is a
+reference, such as `${DB_PASSWORD}`, is none. No message has the value of a secret in it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
+from urllib.parse import unquote
 
 HIDDEN: Final = "***"
 
@@ -25,6 +29,11 @@ _ENDINGS: Final = frozenset(
         *(("access", "tokens"), ("api", "tokens"), ("auth", "tokens"), ("bearer", "tokens"), ("refresh", "tokens")),
         *(("access", "key"), ("access", "key", "id"), ("secret", "key"), ("private", "key"), ("api", "key")),
         *(("fernet", "key"), ("auth", "pass"), ("user", "pass"), ("db", "pass"), ("redis", "auth")),
+        *(("authorization",), ("auth", "header"), ("basic", "auth"), ("http", "auth"), ("bearer",), ("jwt",)),
+        *(("cookie",), ("cookies",), ("passcode",), ("client", "assertion"), ("keyfile", "dict"), ("service", "key")),
+        *(("subscription", "key"), ("function", "key"), ("functions", "key"), ("master", "key"), ("hmac", "key")),
+        *(("storage", "key"), ("bot", "key"), ("sas",), ("dsn",), ("connection", "string"), ("proxy",), ("proxies",)),
+        *(("webhook",), ("webhooks",), ("webhook", "url"), ("webhook", "urls"), ("webhook", "uri")),
     }
 )
 _ENDINGS_OF_LONG_VALUES: Final = frozenset(
@@ -48,8 +57,14 @@ _SECRET_KEYS: Final = re.compile(
 _KEYS_OF_REFERENCES: Final = re.compile(r"secretKeyRef\.|kubernetes\.(?:driver|executor)\.secrets\.")
 """Kubernetes: the value names a secret and a key in it, or where it is mounted."""
 
-_PLACES: Final = frozenset({"pwd", "credential", "credentials"})
-"""Keys whose value may be a path: of the working directory, or of a file with credentials."""
+_PLACES: Final = frozenset({"pwd", "credential", "credentials", "sas"})
+"""Keys whose value may be a path: of the working directory, or of a file with credentials (or of the program SAS)."""
+
+_ADDRESSES: Final = frozenset({"dsn", "proxy", "proxies", "connection string"})
+"""Keys whose value is an address, which has a secret in it or has none."""
+
+_WEBHOOKS: Final = frozenset({"webhook", "webhooks", "webhook url", "webhook urls", "webhook uri"})
+"""Keys whose value is a secret where it is a URL: whoever has it may call it. It may name a connection instead."""
 
 _NAMES: Final = frozenset(
     {
@@ -76,7 +91,9 @@ _SIGNATURES: Final = frozenset({"sig", "signature", "x-amz-signature", "x-goog-s
 """Parameters of a signed URL, which gives access to whoever has it."""
 
 _KEY_IN_TEXT: Final = re.compile(
-    r"(?<![\w.-])(?P<key>[\w.-]++)['\"]?\s*[=:]\s*(?:(?:bearer|basic)\s+)?['\"]?", re.IGNORECASE
+    r"(?<![\w.-])(?P<key>[\w.-]++)\\*['\"]?\s*[=:]\s*(?P<quote>\\*['\"])?"
+    r"(?:(?:bearer|basic|token|digest|negotiate|apikey|aws4-hmac-sha256)\s+)?",
+    re.IGNORECASE,
 )
 _BEFORE_TOKEN_OF_PARSER: Final = re.compile(
     r"\b(?:unexpected|extraneous|mismatched|missing|unknown|illegal|invalid)\s+\Z", re.IGNORECASE
@@ -85,22 +102,106 @@ _BEFORE_TOKEN_OF_PARSER: Final = re.compile(
 
 _VALUE_IN_TEXT: Final = re.compile(r"[^\s'\",;&]+")
 _WELL_KNOWN: Final = re.compile(
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?",
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?"
+    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk_live_)[\w-]{16,}"
+    r"|\bAIza[\w-]{35}\b|\bdapi[0-9a-f]{32}\b"
+    r"|(?<=://hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s'\"]+|(?<=/api/webhooks/)\d+/[\w-]+"
+    r"|(?<=\.webhook\.office\.com/)webhookb2/[^\s'\"]+",
     re.DOTALL,
 )
-"""Ids of Amazon's access keys, and private keys."""
+"""Ids of Amazon's access keys, private keys, JSON web tokens, tokens of well-known services, and their webhooks."""
+
+_ACCOUNT_IN_URL: Final = re.compile(r"https?://(?P<value>[^\s/:@'\"]+)@", re.IGNORECASE)
+"""A URL with a token in the place of the user, as Sentry's and GitHub's are."""
+
+_SCHEME: Final = re.compile(r"(?:bearer|basic)\s+(?P<value>[\w+/.~-]{8,}=*)", re.IGNORECASE)
+"""The value of an Authorization header."""
 
 
 _LEAST: Final = 5
 """The length of the shortest value that is hidden, as in Airflow: a shorter one is part of many words."""
 
+_TOO_COMMON: Final = frozenset({"airflow"})
+"""Airflow's own list of words that it never hides, as values of secrets."""
+
 _handed_out: Final[set[str]] = set()
 
 
 def hide(value: str) -> None:
-    """Have `without_secrets` hide a value from here on, in this process."""
-    if len(value) >= _LEAST:
+    """Have `without_secrets` hide a value from here on, in this process, in every form in which programs write it."""
+    if len(value) >= _LEAST and value.lower() not in _TOO_COMMON:
         _handed_out.add(value)
+
+
+def secrets_of_account(login: str, password: str, *more: Any) -> Iterator[str]:
+    """Yield what is secret of an account: its password, also with its login as programs send it, and what is in `more`.
+
+    `more` are JSON values whose names say what is secret, and texts, such as a URL with a password.
+    """
+    if password:
+        yield password
+        if login:
+            yield f"{login}:{password}"
+    for each in more:
+        yield from _values_in("", each)
+
+
+def _values_in(key: str, value: Any) -> Iterator[str]:
+    """Yield the values that are secrets in nested JSON values, and in texts that are JSON."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            is_inside = names_secret(key) and _words(name)[-1] not in _NAMES
+            yield from _values_in(key if is_inside else str(name), each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _values_in(key, each)
+    elif isinstance(value, str):
+        if value.lstrip().startswith(("{", "[")):
+            with suppress(ValueError):
+                yield from _values_in(key, json.loads(value))
+        if names_secret(key) and not _is_harmless(_words(key), value):
+            yield value
+        for each in (found["value"] for form in (_IN_URL, _SCHEME) for found in form.finditer(value)):
+            yield from {each, unquote(each)}
+        yield from (each["value"] for each in _PAIR.finditer(value) if names_secret(each["key"]))
+
+
+@contextmanager
+def without_secrets_in_errors() -> Iterator[None]:
+    """Raise errors without the secrets that functions were handed, and so all errors that led to them."""
+    try:
+        yield
+    except Exception as error:
+        _clean(error)
+        raise
+
+
+def _clean(error: BaseException) -> None:
+    """Replace secrets in the texts of an error and of its causes, which keep their classes."""
+    left, seen = [error], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        left += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        if without_secrets(str(each)) == str(each) and not hasattr(each, "__notes__"):
+            continue
+        with suppress(Exception):  # a class of the user may not let itself be changed
+            each.args = tuple(_cleaned(part) for part in each.args)
+            for name, value in [*vars(each).items()]:
+                setattr(each, name, _cleaned(value))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, bytes):
+        return without_secrets(value.decode(errors="replace")).encode()
+    if isinstance(value, dict):
+        return {key: _cleaned(each) for key, each in value.items()}
+    return type(value)(_cleaned(each) for each in value) if type(value) in (list, tuple) else value
 
 
 def names_secret(key: str) -> bool:
@@ -123,17 +224,35 @@ def without_secrets(text: str) -> str:
 
     Secrets that a function was handed are hidden, too.
     """
-    for secret in sorted(_handed_out, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    if _handed_out:
+        from weir.secret_forms import pattern_of  # noqa: PLC0415  a DAG file knows no secret
+
+        for secret in sorted(_handed_out, key=len, reverse=True):
+            text = pattern_of(secret).sub(HIDDEN, text)
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):
         is_secret = found.end() >= done and _hides(found)
-        value = _VALUE_IN_TEXT.match(text, found.end()) if is_secret else None
+        value = _value_at(text, found) if is_secret else None
         if value is not None:
             parts += [text[done : found.end()], HIDDEN]
             done = value.end()
     return "".join([*parts, text[done:]])
+
+
+def _value_at(text: str, found: re.Match[str]) -> re.Match[str] | None:
+    """Return the value after a key: up to its closing quote, or to the end of the line for a header."""
+    if found["quote"]:
+        quoted = _QUOTED[found["quote"][-1]].match(text, found.end())
+        if quoted is not None:
+            return quoted
+    form = _REST_OF_LINE if found["key"].lower().endswith(_HEADERS) and not found["quote"] else _VALUE_IN_TEXT
+    return form.match(text, found.end())
+
+
+_HEADERS: Final = ("authorization", "cookie")
+_QUOTED: Final = {quote: re.compile(rf"[^{quote}\n]+?(?=\\*{quote})") for quote in "'\""}
+_REST_OF_LINE: Final = re.compile(r"[^\n'\"]+")
 
 
 def _words(key: str) -> list[str]:
@@ -170,16 +289,22 @@ def _reason(key: str, value: Any) -> str | None:
     if not value.strip() or _REFERENCE.fullmatch(value.strip()):
         return None
     if names_secret(key):
-        return None if _is_harmless(_words(key)[-1], value) else "has the name of a secret"
+        return None if _is_harmless(_words(key), value) else "has the name of a secret"
     if _ends_with(_words(key), _ENDINGS_OF_LONG_VALUES) and _is_long(value):
         return "looks like a key"
     return _reason_of_text(value)
 
 
-def _is_harmless(word: str, value: str) -> bool:
-    if word == "token":
+def _is_harmless(words: list[str], value: str) -> bool:
+    """Report whether a value is no secret although its key, of these words, names one."""
+    names = {words[-1], " ".join(words[-2:])}
+    if "token" in names:
         return _SPECIAL_TOKEN.fullmatch(value) is not None
-    return word in _PLACES and _PATH.fullmatch(value) is not None
+    if names & _WEBHOOKS:
+        return "://" not in value
+    if names & _ADDRESSES:
+        return _reason_of_text(value) is None and not _ACCOUNT_IN_URL.match(value)
+    return bool(names & _PLACES) and _PATH.fullmatch(value) is not None
 
 
 def _is_long(value: str) -> bool:
@@ -191,7 +316,11 @@ def _reason_of_text(value: str) -> str | None:
         return "is a key"
     if any(not _REFERENCE.fullmatch(found["value"]) for found in _IN_URL.finditer(value)):
         return "is a URL with a password"
-    is_url = "://" in value or value.startswith("jdbc:")
+    if any(_is_long(found["value"]) for found in _ACCOUNT_IN_URL.finditer(value)):
+        return "is a URL with a token"
+    if _SCHEME.fullmatch(value):
+        return "is the value of an Authorization header"
+    is_url = "://" in value or value.startswith("jdbc:") or "&" in value
     for found in _PAIR.finditer(value):
         if _is_secret_pair(found["key"], found["value"], is_url=is_url) and not _REFERENCE.fullmatch(found["value"]):
             return f"has a value for {found['key']} in it"
@@ -207,5 +336,7 @@ def _is_secret_pair(key: str, value: str, *, is_url: bool) -> bool:
 
 def _hides(found: re.Match[str]) -> bool:
     key = found["key"].lower()
-    is_of_parser = key == "token" and _BEFORE_TOKEN_OF_PARSER.search(found.string[: found.start()])
-    return not is_of_parser and (key.endswith("authorization") or key in _SIGNATURES or names_secret(found["key"]))
+    is_of_parser = key == "token" and _BEFORE_TOKEN_OF_PARSER.search(
+        found.string, max(0, found.start() - 20), found.start()
+    )
+    return not is_of_parser and (key in _SIGNATURES or names_secret(found["key"]))

@@ -28,6 +28,31 @@ SECRETS = [
     *({"url": "https://b.s3.amazonaws.com/x?X-Amz-Signature=abc"}, {"url": "https://h/x?access_token=abc"}),
     {"connection": "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=0123456789abcdef=="},
     *({"account_key": "0123456789abcdef0123"}, {"list": [{"deep": {"password": "x"}}]}),
+    *({"spark.sql.catalog.mine.header.Authorization": "Bearer abc"}, {"header.Proxy-Authorization": "abc"}),
+    *(
+        {"headers": {"Cookie": "sid=abc"}},
+        {"session_cookie": "abc"},
+        {"cookies": {"sid": "abc"}},
+        {"auth_header": "abc"},
+    ),
+    *({"slack_webhook": "https://h/abc"}, {"webhook_url": "https://h/abc"}, {"webhooks": ["https://h/abc"]}),
+    *({"hook": "https://hooks.slack.com/services/T0/B0/abc"}, {"hook": "https://discord.com/api/webhooks/1/abc"}),
+    *({"SENTRY_DSN": "https://abc@o1.ingest.sentry.io/42"}, {"dsn": "postgresql://me:abc@db/x"}, {"jwt": "abc"}),
+    *({"connection_string": "Endpoint=sb://x/;SharedAccessKey=abc"}, {"https_proxy": "http://me:abc@proxy:3128"}),
+    *(
+        {"sas": "sv=2020&se=1&sig=abc"},
+        {"url": "sv=2020-08-04&ss=b&sig=abc%3D"},
+        {"spark.hadoop.fs.azure.sas.fixed": "abc"},
+    ),
+    *(
+        {"X-Subscription-Key": "abc"},
+        {"header.X-Functions-Key": "abc"},
+        {"basic_auth": "me:abc"},
+        {"keyfile_dict": "abc"},
+    ),
+    *({"note": "Bearer 0123456789abcdef"}, {"repository": "https://0123456789abcdef0123@git.example.com/x"}),
+    *({"text": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc"}, {"text": "ghp_0123456789abcdefghij"}),
+    {"kafka.sasl.jaas.config": 'org.apache.kafka.PlainLoginModule required username="me" password="abc";'},
     *({"id": "AKIAIOSFODNN7EXAMPLE"}, {"pem": "-----BEGIN RSA PRIVATE KEY-----\nabc"}),
 ]
 
@@ -74,6 +99,20 @@ HARMLESS = [
         {"url": "jdbc:postgresql://h/x"},
     ),
     *({"filter": "token = 'x'"}, {"filter": "token='x'"}, {"author": "me"}, {"compass": "n"}, {"pwd": "/home/me"}),
+    *({"webhook": "slack_connection"}, {"webhook_conn_id": "slack"}, {"notify_webhook": ""}, {"format": "sas"}),
+    *(
+        {"sas": "/data/x.sas7bdat"},
+        {"proxy": "http://proxy:3128"},
+        {"dsn": "host=db dbname=x"},
+        {"odbc_dsn": "Warehouse"},
+    ),
+    *(
+        {"spark.hadoop.fs.s3a.proxy.host": "proxy"},
+        {"cookie_name": "sid"},
+        {"authorization_url": "https://h/authorize"},
+    ),
+    *({"url": "https://me@git.example.com/x"}, {"has_cookies": True}, {"serviceAccountName": "weir"}),
+    *({"spark.kubernetes.authenticate.driver.serviceAccountName": "weir"}, {"condition": "a=1&b=2"}, {"sassy": "x"}),
     *({"pass": "first"}, {"control": "/tmp/a b.json"}, {"airports": ["EWR", "JFK"]}, {"day": "2013-01-01"}, {}),
 ]
 
@@ -98,6 +137,11 @@ def test_what_is_usual_is_let_through(values):
         ("jdbc:postgresql://db/x?user=me&password=abc: refused", "jdbc:postgresql://db/x?user=me&password=*** refused"),
         ("mysql://me:abc@db and mysql://you:def@db", "mysql://me:***@db and mysql://you:***@db"),
         ("url: token=abc", "url: token=***"),
+        ("Authorization: Token abc", "Authorization: Token ***"),
+        ("Cookie: sid=abc; theme=dark\nAccept: x", "Cookie: ***\nAccept: x"),
+        ("{'password': 'two words', 'user': 'me'}", "{'password': '***', 'user': 'me'}"),
+        ('{\\"password\\": \\"abc\\", \\"user\\": 1}', '{\\"password\\": \\"***\\", \\"user\\": 1}'),
+        ("POST https://hooks.slack.com/services/T0/B0/abc failed", "POST https://hooks.slack.com/*** failed"),
         ("{'db_password': 'abc', 'user': 'me'}", "{'db_password': '***', 'user': 'me'}"),
         ("key AKIAIOSFODNN7EXAMPLE is wrong", "key *** is wrong"),
         ("-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY----- is wrong", "*** is wrong"),
@@ -128,3 +172,14 @@ def test_a_long_message_is_read_once():
 def test_a_name_is_judged_by_its_last_words():
     assert names_secret("warehouse.password")
     assert not names_secret("password.length")
+
+
+def test_every_name_that_airflow_hides_is_one_here():
+    """Those of addresses and accounts are judged by their values, since most have no secret in them."""
+    from airflow.sdk._shared.secrets_masker.secrets_masker import DEFAULT_SENSITIVE_FIELDS
+
+    values = {"proxy": "http://me:abc@h", "proxies": "http://me:abc@h", "dsn": "postgresql://me:abc@h"}
+    values |= {"connection_string": "AccountKey=0123456789abcdef", "webhook_url": "https://h/abc"}
+    values |= {"service_account": '{"private_key": "-----BEGIN PRIVATE KEY-----\\nabc"}'}
+    unknown = [each for each in DEFAULT_SENSITIVE_FIELDS if not list(secrets_in("x", {each: values.get(each, "abc")}))]
+    assert unknown == []

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from weir.errors import WeirError
 from weir.secrecy import HIDDEN, without_secrets
+from weir.secret_forms import pattern_of
 
 
 class Status(Enum):
@@ -189,7 +190,7 @@ class Secrecy:
     def clean(self, text: str) -> str:
         """Return the text without secrets."""
         for secret in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
+            text = pattern_of(secret).sub(HIDDEN, text)
         return without_secrets(text)
 
     def cleaned(self, finding: Finding) -> Finding:

@@ -18,9 +18,10 @@ from airflow.sdk.exceptions import (
 
 from weir import connections
 from weir.errors import Misconfigured, Retryable
+from weir.secrecy import names_secret, secrets_of_account
 from weir.settings import LEDGER_CONNECTION, STORE_CONNECTION, Settings, StoreConnection, read_settings
 from weir_airflow.connections.ledger import ledger_url
-from weir_airflow.connections.store import hide, store_connection
+from weir_airflow.connections.store import hide, hide_everywhere, store_connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ class AirflowConnections:
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read Weir's settings: the environment, the section [weir] of Airflow's configuration, then Airflow's connections.
 
-    The store's options are hidden in Airflow's logs from here on.
+    The store's options, and the password of the ledger's URL, are hidden in Airflow's logs from here on.
     """
     from airflow.sdk.configuration import conf  # noqa: PLC0415  configuration is read when it is used
 
@@ -56,6 +57,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         environ, lambda key: conf.get("weir", key, fallback=None), AirflowConnections(), section(conf, os.environ)
     )
     hide(found.store_options)
+    hide_everywhere(secrets_of_account("", "", found.ledger))
     return found
 
 
@@ -94,19 +96,10 @@ def user_connection(conn_id: str) -> connections.Connection:
 
     Raises Misconfigured or Retryable.
     """
-    found = _connection(
+    given = _connection(
         conn_id, f"The dataflow names it. Create it in Airflow, or set AIRFLOW_CONN_{conn_id.upper()} for every worker"
     )
-    return connections.Connection(
-        id=conn_id,
-        kind=found.conn_type or "",
-        host=found.host or "",
-        port=found.port,
-        database=found.schema or "",
-        login=found.login or "",
-        password=found.password or "",
-        extra=found.extra_dejson,
-    )
+    return _as_weir_has_it(given)
 
 
 def user_variable(key: str) -> str:
@@ -128,6 +121,8 @@ def user_variable(key: str) -> str:
                 f"set AIRFLOW_VAR_{key.upper()} for every worker"
             ) from error
         raise _no_answer("variable", key, error) from error
+    if names_secret(key):
+        hide_everywhere([str(found)])
     return str(found)
 
 
@@ -135,7 +130,21 @@ def _connection(conn_id: str, advice: str) -> Connection:
     found = _look_up(conn_id)
     if found is None:
         raise Misconfigured(f"Airflow has no connection {conn_id!r}. {advice}")
+    hide_everywhere(connections.secrets_of(_as_weir_has_it(found)))
     return found
+
+
+def _as_weir_has_it(found: Connection) -> connections.Connection:
+    return connections.Connection(
+        id=found.conn_id,
+        kind=found.conn_type or "",
+        host=found.host or "",
+        port=found.port,
+        database=found.schema or "",
+        login=found.login or "",
+        password=found.password or "",
+        extra=found.extra_dejson,
+    )
 
 
 def _look_up(conn_id: str) -> Connection | None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
+from weir import secrecy
 from weir.errors import Misconfigured
+from weir.secret_forms import literal_forms
 from weir.settings import StoreConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Connection
 
@@ -59,12 +61,25 @@ def store_connection(connection: Connection) -> StoreConnection:
 
 
 def hide(options: Mapping[str, Any]) -> None:
-    """Hide the secrets among a store's options in the logs of this task and of its supervisor."""
+    """Hide the secrets among a store's options, as `hide_everywhere` does."""
     for key, value in options.items():
         if isinstance(value, dict):
             hide(value)
         elif isinstance(value, str) and value and key not in _OPEN:
-            mask_secret(value)
+            hide_everywhere([value])
+
+
+def hide_everywhere(secrets: Iterable[str]) -> None:
+    """Hide secrets in what Weir records and tells, and in the logs of this task and of its supervisor.
+
+    Airflow's masker knows nothing but texts: it is told those in which programs write a secret.
+    """
+    found = set(secrets)
+    for secret in found:
+        secrecy.hide(secret)
+    forms = sorted({form for secret in found for form in literal_forms(secret)})
+    if forms:
+        mask_secret(forms)
 
 
 def _aws_options(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:

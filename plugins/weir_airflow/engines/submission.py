@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from weir.code.application_rules import ApplicationFailed
 from weir.errors import EngineLost, Fenced, Misconfigured, Retryable
+from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,5 +143,6 @@ class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not
 
     def _keeping(self, lines: Iterator[str]) -> Iterator[str]:
         for line in lines:
-            self.kept.append(self._mask_cmd(line.rstrip()))
-            yield line
+            told = without_secrets(line)
+            self.kept.append(self._mask_cmd(told.rstrip()))
+            yield told

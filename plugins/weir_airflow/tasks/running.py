@@ -22,6 +22,7 @@ from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages
+from weir.secrecy import without_secrets, without_secrets_in_errors
 from weir.state.compaction import CompactionRequest
 from weir_airflow.assets import announce
 from weir_airflow.tasks.context import TaskContext, airflow_api
@@ -46,7 +47,8 @@ def run_region(
     declared: Declaration, region: str, context: Context, log: Log, on_engine: Callable[[Engine], None]
 ) -> dict[str, Any]:
     """Make an attempt of a region; `on_engine` gets the engine, so that `on_kill` can stop it."""
-    with TaskContext.open() as task_context:
+    log = _telling_no_secret(log)
+    with without_secrets_in_errors(), TaskContext.open() as task_context:
         engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
         return run_attempt(
             AirflowTask(task_context, log, context["task"]),
@@ -62,7 +64,8 @@ def run_region(
 
 def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, Any]:
     """Complete the run and publish its sinks, or raise what is missing."""
-    with TaskContext.open() as task_context:
+    log = _telling_no_secret(log)
+    with without_secrets_in_errors(), TaskContext.open() as task_context:
         return closing.run_close(
             AirflowTask(task_context, log, context["task"]),
             declared.flow.name,
@@ -79,6 +82,7 @@ def run_compaction(
 
     Raises nothing: without the ledger or the store, the next epoch compacts.
     """
+    log = _telling_no_secret(log)
     ti, key = context["ti"], task_key(context)
     kills = ti.try_number - 1 - (ti.max_tries - context["task"].retries)
     try:
@@ -92,6 +96,11 @@ def run_compaction(
     except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001  any error: it must not decide about the run
         log(traceback.format_exc())
         return compacting.left_to_next_epoch(airflow_api, key, f"{type(error).__name__}: {error}", log)
+
+
+def _telling_no_secret(log: Log) -> Log:
+    """Return a log in which the secrets that functions were handed do not stand, in whatever form."""
+    return lambda message: log(without_secrets(message))
 
 
 def make_pages_of(task_context: TaskContext, attempt: str, log: Log) -> None:

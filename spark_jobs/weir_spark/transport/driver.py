@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 import threading
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from weir.errors import Fenced, Misconfigured, Retryable, WeirError
 from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
+from weir.secrecy import without_secrets
 from weir.settings import store_options
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
@@ -62,8 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _run_and_report(job, Store.open(job.store, options), _write_inputs if given.inputs else _compute)
     except WeirError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(without_secrets(f"{type(error).__name__}: {error}"), file=sys.stderr)
         return _exit_code(error)
+    except Exception:  # noqa: BLE001  Python would write it with the secrets that functions were handed
+        print(without_secrets(traceback.format_exc()), file=sys.stderr)
+        return _OTHER
     return 0
 
 
@@ -224,7 +229,7 @@ def _exit_code(error: WeirError) -> int:
 
 
 def _log(line: str) -> None:
-    print(line, flush=True)
+    print(without_secrets(line), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
