@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from pathlib import Path
 
 import psutil
@@ -26,7 +27,9 @@ pytestmark = pytest.mark.spark
 
 PIPELINE = """
 import json, os, time
+from base64 import b64encode
 from pathlib import Path
+from urllib.parse import quote
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
@@ -58,8 +61,9 @@ def failing(ctx):
 def entrusted(ctx):
     bank, token = ctx.connection("bank"), ctx.variable("bank_token")
     told = f"{bank.login} {bank.password[::-1]} {token[::-1]}"
-    print("told", bank.password, token)
-    raise LookupError(f"{told}; {bank.password}, {token}, {bank.extra['api_key']}")
+    forms = f"{quote(bank.password, safe='')} {b64encode((bank.login + ':' + bank.password).encode()).decode()}"
+    print("told", bank.password, token, forms)
+    raise LookupError(f"{told}; {bank.password}, {token}, {bank.extra['api_key']}, {forms}")
 """
 
 TASK = """
@@ -187,7 +191,8 @@ def test_both_transports_give_the_same_digests_code_and_settings(server, new_job
     assert one.outputs[0].digest.rows == 1000
 
 
-SECRETS = ("opens-sesame", "tok-8-vvv", "kkk-7-kkk")
+SECRETS = ("opens#sesame!", "tok-8-vvv", "kkk-7-kkk")
+FORMS = ("opens%23sesame%21", b64encode(b"me:opens#sesame!").decode())
 
 
 @pytest.fixture
@@ -222,12 +227,13 @@ def test_a_driver_asks_its_task_for_secrets_and_they_are_recorded_nowhere(entrus
     with pytest.raises(JobFailed) as raised:
         entrusting.run(job, "", lambda _: None)
     backwards = " ".join(each[::-1] for each in SECRETS[:2])
-    assert f"me {backwards}; ***, ***, ***" in str(raised.value)
+    assert f"me {backwards}; ***, ***, ***, *** ***" in str(raised.value)
     files = [path for path in Path(store.url.removeprefix("file://")).rglob("*") if path.is_file()]
     assert {"job.json", "failure.json"} <= {path.name for path in files}
     written = b"".join(path.read_bytes() for path in files).decode(errors="replace")
-    assert [secret for secret in SECRETS if secret in f"{written}{raised.value}"] == []
-    assert redact(" ".join(SECRETS)) == "*** *** ***"  # as Airflow writes what the driver prints
+    assert [each for each in (*SECRETS, *FORMS) if each in f"{written}{raised.value}"] == []
+    assert redact(" ".join([*SECRETS, FORMS[0]])) == "*** *** *** ***"  # as Airflow writes what the driver prints
+    assert FORMS[1][4:-3] not in redact(FORMS[1])
 
 
 @pytest.mark.soak

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from datetime import UTC, datetime
+from base64 import b64encode
+from datetime import UTC, date, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow.parquet as parquet
 import pytest
@@ -32,7 +34,7 @@ numbers = source("numbers", "city_stages:numbers", resolve="city_stages:resolve"
 sums = Stage("sums", sql="sql/sums.sql", inputs=[blocking(numbers, by="k")], parallelism=2)
 flow = Dataflow("city", [numbers, sums, sink(sums, "report")], parameters={"least": 2})
 
-daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+daily = CronDataIntervalTimetable("@daily", timezone="Asia/Kolkata")
 with DAG("town", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
     @task
     def told(what):
@@ -44,8 +46,11 @@ with DAG("town", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
     stage_task(group, "numbers") >> told.override(task_id="between")("between") >> stage_task(group, sums)
 """
 STAGES = """
+import json
 import os
+from base64 import b64encode
 from pathlib import Path
+from urllib.parse import quote
 
 def noted(what):
     with Path(os.environ["WEIR_TEST_TOLD"]).open("a") as file:
@@ -53,18 +58,25 @@ def noted(what):
 
 def resolve(ctx):
     assert ctx.connection("bank").password == ctx.variable("bank_token")[::-1]
+    assert [each.isoformat()[10:] for each in ctx.local_interval] == ["T00:00:00+05:30"] * 2
     return list(range(ctx.parallelism))
 
 def numbers(ctx, slice):
     bank, token = ctx.connection("bank"), ctx.variable("bank_token")
     noted("numbers")
-    if ctx.epoch.startswith("20130101"):
-        raise LookupError(f"{bank.login} may not: {bank.password} {token} {bank.extra['api_key']}")
+    if f"{ctx.local_interval[0]:%Y-%m-%d}" == "2013-01-01":
+        password, basic = bank.password, b64encode(f"{bank.login}:{bank.password}".encode()).decode()
+        forms = [quote(password, safe=""), json.dumps(json.dumps(password)), repr(password), basic, basic.rstrip("=")]
+        print("forms", *forms)
+        raise LookupError(f"{bank.login} may not: {password} {token} {bank.extra['api_key']} {forms}")
     return ctx.spark.range(slice, 10, 2).selectExpr("id AS k", f"length('{token}') AS n")
 """
-QUERY = "SELECT k, n, {{ ctx.epoch }} AS epoch FROM numbers WHERE k < {{ ctx.parameters.least }}"
+QUERY = """SELECT k, n, {{ ctx.epoch }} AS epoch, {{ ctx.local_interval[0].date }} AS day
+FROM numbers WHERE k < {{ ctx.parameters.least }}"""
 # None is the beginning of a secret of another test: the masker of a process knows all that it has seen.
-SECRETS = ("orchard-town-7", "7-nwot-drahcro", "8-town-key")
+SECRETS = ('orchard#town"!%7', '7%!"nwot#drahcro', "8-town-key")
+BASIC = b64encode(b"me:" + SECRETS[0].encode()).decode()
+FORMS = (quote(SECRETS[0], safe=""), json.dumps(SECRETS[0])[1:-1], BASIC.rstrip("="), BASIC[4:-4])
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +133,12 @@ def test_ordinary_tasks_run_before_between_and_after_regions(world, dag):
     assert set(states_of(run).values()) == {"success"}
     told = (world / "told").read_text().split()
     assert told == ["before", "numbers", "numbers", "between", "after"]
-    store, epoch = Store.open(str(world / "store")), "20121231T000000Z"  # of a run by hand: the interval that has ended
+    store, epoch = Store.open(str(world / "store")), "20121230T183000Z"  # of a run by hand: the interval that has ended
     partitions = published(store, "city", "report", epoch).partitions
     files = [world / "store" / each.folder / name for each in partitions for name in each.files]
     rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
     assert sorted(row["k"] for row in rows) == [0, 1]
-    assert {(row["n"], row["epoch"]) for row in rows} == {(14, epoch)}
+    assert {(row["n"], row["epoch"], row["day"]) for row in rows} == {(len(SECRETS[1]), epoch, date(2012, 12, 31))}
 
 
 def test_a_stage_without_a_task_is_named(dag):
@@ -153,4 +165,4 @@ def test_no_secret_is_recorded_or_logged(world, dag, airflow_home, capfd):
     texts = {str(path): path.read_bytes().decode("latin-1") for path in files}
     assert {Path(path).name for path in texts} >= {"ledger.db", "airflow.db", "job.json", "manifest.json"}
     texts["log"] = logged
-    assert [(path, secret) for path, text in texts.items() for secret in SECRETS if secret in text] == []
+    assert [(path, each) for path, text in texts.items() for each in (*SECRETS, *FORMS) if each in text] == []
