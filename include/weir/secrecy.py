@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -59,6 +60,9 @@ _KEYS_OF_REFERENCES: Final = re.compile(r"secretKeyRef\.|kubernetes\.(?:driver|e
 
 _PLACES: Final = frozenset({"pwd", "credential", "credentials", "sas"})
 """Keys whose value may be a path: of the working directory, or of a file with credentials (or of the program SAS)."""
+
+_COUNTED: Final = frozenset({"token", "cookie", "cookies"})
+"""Keys whose value may be a number: of them, or how long they are good for."""
 
 _ADDRESSES: Final = frozenset({"dsn", "proxy", "proxies", "connection string"})
 """Keys whose value is an address, which has a secret in it or has none."""
@@ -114,8 +118,10 @@ _WELL_KNOWN: Final = re.compile(
 _ACCOUNT_IN_URL: Final = re.compile(r"https?://(?P<value>[^\s/:@'\"]+)@", re.IGNORECASE)
 """A URL with a token in the place of the user, as Sentry's and GitHub's are."""
 
-_SCHEME: Final = re.compile(r"(?:bearer|basic)\s+(?P<value>[\w+/.~-]{8,}=*)", re.IGNORECASE)
-"""The value of an Authorization header."""
+_SCHEME: Final = re.compile(r"\b(?:bearer\s+(?=\S*\d)|basic\s+)(?P<value>[\w+/.~-]{8,}=*)", re.IGNORECASE)
+"""The value of an Authorization header; after "basic" it is base64 of an account, or a word."""
+
+_HEADER: Final = re.compile(r"\b(?:authorization|cookie)['\"]?\s*[:=]\s*['\"]?[^\s'\"]", re.IGNORECASE)
 
 
 _LEAST: Final = 5
@@ -161,7 +167,7 @@ def _values_in(key: str, value: Any) -> Iterator[str]:
                 yield from _values_in(key, json.loads(value))
         if names_secret(key) and not _is_harmless(_words(key), value):
             yield value
-        for each in (found["value"] for form in (_IN_URL, _SCHEME) for found in form.finditer(value)):
+        for each in (*(found["value"] for found in _IN_URL.finditer(value)), *_account_of_scheme(value)):
             yield from {each, unquote(each)}
         yield from (each["value"] for each in _PAIR.finditer(value) if names_secret(each["key"]))
 
@@ -234,10 +240,16 @@ def without_secrets(text: str) -> str:
     for found in _KEY_IN_TEXT.finditer(text):
         is_secret = found.end() >= done and _hides(found)
         value = _value_at(text, found) if is_secret else None
-        if value is not None:
+        if value is not None and not _is_plain(found["key"], value[0]):
             parts += [text[done : found.end()], HIDDEN]
             done = value.end()
     return "".join([*parts, text[done:]])
+
+
+def _is_plain(key: str, value: str) -> bool:
+    """Report whether a value of a key that is mostly an address, as in `invalid dsn: missing`, has no secret in it."""
+    words = _words(key)
+    return bool(_names_of(words) & (_ADDRESSES | _WEBHOOKS | _PLACES)) and _is_harmless(words, value)
 
 
 def _value_at(text: str, found: re.Match[str]) -> re.Match[str] | None:
@@ -284,7 +296,7 @@ def _reason(key: str, value: Any) -> str | None:
     if value is None or isinstance(value, bool):
         return None
     if not isinstance(value, str):
-        is_count = _words(key)[-1] == "token"
+        is_count = bool(_names_of(_words(key)) & (_COUNTED | _ADDRESSES | _WEBHOOKS | _PLACES))
         return "has the name of a secret" if names_secret(key) and not is_count else None
     if not value.strip() or _REFERENCE.fullmatch(value.strip()):
         return None
@@ -295,9 +307,28 @@ def _reason(key: str, value: Any) -> str | None:
     return _reason_of_text(value)
 
 
+def _account_of_scheme(value: str) -> Iterator[str]:
+    """Yield the tokens and accounts of Authorization headers in a text."""
+    for found in _SCHEME.finditer(value):
+        data = found["value"]
+        if found[0].lower().startswith("bearer") or ":" in _from_base64(data):
+            yield data
+
+
+def _from_base64(text: str) -> str:
+    try:
+        return b64decode(text + "=" * (-len(text) % 4), validate=True).decode("latin-1")
+    except ValueError:
+        return ""
+
+
+def _names_of(words: list[str]) -> set[str]:
+    return {words[-1], " ".join(words[-2:])}
+
+
 def _is_harmless(words: list[str], value: str) -> bool:
     """Report whether a value is no secret although its key, of these words, names one."""
-    names = {words[-1], " ".join(words[-2:])}
+    names = _names_of(words)
     if "token" in names:
         return _SPECIAL_TOKEN.fullmatch(value) is not None
     if names & _WEBHOOKS:
@@ -318,8 +349,8 @@ def _reason_of_text(value: str) -> str | None:
         return "is a URL with a password"
     if any(_is_long(found["value"]) for found in _ACCOUNT_IN_URL.finditer(value)):
         return "is a URL with a token"
-    if _SCHEME.fullmatch(value):
-        return "is the value of an Authorization header"
+    if any(_account_of_scheme(value)) or _HEADER.search(value):
+        return "is a header that gives access"
     is_url = "://" in value or value.startswith("jdbc:") or "&" in value
     for found in _PAIR.finditer(value):
         if _is_secret_pair(found["key"], found["value"], is_url=is_url) and not _REFERENCE.fullmatch(found["value"]):

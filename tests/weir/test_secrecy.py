@@ -50,6 +50,7 @@ SECRETS = [
         {"basic_auth": "me:abc"},
         {"keyfile_dict": "abc"},
     ),
+    *({"header": "Authorization: Token abc"}, {"curl": "-H 'Cookie: sid=abc'"}, {"x": "Basic bWU6YWJj"}),
     *({"note": "Bearer 0123456789abcdef"}, {"repository": "https://0123456789abcdef0123@git.example.com/x"}),
     *({"text": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc"}, {"text": "ghp_0123456789abcdefghij"}),
     {"kafka.sasl.jaas.config": 'org.apache.kafka.PlainLoginModule required username="me" password="abc";'},
@@ -99,6 +100,13 @@ HARMLESS = [
         {"url": "jdbc:postgresql://h/x"},
     ),
     *({"filter": "token = 'x'"}, {"filter": "token='x'"}, {"author": "me"}, {"compass": "n"}, {"pwd": "/home/me"}),
+    *(
+        {"title": "Basic understanding"},
+        {"title": "bearer instruments"},
+        {"webhooks": 3},
+        {"proxies": 2},
+        {"cookies": 5},
+    ),
     *({"webhook": "slack_connection"}, {"webhook_conn_id": "slack"}, {"notify_webhook": ""}, {"format": "sas"}),
     *(
         {"sas": "/data/x.sas7bdat"},
@@ -155,6 +163,7 @@ def test_a_text_for_people_has_no_secrets(text, shown):
     "text",
     [
         "[PARSE_SYNTAX_ERROR] unexpected token: FROM",
+        "invalid dsn: missing = after host; proxy: none; webhook: not called",
         "PATH_NOT_FOUND: file:/data/weir/x does not exist: key = a, tokenizer: b",
         "region numbers[0]: the Spark server at sc://localhost:15002 went away",
     ],

@@ -20,7 +20,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, PendingClearRow, RunRow
 from weir.ledger.leases import drop_leases
-from weir.ledger.runs import run_key, topology_of
+from weir.ledger.runs import ZONE, run_key, topology_of
 from weir.recovery.adopt import free_run
 from weir.state.checkpoint_content import keyed_states
 from weir.state.file_rules import epoch_seconds
@@ -71,9 +71,10 @@ def restored_run(
     if row is None:
         row = _new_run(session, services, checkpoint, source)
     elif is_repinned:
+        zone = {ZONE: found} if (found := (row.pinned or {}).get(ZONE)) else {}  # that of its DagRun, not of the origin
         if row.pinned is not None:
             free_run(session, services, row, PINNED_ANEW)
-        row.pinned = checkpoint.pinned
+        row.pinned = {**checkpoint.pinned, **zone}
         session.flush()
         owe_record(session, row)
     elif row.expired_at is not None:

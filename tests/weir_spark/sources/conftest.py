@@ -13,7 +13,7 @@ from weir_spark.region.context import StageContext
 INTERVAL = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
 
 
-def resolved(stage, *connections):
+def resolved(stage, *connections, zone="UTC"):
     """The splits of a declared source in an epoch, as they are recorded."""
     context = ResolveContext(
         dataflow="flow",
@@ -23,6 +23,7 @@ def resolved(stage, *connections):
         parameters={},
         options=stage.options,
         connection=looked_up(*connections),
+        zone=zone,
     )
     return checked_splits(load(stage.resolve, "x")(context), "x", stage.parallelism)
 

@@ -51,6 +51,14 @@ def test_the_files_of_the_epoch_are_listed_and_divided_by_size(data):
     assert first["reads"].endswith("/2013-01-01/*.csv")
 
 
+def test_the_day_may_be_that_of_the_schedules_zone(data):
+    for day in ("2012-12-31", "2013-01-01"):
+        put(data / f"{day}.csv", "x")
+    for zone, day in (("America/New_York", "2012-12-31"), ("Asia/Kolkata", "2013-01-01")):
+        (split,) = resolved(source_of(data, "{start_local:%Y-%m-%d}.csv"), zone=zone)
+        assert names(split) == [f"{day}.csv"]
+
+
 def test_hidden_files_and_unfinished_writes_are_left_out_as_spark_does(data):
     for name in ("a.csv", "_b.csv", ".c.csv", "_temporary/0/d.csv", "day=1/e.csv", "_day=1/f.csv"):
         put(data / name, "1,x")

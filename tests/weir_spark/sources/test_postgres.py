@@ -34,8 +34,8 @@ def shop(postgres):
 def loaded(shop):
     """Load a query; return its rows, the number of files, and its columns."""
 
-    def load(query, connection=shop):
-        (split,) = resolved(postgres_source("orders", "shop", query))
+    def load(query, connection=shop, zone="UTC"):
+        (split,) = resolved(postgres_source("orders", "shop", query), zone=zone)
         files = []
         columns, _ = reading.load(connection, split, lambda _name, data: files.append(data))
         rows = [tuple(row.values()) for data in files for row in pq.read_table(io.BytesIO(data)).to_pylist()]
@@ -58,6 +58,17 @@ def test_bounds_are_literals_in_utc_whatever_the_servers_zone(loaded):
     assert loaded("select 'a%%' || %(start)s::text")[0] == [("a%2013-01-01 00:00:00+00",)]
     for day, rows in (("2013-01-01", [(1,)]), ("2013-01-02", [])):  # a table that only one epoch reads
         assert loaded(f"select 1 where %(start)s::date = '{day}'")[0] == rows
+
+
+def test_local_bounds_are_what_clocks_show_where_the_schedule_is(loaded):
+    query = (
+        "select %(start_local)s::text, %(end_local)s::date::text, %(start)s::date::text, pg_typeof(%(end_local)s)::text"
+    )
+    for zone, local in (("Asia/Kolkata", "05:30:00"), ("UTC", "00:00:00")):
+        (row,), _, _ = loaded(query, zone=zone)
+        assert row == (f"2013-01-01 {local}", "2013-01-02", "2013-01-01", "timestamp without time zone")
+    (row,), _, _ = loaded("select (%(start_local)s::date - 1)::text", zone="America/New_York")
+    assert row == ("2012-12-30",)
 
 
 def test_null_and_empty_texts_and_lines_come_back_right(loaded):
