@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from weir.dataflow import files_source
-from weir.dataflow.sources import bounds_of, differs_by_zone, filled
+from weir.dataflow.sources import bounds_of, days_in_utc, filled
 from weir.errors import Misconfigured
 from weir.intervals import in_zone, interval_of, offset_name, time_zone
 
@@ -68,12 +68,20 @@ def test_the_end_of_an_interval_without_length_is_refused_and_its_start_is_not()
     assert interval_of(*NEW_YEAR) == NEW_YEAR
 
 
-def test_a_placeholder_is_told_apart_only_where_it_gives_another_day():
-    assert differs_by_zone("/data/{start:%Y-%m-%d}/*", KOLKATA) == "{start:%Y-%m-%d}"
-    assert differs_by_zone("select '{end}'", "America/New_York") == "{end:}"
-    for text, zone in (
-        ("/data/{start:%Y-%m-%d}", "UTC"),
-        ("/data/{start_local:%d}/{{start}}", KOLKATA),
-        ("{start:%d}", "Africa/Abidjan"),
-    ):
-        assert differs_by_zone(text, zone) == ""
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("/data/{start:%Y-%m-%d}/*", ["{start_local:%Y-%m-%d}"]),
+        ("where day = '{end:%Y%m%d}'", ["{end_local:%Y%m%d}"]),
+        ("where day = %(start)s::date and at < %(end)s", ["%(start_local)s::date"]),
+        ("where day = cast(%(end)s as date)", ["%(end_local)s::date"]),
+        ("WHERE day = to_date({{ ctx.interval[0] }})", ["{{ ctx.local_interval[0].date }}"]),
+        ("--day={{ ctx.interval[1].date }}", ["{{ ctx.local_interval[1].date }}"]),
+        ("/data/{start_local:%d}/{{start}}/{start:%Y}", []),
+        ("where at >= %(start)s and day = %(start_local)s::date", []),
+        ("where at >= {{ ctx.interval[0] }}", []),
+    ],
+)
+def test_a_day_in_utc_is_told_where_the_schedule_has_another(text, instead):
+    assert [local for _, local in days_in_utc(text, "Asia/Tokyo") if "%Y}" not in local] == instead
+    assert list(days_in_utc(text, "UTC")) == list(days_in_utc(text, "Africa/Abidjan")) == []

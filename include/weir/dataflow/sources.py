@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
@@ -258,18 +258,33 @@ def bounds_of(interval: tuple[datetime, datetime], zone: str, names: Collection[
     return found
 
 
-def differs_by_zone(text: str, zone: str) -> str:
-    """Return a placeholder of a text that gives another day in UTC than in a zone, for a day there; empty if none."""
-    found = [] if zone in ("", "UTC") else [(each[1], each[2] or "") for each in _PLACEHOLDER.finditer(text)]
-    return next((f"{{{name}:{form}}}" for name, form in found if _is_other_day(form, zone)), "")
-
-
-_PLACEHOLDER = re.compile(r"(?<!\{)\{(start|end)(?::([^{}]*))?\}")
+def days_in_utc(text: str, zone: str) -> Iterator[tuple[str, str]]:
+    """Yield what in a path, query or argument gives another day in UTC than in a zone, and what gives the day there."""
+    if zone in ("", "UTC"):
+        return
+    for found in _PLACEHOLDER.finditer(text):
+        if _is_other_day(found[2] or "", zone):
+            yield found[0], found[0].replace(found[1], f"{found[1]}{LOCAL}", 1)
+    if _is_other_day("%Y-%m-%d", zone):
+        for found in _DAY_OF_BOUND.finditer(text):
+            bound, place = found[1] or found[3] or found[5], found[2] or found[4] or found[6] or found[7]
+            local = f"%({bound}{LOCAL})s::date" if bound else f"{{{{ ctx.local_interval[{place}].date }}}}"
+            yield found[0], local
 
 
 def _is_other_day(form: str, zone: str) -> bool:
     days = [datetime(2025, month, 1, tzinfo=time_zone(zone)) for month in (1, 7)]
     return any(format(day.astimezone(UTC), form) != format(day, form) for day in days)
+
+
+_PLACEHOLDER = re.compile(r"(?<!\{)\{(start|end)(?::([^{}]*))?\}")
+_BOUND = r"(?:%\((start|end)\)s|\{\{\s*ctx\.interval\[([01])\]\s*\}\})"
+_DAY_OF_BOUND = re.compile(
+    rf"{_BOUND}\s*::\s*date\b|(?:date|to_date)\s*\(\s*{_BOUND}\s*\)|cast\s*\(\s*{_BOUND}\s+as\s+date\s*\)"
+    r"|\{\{\s*ctx\.interval\[([01])\]\.date\s*\}\}",
+    re.IGNORECASE,
+)
+"""The day of a bound: in SQL, and in the arguments of an application."""
 
 
 def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from weir.dataflow.sources import differs_by_zone
+from weir.dataflow.sources import days_in_utc
 from weir.doctor.declarations import of_gx, problems_of
 from weir.doctor.problems import Problem, texts_of
 from weir.settings import EXPECTATIONS
@@ -26,9 +26,9 @@ from weir_airflow.dags.declaration import CLOSE, declared_meanwhile
 from weir_airflow.doctor.doctor import reserve_standard_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from weir.dataflow import Dataflow
+    from weir.dataflow import Dataflow, Stage
     from weir.topology.regions import Topology
     from weir_airflow.dags.declaration import Declaration
 
@@ -97,24 +97,24 @@ def _unchecked(file: str, flows: Sequence[Dataflow], expectations: str) -> Itera
 
 
 def _of_other_days(file: str, found: Sequence[Declaration]) -> Iterator[str]:
-    """Yield a note for each source that names a day in UTC where the days of the schedule begin at another time."""
+    """Yield a note for each day in UTC that a stage names where the days of the schedule begin at another time."""
     for declared in found:
         for stage in declared.flow.stages:
-            for text in _texts_of(stage.options):
-                placeholder = differs_by_zone(text, declared.zone)
-                if placeholder:
-                    local = placeholder.replace("start", "start_local", 1).replace("end", "end_local", 1)
-                    yield (
-                        f"{file}: dataflow {declared.flow.name!r}, stage {stage.name!r}: {placeholder} in {text!r} is "
-                        f"in UTC, and the schedule divides time in {declared.zone}, whose days begin at another time: "
-                        f"write {local} for the day as it is there"
-                    )
+            named = {each for text in _texts_of(declared, stage) for each in days_in_utc(text, declared.zone)}
+            for utc, local in sorted(named):
+                yield (
+                    f"{file}: dataflow {declared.flow.name!r}, stage {stage.name!r}: {utc} is in UTC, and the schedule "
+                    f"divides time in {declared.zone}, whose days begin at another time: write {local} for the day as "
+                    "it is there"
+                )
 
 
-def _texts_of(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts among the options of a ready-made source in which bounds of the interval are filled in."""
-    partition = options.get("partition", {})
-    found = [options.get("path"), options.get("query"), *(partition.values() if isinstance(partition, dict) else ())]
+def _texts_of(declared: Declaration, stage: Stage) -> Iterator[str]:
+    """Yield the texts of a stage in which bounds of the interval are filled in."""
+    partition = stage.options.get("partition", {})
+    found = [stage.options.get("path"), stage.options.get("query"), declared.sql.get(stage.function)]
+    found += [*partition.values()] if isinstance(partition, dict) else []
+    found += [] if stage.application is None else stage.application.arguments
     yield from (each for each in found if isinstance(each, str))
 
 
