@@ -76,6 +76,11 @@ def name_in_archive(reference: str) -> str:
     return reference if is_sql(reference) else ""
 
 
+def is_stored_application(name: str) -> bool:
+    """Report whether a file of an archive is an application, and neither a module nor what one reads."""
+    return name.endswith(STORED) and is_application(name.removesuffix(STORED))
+
+
 def application_problems(application: Application, inputs: Collection[str]) -> Iterator[str]:
     """Yield the problems of an application of a stage that has these inputs."""
     path, arguments, main_class = application.path, application.arguments, application.main_class

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
-from weir.code.application_rules import STORED, name_in_archive
+from weir.code.application_rules import is_stored_application, name_in_archive
 from weir.code.data_beside import DataBeside, data_beside
 from weir.code.syntax import top_level_imports
 from weir.errors import Misconfigured, Retryable
@@ -67,7 +67,7 @@ class Archive:
     @property
     def modules(self) -> Archive:
         """The archive without applications, which are no modules."""
-        return Archive({name: content for name, content in self.files.items() if not name.endswith(STORED)})
+        return Archive({name: content for name, content in self.files.items() if not is_stored_application(name)})
 
     @property
     def name(self) -> str:

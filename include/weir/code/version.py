@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Final
 
-from weir.code.application_rules import STORED, is_application, name_in_archive
+from weir.code.application_rules import is_application, is_stored_application, name_in_archive
 from weir.code.data_beside import data_beside
 from weir.code.sql_rules import version_of
 from weir.code.syntax import parsed
@@ -168,7 +168,9 @@ def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str
     data = data_beside({name: files[name] for name in reached})
     for name in files:
         path = PurePosixPath(name)
-        if not name.endswith((".py", STORED)) and (packages & set(path.parents) or data.has(path.parts[0])):
+        if name.endswith(".py"):
+            continue
+        if packages & set(path.parents) or (data.has(path.parts[0]) and not is_stored_application(name)):
             yield name
 
 

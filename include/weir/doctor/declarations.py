@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from weir.code.application_rules import name_in_archive
+from weir.code.archive import pack, top_level
 from weir.code.functions import check_call, import_module, load
 from weir.dataflow import Dataflow, Receiver, Stage, Target
 from weir.dataflow.notifications import Channel
@@ -46,7 +47,7 @@ def problems_of(
     for stage in flow.stages:
         for text in check.stage(stage):
             found.setdefault(text, {})[stage.name] = None
-    for text in check.people(enrichers):
+    for text in (*check.code(), *check.people(enrichers)):
         found.setdefault(text, {})[""] = None
     return [
         Problem(file=file, dataflow=flow.name, stage=first, text=text + _also(others))
@@ -89,6 +90,15 @@ class _Check:
                 yield from self._said(target.kind, partial(_require_target, target))
         for gate in stage.gates:
             yield from self._said("", partial(self._require_suite, stage, gate.suite))
+
+    def code(self) -> Iterator[str]:
+        """Yield why the modules of the stages cannot travel to Spark, once all of them can be imported."""
+        if any(self.modules.values()):
+            return
+        try:
+            pack(top_level(stage.function for stage in self.flow.stages))
+        except WeirError as error:
+            yield str(error)
 
     def people(self, enrichers: Iterable[str]) -> Iterator[str]:
         """Yield the problems of receivers and enrichers."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  Spark's own name for it
 
 from weir.code.sql_rules import line_of, no_input, require_bindable, sql_problems, statement_of
-from weir.errors import Misconfigured
+from weir.errors import Internal, Misconfigured
 from weir_spark.region.context import StageContext
 from weir_spark.session import Log, is_remote
 
@@ -28,9 +28,12 @@ READ_FAILED: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 _PLACE: Final = re.compile(r"\s*(?:;\s*line (\d+) pos \d+;?|\(line (\d+), pos \d+\))\s*$")
 
 _WITHOUT_TABLES: Final = frozenset(
-    {"CTERelationRef", "LocalRelation", "OneRowRelation", "Range", "ResolvedInlineTable", "UnionLoopRef"}
+    {"CTERelationRef", "LocalRelation", "LogicalRDD", "OneRowRelation", "Range", "ResolvedInlineTable", "UnionLoopRef"}
 )
-"""The plans without others below that read no table: queries of WITH, values, and what functions make of nothing."""
+"""The plans without others below that read no table: queries of WITH, values, and what functions make of nothing.
+
+Inputs without rows are one of them, by the engine a LocalRelation or a LogicalRDD. All of a session's own are views.
+"""
 
 _ANALYSED: Final = re.compile(r"^== Analyzed Logical Plan ==\n[^\n]*\n(.*?)^== Optimized Logical Plan ==$", re.M | re.S)
 _NODE: Final = re.compile(r"(?P<indent>(?:[: ]  )*(?::- |\+- )|)(?P<kind>\w+)(?P<rest>.*)")
@@ -62,7 +65,7 @@ def rows_of_query(
         require_bindable(written, values[name])
     tables = {f"input_{place}": rows for place, rows in enumerate(inputs.values())}
     query = _with_inputs(statement.text, dict(zip(inputs, tables, strict=True)))
-    empty = {name: _without_rows(context.spark, rows) for name, rows in tables.items()}
+    empty = {name: context.spark.createDataFrame([], rows.schema) for name, rows in tables.items()}
     try:
         plan = _analysed(context.spark, context.spark.sql(query, values or None, **empty))
     except AnalysisException as error:
@@ -82,30 +85,28 @@ def rows_of_query(
     return rows
 
 
-def _without_rows(session: SparkSession, rows: DataFrame) -> DataFrame:
-    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-    return session.range(0).select(*nulls)
-
-
 def _analysed(session: SparkSession, rows: DataFrame) -> str:
-    """Return the analysed plan of rows, as text: Spark Connect gives no other form of it."""
-    found = _ANALYSED.search(_plans(rows))
+    """Return the analysed plan of rows, whole and as text: Spark Connect gives no other form of it."""
+    if not is_remote(session):  # only analysed: optimising wide rows takes a deep stack
+        with _whole_plans(session):
+            return str(rows._jdf.queryExecution().analyzed().toString())  # noqa: SLF001  `explain` prints it
+    found = _ANALYSED.search(rows._explain_string(extended=True))  # noqa: SLF001  `explain` prints it
     if found is None:
-        before = session.conf.get(_LENGTH_OF_PLANS)
-        session.conf.set(_LENGTH_OF_PLANS, str(2**31 - 16))
-        try:
-            found = _ANALYSED.search(_plans(rows))
-        finally:
-            session.conf.set(_LENGTH_OF_PLANS, str(before))
+        with _whole_plans(session):
+            found = _ANALYSED.search(rows._explain_string(extended=True))  # noqa: SLF001
     if found is None:
-        raise Misconfigured("Spark does not show the analysed plan of a query; this Weir does not know this Spark")
+        raise Internal("Spark Connect does not show the analysed plan of a query; report this, and its version")
     return found[1]
 
 
-def _plans(rows: DataFrame) -> str:
-    if is_remote(rows.sparkSession):
-        return str(rows._explain_string(extended=True))  # noqa: SLF001  `explain` prints it
-    return str(rows._jdf.queryExecution().toString())  # noqa: SLF001  `explain` prints it
+@contextmanager
+def _whole_plans(session: SparkSession) -> Iterator[None]:
+    before = str(session.conf.get(_LENGTH_OF_PLANS))
+    session.conf.set(_LENGTH_OF_PLANS, str(2**31 - 16))
+    try:
+        yield
+    finally:
+        session.conf.set(_LENGTH_OF_PLANS, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,3 +303,12 @@ def test_a_package_has_its_own_files_and_those_that_it_names_beside_itself(path:
     own = {"weir_package/__init__.py", "weir_package/reader.py", "weir_package/own.csv"}
     assert set(files) == own | {"rules/a.csv"}
     assert (files["rules/a.csv"] == b"1") == travels
+
+
+def test_a_file_that_is_only_named_like_an_application_is_no_application(package: Path) -> None:
+    (package / "rules.application").write_text("1")
+    found = pack(["shipped_pipelines"], applications={"jobs/x.py": b"", "y.jar": b""})
+    assert {"shipped_pipelines/rules.application", "jobs/x.py.application", "y.jar.application"} <= found.files.keys()
+    assert {name for name in found.modules.files if name.endswith(".application")} == {
+        "shipped_pipelines/rules.application"
+    }

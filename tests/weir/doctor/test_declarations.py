@@ -175,3 +175,12 @@ def test_checking_starts_no_spark(module):
     before = set(sys.modules)
     problems(flow_of(module()))
     assert not {name for name in set(sys.modules) - before if name.partition(".")[0] == "pyspark"}
+
+
+def test_code_that_cannot_travel_is_a_problem_of_the_dataflow(module, tmp_path):
+    flow = flow_of(module(f"{FUNCTIONS}\nPLACE = __file__, 'rules'\n"))
+    assert problems(flow) == []
+    next(tmp_path.rglob("*.py")).with_name("rules").symlink_to("nothing")
+    ((stage, text),) = problems(flow)
+    assert stage == ""
+    assert "rules" in text
