@@ -129,6 +129,16 @@ OF_GX: Final = frozenset(
 )
 """Arguments that GX takes besides: with one of these, GX evaluates an expectation."""
 
+_WITHOUT_EFFECT: Final = frozenset(
+    {"catch_exceptions", "description", "id", "meta", "notes", "rendered_content", "result_format", "severity"}
+)
+"""Arguments of GX that change nothing of a result here: where they are given, Weir evaluates an expectation as ever."""
+
+CONDITION: Final = "row_condition"
+PARSER: Final = "condition_parser"
+_PARSERS_OF_SQL: Final = ("spark", "pandas")
+"""The parsers with which GX hands a condition to Spark, as SQL."""
+
 ABSENT_IF_NULL: Final = frozenset({"min_value", "max_value", "or_equal", "row_condition", "condition_parser"})
 """Arguments of which null means that they are not given."""
 
@@ -141,9 +151,24 @@ def is_plain(type_: str, kwargs: Mapping[str, Any]) -> bool:
     known = PLAIN.get(type_)
     if known is None or any(argument_problems(type_, kwargs)):
         return False
-    given = {name: each for name, each in kwargs.items() if each is not None or name not in ABSENT_IF_NULL}
+    given = {
+        name: each
+        for name, each in (without_condition(kwargs) if sql_condition(kwargs) else kwargs).items()
+        if name not in _WITHOUT_EFFECT and (each is not None or name not in ABSENT_IF_NULL)
+    }
     is_known = given.keys() <= known.all.keys() and all(known.all[name](value) for name, value in given.items())
     return is_known and _is_in_order(given.get("min_value"), given.get("max_value"))
+
+
+def without_condition(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without the condition of the rows that an expectation is of: it is applied to the rows."""
+    return {name: each for name, each in kwargs.items() if name not in (CONDITION, PARSER)}
+
+
+def sql_condition(kwargs: Mapping[str, Any]) -> str:
+    """Return the condition of the rows that an expectation is of, if it is given as SQL; else an empty text."""
+    condition = kwargs.get(CONDITION)
+    return condition if isinstance(condition, str) and kwargs.get(PARSER) in _PARSERS_OF_SQL else ""
 
 
 def _is_in_order(low: Any, high: Any) -> bool:
@@ -152,6 +177,8 @@ def _is_in_order(low: Any, high: Any) -> bool:
 
 def argument_problems(type_: str, kwargs: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the arguments of an expectation, as far as it is known without GX."""
+    if isinstance(kwargs.get(CONDITION), str) and kwargs[CONDITION] and kwargs.get(PARSER) is None:
+        yield f'{type_} has a {CONDITION} without {PARSER}: write "{PARSER}": "spark" beside it, for Spark\'s SQL'
     known = PLAIN.get(type_)
     if known is None:
         return

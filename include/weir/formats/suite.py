@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -73,10 +75,31 @@ class Suite:
             raise Misconfigured(f"the suite {self.name} cannot be used: {'; '.join(problems)}")
 
 
+class _Written(float):
+    """A number of JSON with a point or an exponent, and its text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def is_kept(self) -> bool:
+        """Report whether a float is the number that is written."""
+        return math.isfinite(self) and Decimal(repr(float(self))) == Decimal(self.text)
+
+
+def _lost(value: Any) -> Iterator[_Written]:
+    """Yield the numbers within a value of JSON that a float does not keep."""
+    if isinstance(value, _Written) and not value.is_kept:
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _lost(each)
+
+
 def suite_from_json(name: str, data: bytes) -> Suite:
     """Read the suite `name` from GX's JSON. Raises Misconfigured for invalid or unknown content."""
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_float=_Written, parse_constant=_Written)
     except ValueError as error:
         raise Misconfigured(f"the suite {name} is not JSON: {error}") from error
     problems = list(_suite_problems(name, document))
@@ -119,7 +142,14 @@ def _expectation_problems(document: Any) -> Iterator[str]:
     if _PARAMETER in json.dumps(document.get("kwargs")):
         yield f"{_PARAMETER} in its kwargs is not known to Weir: write the value itself"
         return
-    yield from argument_problems(document["type"], document.get("kwargs") or {})
+    kwargs = document.get("kwargs") or {}
+    for name, value in kwargs.items():
+        for number in _lost(value) if name != "mostly" else ():
+            yield (
+                f"its {name} {number.text} would be read as {float(number)!r}: write at most 15 digits, or a whole "
+                "number without point and exponent"
+            )
+    yield from argument_problems(document["type"], kwargs)
 
 
 def _are_texts(value: Any) -> bool:

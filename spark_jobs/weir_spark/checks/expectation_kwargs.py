@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from weir.formats.expectation_types import ABSENT_IF_NULL
 from weir.formats.suite import Expectation
+from weir_spark.checks.typed_numbers import above, below, is_number
 from weir_spark.results.digest import quoted
 
 Bound = float | date | datetime
@@ -101,7 +102,7 @@ class Kwargs:
     def number(self, argument: str) -> float:
         """A number, as a float."""
         found = self.given[argument]
-        if not _is_number(found):
+        if not is_number(found):
             raise NotPlain
         return float(found)
 
@@ -143,21 +144,31 @@ def value_of(field: StructField) -> Column:
     return F.col(quoted(field.name))
 
 
-def literal(bound: Bound) -> Column:
-    """A bound as Spark compares it; a time is in UTC, as a session of Weir's is."""
-    if isinstance(bound, datetime):
-        return F.lit(bound.isoformat(" ")).cast("timestamp")
-    return F.lit(bound)
-
-
-def compared(value: Column, kwargs: Kwargs, low: Column | None, high: Column | None) -> Column:
-    """Return the condition that a value is between bounds, each of which may be excluded."""
+def compared(value: Column, kind: DataType, kwargs: Kwargs, low: Bound | None, high: Bound | None) -> Column:
+    """Return the condition that a value of this type is between bounds, each of which may be excluded."""
     conditions = []
     if low is not None:
-        conditions.append(value > low if kwargs.flag("strict_min") else value >= low)
+        conditions.append(_above(value, kind, low, is_strict=kwargs.flag("strict_min")))
     if high is not None:
-        conditions.append(value < high if kwargs.flag("strict_max") else value <= high)
+        conditions.append(_below(value, kind, high, is_strict=kwargs.flag("strict_max")))
     return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+
+
+def _above(value: Column, kind: DataType, low: Bound, *, is_strict: bool) -> Column:
+    if not isinstance(low, date):
+        return above(value, kind, low, is_strict=is_strict)
+    return value > _literal(low) if is_strict else value >= _literal(low)
+
+
+def _below(value: Column, kind: DataType, high: Bound, *, is_strict: bool) -> Column:
+    if not isinstance(high, date):
+        return below(value, kind, high, is_strict=is_strict)
+    return value < _literal(high) if is_strict else value <= _literal(high)
+
+
+def _literal(bound: date) -> Column:
+    """A bound as Spark compares it; a time is in UTC, as a session of Weir's is."""
+    return F.lit(bound.isoformat(" ")).cast("timestamp") if isinstance(bound, datetime) else F.lit(bound)
 
 
 def column_names(schema: StructType) -> Iterator[tuple[str, DataType]]:
@@ -176,8 +187,8 @@ def _names(fields: Sequence[StructField], parent: str) -> Iterator[tuple[str, Da
 def _bound(given: Any, kind: DataType) -> Bound | None:
     if given is None:
         return None
-    if isinstance(kind, NumericType) and _is_number(given):
-        return float(given)
+    if isinstance(kind, NumericType) and is_number(given):
+        return given  # type: ignore[no-any-return]  # a number, as it is
     if isinstance(kind, DateType | TimestampType | TimestampNTZType) and isinstance(given, str):
         return _time(given)
     raise NotPlain
@@ -192,10 +203,6 @@ def _time(text: str) -> date | datetime:
     except ValueError:
         pass
     raise NotPlain
-
-
-def _is_number(given: Any) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and abs(given) != float("inf")
 
 
 def is_text(field: StructField) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.formats.checks import CheckReport, CheckToRun, ExpectationResult
+from weir.formats.expectation_types import CONDITION, PARSER, sql_condition, without_condition
 from weir.formats.suite import Expectation, Suite
 from weir_spark.checks import gx
 from weir_spark.checks.expectation_kwargs import NoColumn, NotPlain
-from weir_spark.checks.one_aggregation import Plain, answers, result_of
+from weir_spark.checks.one_aggregation import Plain, answers, first_line, result_of
 from weir_spark.checks.plain_expectations import plain
 from weir_spark.session import Log
 
@@ -81,11 +86,39 @@ def report(
 
 
 def _results(rows: DataFrame, suite: Suite) -> tuple[ExpectationResult, ...]:
-    """Return the results of the expectations, in the suite's order."""
+    """Return the results of the expectations, in the suite's order; those with one condition are checked together."""
+    by_condition: dict[str, dict[int, Expectation]] = {}
+    for number, expectation in enumerate(suite.expectations):
+        condition = json.dumps([expectation.kwargs.get(each) or "" for each in (CONDITION, PARSER)])
+        by_condition.setdefault(condition, {})[number] = expectation
+    found: dict[int, ExpectationResult] = {}
+    for of_condition in by_condition.values():
+        found.update(_of_condition(rows, of_condition))
+    return tuple(found[number] for number in range(len(suite.expectations)))
+
+
+def _of_condition(rows: DataFrame, expectations: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
+    """Return the results of expectations of the same rows: of those for which the condition is true."""
+    one = next(iter(expectations.values()))
+    if not one.kwargs.get(CONDITION):
+        return _of_rows(rows, expectations)
+    bare = {number: replace(each, kwargs=without_condition(each.kwargs)) for number, each in expectations.items()}
+    condition = sql_condition(one.kwargs)
+    try:
+        chosen = rows.where(condition) if condition else gx.chosen(rows, one)
+        _ = chosen.select(F.lit(1)).schema  # a remote session analyses it now; the schema of the rows it knows
+    except AnalysisException as error:
+        reason = f"its {CONDITION} {one.kwargs[CONDITION]!r}: {first_line(error)}"
+        return {number: result_of(each, reason) for number, each in expectations.items()}
+    found = _of_rows(chosen, bare)
+    return {number: replace(each, kwargs=expectations[number].kwargs) for number, each in found.items()}
+
+
+def _of_rows(rows: DataFrame, expectations: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
     plains: dict[int, Plain] = {}
     others: dict[int, Expectation] = {}
     found: dict[int, ExpectationResult] = {}
-    for number, expectation in enumerate(suite.expectations):
+    for number, expectation in expectations.items():
         try:
             plains[number] = plain(expectation, rows.schema)
         except NotPlain:
@@ -95,4 +128,4 @@ def _results(rows: DataFrame, suite: Suite) -> tuple[ExpectationResult, ...]:
     if plains:
         found.update(zip(plains, answers(rows, list(plains.values())), strict=True))
     found.update(zip(others, gx.validate(rows, list(others.values())), strict=True))
-    return tuple(found[number] for number in range(len(suite.expectations)))
+    return found

@@ -22,6 +22,7 @@ from weir.formats.expectation_types import registry_problems
 from weir.formats.suite import Expectation, Suite
 from weir_spark.checks.one_aggregation import EXAMPLES, first_line, require_fault_of_expectation, result_of
 from weir_spark.checks.plain_aggregates import Found
+from weir_spark.checks.typed_numbers import in_python
 
 _BATCH = "weir"
 _FORMAT = {"result_format": "BASIC", "partial_unexpected_count": EXAMPLES}
@@ -50,10 +51,7 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Expec
     """
     if not expectations:
         return []
-    registry = _registry(expectations)
-    for each in expectations:  # plain ones, too, that are not of the column's type
-        for problem in registry_problems(each.type, each.kwargs, registry):
-            raise Misconfigured(f"an expectation cannot be used: {problem}. Correct the suite")
+    _require_known(expectations, _registry(expectations))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -62,6 +60,26 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Expec
             _require_fault_of_expectation(error)
             return [_alone(rows, each) for each in expectations]
     return [_result(each, answer) for each, answer in zip(expectations, answers, strict=True)]
+
+
+def chosen(rows: DataFrame, expectation: Expectation) -> DataFrame:
+    """Return the rows that an expectation is of, by a condition in GX's own language. Raises Misconfigured."""
+    registry = _registry([expectation])
+    _require_known([expectation], registry)
+    from great_expectations.execution_engine import SparkDFExecutionEngine  # noqa: PLC0415  # as above
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        condition = registry.get_expectation_impl(expectation.type)(**expectation.kwargs).row_condition
+        engine = SparkDFExecutionEngine(persist=False, spark=rows.sparkSession)
+        found: DataFrame = engine._apply_row_condition_filter(rows, condition, {})  # noqa: SLF001  # GX has no other way
+    return found
+
+
+def _require_known(expectations: Iterable[Expectation], registry: Any) -> None:
+    for each in expectations:  # plain ones, too, that are not of the column's type
+        for problem in registry_problems(each.type, each.kwargs, registry):
+            raise Misconfigured(f"an expectation cannot be used: {problem}. Correct the suite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +116,22 @@ def _answers(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Any]:
     engine = SparkDFExecutionEngine(persist=False, spark=rows.sparkSession)
     engine.load_batch_data(_BATCH, rows)
     validator = Validator(execution_engine=engine, data_context=_NoBars())
-    configurations = [ExpectationConfiguration(type=each.type, kwargs=dict(each.kwargs)) for each in expectations]
+    configurations = [ExpectationConfiguration(type=each.type, kwargs=_given(each, rows)) for each in expectations]
     answers: list[Any] = validator.graph_validate(configurations=configurations, runtime_configuration=_RUNTIME)
     return answers
+
+
+def _given(expectation: Expectation, rows: DataFrame) -> dict[str, Any]:
+    """The arguments, in the type of the column: GX looks for values of Spark in a set of Python's."""
+    given = dict(expectation.kwargs)
+    members, name = given.get("value_set"), given.get("column")
+    kinds = [each.dataType for each in rows.schema.fields if each.name == name]
+    if isinstance(members, list) and expectation.type.endswith("_in_set"):
+        # With a null in a set any value is in it, for Spark; only other values count.
+        given["value_set"] = members = [each for each in members if each is not None]
+    if isinstance(members, list) and kinds:
+        given["value_set"] = in_python(members, kinds[0])
+    return given
 
 
 def _alone(rows: DataFrame, expectation: Expectation) -> ExpectationResult:
@@ -157,10 +188,12 @@ def _plain(value: Any) -> Any:
 
 
 def _require_fault_of_expectation(error: BaseException) -> None:
+    """Raise the cause unless it is an expression or its values: the first of Spark; its own context is that of grpc."""
     for cause in _causes(error):
         if isinstance(cause, PySparkException):
             require_fault_of_expectation(cause)
-        elif _is_of_grpc(cause):
+            return
+        if _is_of_grpc(cause):
             raise cause
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pyspark.sql.types
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import (
-    ByteType,
     DataType,
     DateType,
     DecimalType,
@@ -25,7 +25,6 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     NumericType,
-    ShortType,
     StructField,
     TimestampNTZType,
     TimestampType,
@@ -33,10 +32,12 @@ from pyspark.sql.types import (
 
 from weir.formats.suite import Expectation
 from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
+from weir_spark.checks.typed_numbers import INTEGRAL, is_between
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _MEANS = (DecimalType, IntegerType, DoubleType, FloatType, LongType)
-_INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
+_WHOLE = "decimal(20, 0)"
+_EXACT_IN_FLOATS = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,23 @@ def _share_of_non_null(kwargs: Kwargs) -> Aggregate:
 
 
 def _judge_number(kwargs: Kwargs, kind: DataType, value: Any) -> Found:
-    found = float(value) if isinstance(value, Decimal) else value
+    """Judge a number, or the sum and the number of values that a mean is of."""
+    found = value
+    if isinstance(value, tuple):
+        found = Fraction(int(value[0]), value[1]) if value[1] else None
     if found is None or (isinstance(found, float) and math.isnan(found)):
         return Found(success=False)
-    return Found(_is_between(kwargs, found, *kwargs.bounds(kind)), found)
+    is_strict = {name: kwargs.flag(name) for name in ("strict_min", "strict_max")}
+    return Found(is_between(found, kind, *kwargs.bounds(kind), **is_strict), _shown(found))
+
+
+def _shown(number: Any) -> Any:
+    """A number as JSON has it: whole, or a text, where a float would not tell it from its neighbour."""
+    if not isinstance(number, Decimal | Fraction):
+        return number
+    if abs(Fraction(number)) <= _EXACT_IN_FLOATS:
+        return float(number)
+    return int(number) if Fraction(number).denominator == 1 else str(number)
 
 
 def _judge_time(kwargs: Kwargs, kind: DataType, value: str | None, *, is_whole_day: bool) -> Found:
@@ -131,14 +145,17 @@ def _extreme(function: Callable[[Column], Column]) -> Callable[[StructField], Co
 def _mean(field: StructField) -> Column:
     if not isinstance(field.dataType, _MEANS):
         raise NotPlain
-    return F.mean(value_of(field))
+    value = value_of(field)
+    if isinstance(field.dataType, INTEGRAL):
+        return F.struct(F.sum(value.cast(_WHOLE)), F.count(value))
+    return F.mean(value)
 
 
 def _sum(field: StructField) -> Column:
     if not isinstance(field.dataType, NumericType):
         raise NotPlain
     value = value_of(field)
-    return F.sum(value.cast("double") if isinstance(field.dataType, _INTEGRAL) else value)
+    return F.sum(value.cast(_WHOLE) if isinstance(field.dataType, INTEGRAL) else value)
 
 
 def _stdev(field: StructField) -> Column:

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import reduce
 from itertools import combinations
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import ByteType, IntegerType, LongType, NumericType, ShortType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    NumericType,
+    StructField,
+    StructType,
+)
 
 from weir.formats.expectation_types import is_plain
 from weir.formats.suite import Expectation
 from weir_spark.checks import plain_aggregates
-from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, is_text, literal, value_of
+from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, is_text, value_of
 from weir_spark.checks.plain_aggregates import Aggregate, Found
+from weir_spark.checks.typed_numbers import FLOATING, INTEGRAL, is_number, is_one_of
 from weir_spark.results.digest import quoted
 
-_INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
 _FILTERS: dict[str, Callable[[Column, Column], Column]] = {
     "all_values_are_missing": lambda one, other: one & other,
     "both_values_are_missing": lambda one, other: one & other,
@@ -100,16 +110,18 @@ def _of_a_column(kwargs: Kwargs, kind: _OfAColumn) -> Rows:
 
 def _between(kwargs: Kwargs, field: StructField) -> Column:
     low, high = kwargs.bounds(field.dataType)
-    if low is not None and high is not None and (type(low) is not type(high) or low > high):  # type: ignore[operator]
+    if isinstance(low, date) and isinstance(high, date) and type(low) is not type(high):
         raise NotPlain
-    return compared(value_of(field), kwargs, *(None if each is None else literal(each) for each in (low, high)))
+    if low is not None and high is not None and low > high:  # type: ignore[operator]  # both numbers or both times
+        raise NotPlain
+    return compared(value_of(field), field.dataType, kwargs, low, high)
 
 
 def _length_between(kwargs: Kwargs, field: StructField) -> Column:
     low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
     if not is_text(field) or (low is None and high is None):
         raise NotPlain
-    return compared(F.length(value_of(field)), kwargs, *(None if each is None else F.lit(each) for each in (low, high)))
+    return compared(F.length(value_of(field)), IntegerType(), kwargs, low, high)
 
 
 def _length_equal(kwargs: Kwargs, field: StructField) -> Column:
@@ -141,7 +153,11 @@ def _matches_none(kwargs: Kwargs, field: StructField) -> Column:
 
 
 def _in_set(kwargs: Kwargs, field: StructField) -> Column:
-    return value_of(field).isin(kwargs.scalars("value_set"))
+    # Spark answers null for a value that is not in a set with a null, and only other values count.
+    members = [each for each in kwargs.scalars("value_set") if each is not None]
+    if isinstance(field.dataType, NumericType) and all(map(is_number, members)):
+        return is_one_of(value_of(field), field.dataType, members)
+    return value_of(field).isin(members)
 
 
 _OF_A_COLUMN = {
@@ -191,13 +207,25 @@ def _sum_equal(kwargs: Kwargs) -> Rows:
     fields = kwargs.columns()
     if not all(isinstance(each.dataType, NumericType) for each in fields):
         raise NotPlain
-    operands = [_operand(each) for each in fields]
-    return _of_columns(kwargs, fields, F.expr("+".join(operands)) == F.lit(kwargs.number("sum_total")))
+    total, kind = F.expr("+".join(_operand(each) for each in fields)), _type_of_sum(fields)
+    if kind is not None:
+        total = total.cast(kind)
+    return _of_columns(kwargs, fields, is_one_of(total, kind or DoubleType(), [kwargs.given["sum_total"]]))
 
 
 def _operand(field: StructField) -> str:
     value = f"coalesce({quoted(field.name)}, 0)"
-    return f"cast({value} as decimal(38, 0))" if isinstance(field.dataType, _INTEGRAL) else value
+    return f"cast({value} as decimal(38, 0))" if isinstance(field.dataType, INTEGRAL) else value
+
+
+def _type_of_sum(fields: Sequence[StructField]) -> DataType | None:
+    """Return the type in which a sum of columns is compared; None: as Spark adds them."""
+    kinds = [each.dataType for each in fields]
+    if all(isinstance(each, FloatType) for each in kinds):
+        return FloatType()
+    if any(isinstance(each, FLOATING) for each in kinds):
+        return None
+    return DecimalType(38, max(each.scale if isinstance(each, DecimalType) else 0 for each in kinds))
 
 
 def _all_equal(kwargs: Kwargs) -> Rows:

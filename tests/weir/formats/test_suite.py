@@ -1,6 +1,7 @@
 """A suite is what Great Expectations writes; what could be misunderstood is refused, and said."""
 
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -85,7 +86,10 @@ def test_what_could_be_misunderstood_is_refused(data, said):
     ("type_", "kwargs"),
     [
         ("expect_column_values_to_be_increasing", {"column": "a"}),
-        ("expect_column_values_to_be_null", {"column": "a", "row_condition": "b > 1", "condition_parser": "spark"}),
+        (
+            "expect_column_values_to_be_null",
+            {"column": "a", "row_condition": 'col("b") > 1', "condition_parser": "great_expectations"},
+        ),
         ("expect_column_values_to_be_null", {"column": "a", "mostly": 2}),
         ("expect_column_values_to_be_null", {"column": 1}),
         ("expect_column_values_to_be_in_set", {"column": "a", "value_set": "x"}),
@@ -101,6 +105,41 @@ def test_great_expectations_judges_what_is_not_plain(type_, kwargs):
 def test_what_is_plain_needs_no_great_expectations():
     between = {"column": "a", "min_value": None, "max_value": "2025-01-31", "strict_max": True, "mostly": 0.9}
     assert suite({"type": "expect_column_values_to_be_between", "kwargs": between}).of_gx == {}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"row_condition": "b > 1", "condition_parser": "spark"},
+        {"row_condition": None, "condition_parser": None},
+        {"result_format": "SUMMARY", "catch_exceptions": True},
+    ],
+)
+def test_a_condition_that_is_sql_and_what_changes_no_result_need_no_great_expectations(more):
+    assert suite({"type": "expect_column_values_to_be_null", "kwargs": {"column": "a", **more}}).of_gx == {}
+
+
+@pytest.mark.parametrize("type_", ["expect_column_values_to_be_null", "expect_column_values_to_be_increasing"])
+@pytest.mark.parametrize("parser", [{}, {"condition_parser": None}])
+def test_a_condition_without_its_parser_is_a_mistake_of_the_suite(type_, parser):
+    with pytest.raises(Misconfigured, match=f"expectation 1: {type_} has a row_condition without condition_parser"):
+        suite({"type": type_, "kwargs": {"column": "a", "row_condition": "b > 1", **parser}})
+
+
+def of_numbers(text):
+    between = f'{{"column": "a", "max_value": {text}, "mostly": 0.33333333333333333333}}'
+    return f'{{"expectations": [{{"type": "expect_column_values_to_be_between", "kwargs": {between}}}]}}'.encode()
+
+
+@pytest.mark.parametrize("text", ["9007199254740993", "0.1", "1e300", "-2.50", "0.30000000000000004", "1E2"])
+def test_a_number_of_a_suite_is_the_one_that_is_written(text):
+    assert Decimal(str(suite_from_json("s", of_numbers(text)).expectations[0].kwargs["max_value"])) == Decimal(text)
+
+
+@pytest.mark.parametrize("text", ["1e400", "9007199254740992.5", "0.1234567890123456789", "NaN", "-Infinity"])
+def test_a_number_that_a_float_does_not_keep_is_a_mistake_of_the_suite(text):
+    with pytest.raises(Misconfigured, match=f"expectation 1: its max_value {text} would be read as"):
+        suite_from_json("s", of_numbers(text))
 
 
 def test_a_bound_may_be_a_whole_number_of_any_size():

@@ -15,6 +15,7 @@ from weir.formats.region_job import InputToRead
 from weir.formats.suite import Expectation, Severity, Suite
 from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
+from weir_spark.checks.gate import Checked, check
 from weir_spark.region import region
 
 pytestmark = pytest.mark.spark
@@ -173,6 +174,81 @@ def test_an_expectation_that_cannot_be_computed_has_the_reason_and_the_others_ar
     assert day.error
     assert [each.success for each in (absent, regex, day)] == [False, False, False]
     assert (missing.error, missing.unexpected, numbers.rows) == ("", 1, 39)
+
+
+VALUES = """
+    select 9007199254740993L n, float(0.3) f, 0.3D d, 9007199254740993.1BD big, 0.10BD cent, 'cd' s, int(null) none
+"""
+BETWEEN, IN_SET, MAX = "column_values_to_be_between", "column_values_to_be_in_set", "column_max_to_be_between"
+JUDGED = [
+    (False, BETWEEN, {"column": "n", "max_value": 2**53}),
+    (False, BETWEEN, {"column": "n", "max_value": 2**53, "row_condition": "f > 0", "condition_parser": "spark"}),
+    (True, BETWEEN, {"column": "n", "min_value": 2**53 + 1, "max_value": 2**53 + 1}),
+    (False, BETWEEN, {"column": "n", "min_value": 2**53 + 1, "strict_min": True}),
+    (True, BETWEEN, {"column": "n", "min_value": -1e300, "max_value": 10**400}),
+    (False, BETWEEN, {"column": "n", "min_value": 2**63}),
+    (True, BETWEEN, {"column": "n", "min_value": 2.5, "strict_min": True}),
+    (True, BETWEEN, {"column": "f", "min_value": 0.1, "max_value": 0.3}),
+    (False, BETWEEN, {"column": "f", "max_value": 0.3, "strict_max": True}),
+    (True, BETWEEN, {"column": "f", "min_value": -1e300, "max_value": 1e300}),
+    (True, BETWEEN, {"column": "d", "max_value": 0.3}),
+    (False, BETWEEN, {"column": "big", "max_value": 2**53 + 1}),
+    (True, BETWEEN, {"column": "big", "min_value": 2**53 + 1, "strict_min": True}),
+    (True, BETWEEN, {"column": "cent", "min_value": 0.1, "max_value": 0.1}),
+    (False, BETWEEN, {"column": "cent", "max_value": 0.0999}),
+    (False, BETWEEN, {"column": "cent", "min_value": 1e40}),
+    (True, MAX, {"column": "f", "max_value": 0.3}),
+    (False, "column_sum_to_be_between", {"column": "n", "max_value": 2**53}),
+    (False, "column_mean_to_be_between", {"column": "n", "max_value": 2**53}),
+    (False, MAX, {"column": "big", "max_value": 2**53 + 1}),
+    (False, MAX, {"column": "none", "max_value": 1}),
+    (False, IN_SET, {"column": "n", "value_set": [2**53, 2.5]}),
+    (True, IN_SET, {"column": "n", "value_set": [2.5, 2**53 + 1]}),
+    (True, IN_SET, {"column": "f", "value_set": [0.3]}),
+    (True, IN_SET, {"column": "cent", "value_set": [0.1, 0.001]}),
+    (False, IN_SET, {"column": "cent", "value_set": [0.101, 1e40]}),
+    (False, IN_SET, {"column": "s", "value_set": ["ab", None]}),
+    (True, IN_SET, {"column": "s", "value_set": ["cd", None]}),
+    (False, IN_SET, {"column": "s", "value_set": [None]}),
+    (True, "column_values_to_not_be_in_set", {"column": "s", "value_set": ["ab", None]}),
+    (False, "column_values_to_not_be_in_set", {"column": "f", "value_set": [0.3, None]}),
+    (True, "multicolumn_sum_to_equal", {"column_list": ["n", "none"], "sum_total": 2**53 + 1}),
+    (False, "multicolumn_sum_to_equal", {"column_list": ["n", "none"], "sum_total": 2**53}),
+    (True, "table_row_count_to_equal", {"value": 0, "row_condition": "n < 0", "condition_parser": "spark"}),
+]  # fmt: skip
+
+
+def test_numbers_are_compared_in_the_type_of_the_column_and_nulls_in_no_set(spark) -> None:
+    rows = spark.sql(VALUES)
+    asked = tuple(Expectation(f"expect_{kind}", kwargs) for _, kind, kwargs in JUDGED)
+    found = check(rows, to_run(*asked), Checked(stage="s", subtask=0, digest="", rows=1)).results
+    wrong = [str(each) for each, (is_right, *_) in zip(found, JUDGED, strict=True) if each.success is not is_right]
+    assert not wrong
+    assert not [each.error for each in found if each.error]
+    assert tuple(each.kwargs for each in found) == tuple(each.kwargs for each in asked)
+
+
+def test_a_condition_chooses_rows_for_every_expectation_and_a_mistake_in_it_is_named(spark) -> None:
+    rows = spark.sql(VALUES)
+    distinct = {"column": "s", "value_set": ["ab", None]}
+    none = {"row_condition": "n < 0", "condition_parser": "spark"}
+    of_gx = {"row_condition": 'col("f") > 0', "condition_parser": "great_expectations"}
+    in_set = "expect_column_distinct_values_to_be_in_set"
+    asked = [
+        Expectation(in_set, distinct),
+        Expectation(in_set, {"column": "f", "value_set": [0.3]}),
+        Expectation(in_set, {**distinct, **none}),
+        Expectation("expect_column_values_to_be_between", {"column": "n", "max_value": 2**53, **of_gx}),
+        *(
+            Expectation(kind, {**distinct, "row_condition": condition, "condition_parser": parser})
+            for kind in (in_set, "expect_column_values_to_be_in_set")
+            for condition, parser in (("idd = 1", "spark"), ('col("idd") == 1', "great_expectations"))
+        ),
+    ]
+    found = check(rows, to_run(*asked), Checked(stage="s", subtask=0, digest="", rows=1)).results
+    assert [each.success for each in found[:4]] == [False, True, True, False]
+    assert not [each.error for each in found[:4] if each.error]
+    assert [("row_condition" in each.error, "`idd`" in each.error) for each in found[4:]] == [(True, True)] * 4
 
 
 def test_plain_expectations_need_no_great_expectations(run, jobs, pipeline, monkeypatch) -> None:
