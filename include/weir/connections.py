@@ -173,11 +173,16 @@ class LookUps:
 
         def variable(key: str) -> str:
             found = self.variable(key)
-            if names_secret(key):
-                hide(found)
+            for secret in secrets_of_variable(key, found):
+                hide(secret)
             return found
 
         return LookUps(connection, variable)
+
+
+def secrets_of_variable(key: str, value: str) -> list[str]:
+    """Return what is secret of a variable of Airflow: its value where its key says so, else what is in its JSON."""
+    return [*([value] if names_secret(key) else []), *secrets_of_account("", "", {key: value})]
 
 
 def secrets_of(connection: Connection) -> list[str]:

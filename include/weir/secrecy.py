@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import unquote
@@ -37,8 +37,14 @@ _ENDINGS: Final = frozenset(
         *(("webhook",), ("webhooks",), ("webhook", "url"), ("webhook", "urls"), ("webhook", "uri")),
     }
 )
+_ENDS_OF_WORDS: Final = (
+    *("password", "passwd", "passphrase", "apikey", "accesskey", "secretkey", "privatekey", "secret", "credentials"),
+    *("authtoken", "accesstoken", "sessiontoken", "refreshtoken", "bearertoken", "apitoken"),
+)
+"""Of a last word that is written together: `sfpassword`, `clientsecret`."""
+
 _ENDINGS_OF_LONG_VALUES: Final = frozenset(
-    {("account", "key"), ("shared", "key"), ("encryption", "key"), ("signing", "key")}
+    {("pat",), ("account", "key"), ("shared", "key"), ("encryption", "key"), ("signing", "key")}
 )
 """`account_key` may name a column: its value is a secret only where it looks like one."""
 
@@ -131,12 +137,23 @@ _TOO_COMMON: Final = frozenset({"airflow"})
 """Airflow's own list of words that it never hides, as values of secrets."""
 
 _handed_out: Final[set[str]] = set()
+_others: Final[list[Callable[[str], str]]] = []
 
 
 def hide(value: str) -> None:
     """Have `without_secrets` hide a value from here on, in this process, in every form in which programs write it."""
     if len(value) >= _LEAST and value.lower() not in _TOO_COMMON:
         _handed_out.add(value)
+
+
+@contextmanager
+def hiding_with(other: Callable[[str], str]) -> Iterator[None]:
+    """Have `without_secrets` also hide what another masker knows, meanwhile."""
+    _others.append(other)
+    try:
+        yield
+    finally:
+        _others.remove(other)
 
 
 def secrets_of_account(login: str, password: str, *more: Any) -> Iterator[str]:
@@ -217,7 +234,7 @@ def names_secret(key: str) -> bool:
     words = _words(key)
     if words[-1] == "token" and words[-2:-1] and words[-2] in _HARMLESS_TOKENS:
         return False
-    return bool(_SECRET_KEYS.search(key)) or _ends_with(words, _ENDINGS)
+    return bool(_SECRET_KEYS.search(key)) or _ends_with(words, _ENDINGS) or words[-1].endswith(_ENDS_OF_WORDS)
 
 
 def secrets_in(what: str, value: Any) -> Iterator[str]:
@@ -235,6 +252,8 @@ def without_secrets(text: str) -> str:
 
         for secret in sorted(_handed_out, key=len, reverse=True):
             text = pattern_of(secret).sub(HIDDEN, text)
+    for other in _others:
+        text = other(text)
     text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):

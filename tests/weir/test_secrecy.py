@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from weir.secrecy import names_secret, secrets_in, without_secrets
+from weir.secrecy import hiding_with, names_secret, secrets_in, without_secrets
 
 SECRETS = [
     *({"spark.hadoop.fs.s3a.secret.key": "abc"}, {"spark.hadoop.fs.s3a.access.key": "AKIA"}),
@@ -50,7 +50,13 @@ SECRETS = [
         {"basic_auth": "me:abc"},
         {"keyfile_dict": "abc"},
     ),
-    *({"header": "Authorization: Token abc"}, {"curl": "-H 'Cookie: sid=abc'"}, {"x": "Basic bWU6YWJj"}),
+    *({"spark.snowflake.sfpassword": "abc"}, {"clientsecret": "abc"}, {"sessiontoken": "abc"}),
+    *(
+        {"DEVOPS_PAT": "0123456789abcdef0123"},
+        {"header": "Authorization: Token abc"},
+        {"curl": "-H 'Cookie: sid=abc'"},
+        {"x": "Basic bWU6YWJj"},
+    ),
     *({"note": "Bearer 0123456789abcdef"}, {"repository": "https://0123456789abcdef0123@git.example.com/x"}),
     *({"text": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc"}, {"text": "ghp_0123456789abcdefghij"}),
     {"kafka.sasl.jaas.config": 'org.apache.kafka.PlainLoginModule required username="me" password="abc";'},
@@ -170,6 +176,12 @@ def test_a_text_for_people_has_no_secrets(text, shown):
 )
 def test_an_ordinary_message_stays_as_it_is(text):
     assert without_secrets(text) == text
+
+
+def test_what_another_masker_knows_is_hidden_meanwhile():
+    with hiding_with(lambda text: text.replace("known elsewhere", "***")):
+        assert without_secrets("known elsewhere") == "***"
+    assert without_secrets("known elsewhere") == "known elsewhere"
 
 
 def test_a_long_message_is_read_once():

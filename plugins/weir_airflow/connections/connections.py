@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import (
 
 from weir import connections
 from weir.errors import Misconfigured, Retryable
-from weir.secrecy import names_secret, secrets_of_account
+from weir.secrecy import secrets_of_account
 from weir.settings import LEDGER_CONNECTION, STORE_CONNECTION, Settings, StoreConnection, read_settings
 from weir_airflow.connections.ledger import ledger_url
 from weir_airflow.connections.store import hide, hide_everywhere, store_connection
@@ -121,8 +121,7 @@ def user_variable(key: str) -> str:
                 f"set AIRFLOW_VAR_{key.upper()} for every worker"
             ) from error
         raise _no_answer("variable", key, error) from error
-    if names_secret(key):
-        hide_everywhere([str(found)])
+    hide_everywhere(connections.secrets_of_variable(key, str(found)))
     return str(found)
 
 

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from airflow.sdk.log import redact
+
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
+from weir.secrecy import hiding_with
 from weir_airflow.api.clearing import clearer_for
 from weir_airflow.connections.connections import (
     api_connection,
@@ -44,11 +47,15 @@ class TaskContext:
     @classmethod
     @contextmanager
     def open(cls) -> Iterator[TaskContext]:
-        """Open the ledger, and close it at the end. Raises Misconfigured or Retryable."""
+        """Open the ledger, and close it at the end. Raises Misconfigured or Retryable.
+
+        Meanwhile nothing is recorded or told that Airflow hides in its logs.
+        """
         found = settings()
         ledger = Ledger.open(found.ledger)
         try:
-            yield cls(found, ledger)
+            with hiding_with(lambda text: str(redact(text))):
+                yield cls(found, ledger)
         finally:
             ledger.close()
 
