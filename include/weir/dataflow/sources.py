@@ -174,8 +174,7 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
     `query` may name the bounds of the epoch's interval, as psycopg2 does: "select * from orders where at >= %(start)s
     and at < %(end)s"; any other percent sign is doubled. `%(start_local)s` and `%(end_local)s` are what the clocks of
     the schedule's time zone show then, without a zone, for columns of the types date and timestamp. `conn_id` is an
-    Airflow connection of type postgres.
-    There is one subtask: several would read at several moments.
+    Airflow connection of type postgres. There is one subtask: several would read at several moments.
     """
     where = f"postgres_source({name!r})"
     require_connection(where, conn_id, "postgres")
@@ -204,10 +203,10 @@ def jdbc_source(
 
     `query` is a table's name, or begins with "select" or "with"; `{start:...}` and `{end:...}` are the bounds of the
     epoch's interval in UTC, as in "... where at >= '{start:%Y-%m-%d}'", and `{start_local:...}` and `{end_local:...}`
-    those in the time zone of the schedule; other braces are doubled. `conn_id` is an
-    Airflow connection whose host is the URL, "jdbc:...". `driver` is its Java class, by default that of the
-    connection's extra `driver_class`. `reader` are options of Spark's reader, such as fetchsize, or partitionColumn,
-    lowerBound, upperBound and numPartitions, with which Spark reads a table in parallel.
+    those in the time zone of the schedule; other braces are doubled. `conn_id` is an Airflow connection whose host is
+    the URL, "jdbc:...". `driver` is its Java class, by default that of the connection's extra `driver_class`. `reader`
+    are options of Spark's reader, such as fetchsize, or partitionColumn, lowerBound, upperBound and numPartitions, with
+    which Spark reads a table in parallel.
     """
     where = f"jdbc_source({name!r})"
     require_connection(where, conn_id, 'jdbc, whose host is the URL "jdbc:..."')

@@ -427,9 +427,8 @@ class ResolveContext:
     """The argument of a source's `resolve` function, which is called once per run, for all subtasks, without Spark.
 
     `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive, `local_interval`
-    the same in the time zone of the schedule. `options` are
-    those of the source; `connection` looks up an Airflow connection by its id (see `weir.connections`), `variable` an
-    Airflow variable by its key.
+    the same in the time zone of the schedule. `options` are those of the source; `connection` looks up an Airflow
+    connection by its id (see `weir.connections`), `variable` an Airflow variable by its key.
     """
 
     dataflow: str

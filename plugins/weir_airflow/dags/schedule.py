@@ -236,6 +236,8 @@ def _timezone(start_date: object) -> Any:
 
 def _name_of_zone(zone: tzinfo) -> str:
     """Return the name by which `weir.intervals.time_zone` finds a zone."""
+    if isinstance(zone, pendulum.FixedTimezone):
+        return offset_name(timedelta(seconds=zone.offset))  # it may have any name
     found = getattr(zone, "key", None) or getattr(zone, "zone", None) or getattr(zone, "name", None)
     return found if isinstance(found, str) and found else offset_name(zone.utcoffset(_EXAMPLE.replace(tzinfo=None)))
 

@@ -29,11 +29,10 @@ class StageContext:
     """The first argument of every stage function.
 
     `epoch` is the start of `interval` as `20130101T000000Z`; `interval` is in UTC, its end exclusive, `local_interval`
-    the same in the time zone of the schedule. `subtask` counts
-    from 0 to `parallelism` - 1. `parameters` are those of the run. `spark` is for sources; other stages are given
-    their DataFrames. `connection` looks up an Airflow connection by its id, `variable` an Airflow variable by its key,
-    as text, where the stage runs. `create_file` writes bytes under a name, for Spark to read, and returns the path; the
-    file is deleted when the attempt ends.
+    the same in the time zone of the schedule. `subtask` counts from 0 to `parallelism` - 1. `parameters` are those of
+    the run. `spark` is for sources; other stages are given their DataFrames. `connection` looks up an Airflow
+    connection by its id, `variable` an Airflow variable by its key, as text, where the stage runs. `create_file` writes
+    bytes under a name, for Spark to read, and returns the path; the file is deleted when the attempt ends.
     """
 
     epoch: str
