@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir.secrecy import hide, names_secret, secrets_of_account
+from weir.secrecy import hide, secrets_of_account
 
 VARIABLE = "AIRFLOW_CONN_"
 """The beginning of environment variables with connections."""
@@ -182,7 +182,7 @@ class LookUps:
 
 def secrets_of_variable(key: str, value: str) -> list[str]:
     """Return what is secret of a variable of Airflow: its value where its key says so, else what is in its JSON."""
-    return [*([value] if names_secret(key) else []), *secrets_of_account("", "", {key: value})]
+    return list(secrets_of_account("", "", {key: value}))
 
 
 def secrets_of(connection: Connection) -> list[str]:
