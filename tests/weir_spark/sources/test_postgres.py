@@ -61,11 +61,9 @@ def test_bounds_are_literals_in_utc_whatever_the_servers_zone(loaded):
 
 
 def test_local_bounds_are_what_clocks_show_where_the_schedule_is(loaded):
-    query = (
-        "select %(start_local)s::text, %(end_local)s::date::text, %(start)s::date::text, pg_typeof(%(end_local)s)::text"
-    )
+    days = "%(start_local)s::text a, %(end_local)s::date::text b, %(start)s::date::text c"
     for zone, local in (("Asia/Kolkata", "05:30:00"), ("UTC", "00:00:00")):
-        (row,), _, _ = loaded(query, zone=zone)
+        (row,), _, _ = loaded(f"select {days}, pg_typeof(%(end_local)s)::text d", zone=zone)
         assert row == (f"2013-01-01 {local}", "2013-01-02", "2013-01-01", "timestamp without time zone")
     (row,), _, _ = loaded("select (%(start_local)s::date - 1)::text", zone="America/New_York")
     assert row == ("2012-12-30",)
