@@ -219,10 +219,17 @@ def complete_savepoints(world: World) -> None:
 
 
 def rebuild_ledger(world: World, event: Event) -> None:
-    """Rebuild the ledger of the dataflow from the store."""
-    process = _process(world.airflow, lambda: rebuild(world.services, world.airflow.flow.name))
+    """Rebuild the ledger of the dataflow from the store; a person is told which runs are to be closed again."""
+    process = _process(world.airflow, lambda: _rebuild(world))
     world.rebuilders.add(process)
     world.run(process, event.fault)
+
+
+def _rebuild(world: World) -> None:
+    world.unanswered_rebuilds += 1  # one that is killed tells nobody
+    for built in rebuild(world.services, world.airflow.flow.name):
+        world.to_be_closed |= {run.run_id for run in built.runs if run.is_outdated}
+    world.unanswered_rebuilds -= 1
 
 
 # Code

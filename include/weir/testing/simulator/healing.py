@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from weir.dataflow.dataflow import FailoverStrategy
@@ -16,13 +17,14 @@ from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of, manifest_path
 from weir.ledger.outbox import waiting_receivers
 from weir.ledger.runs import epoch_of, run_key, runs_of
+from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.store.published import published
 from weir.testing.fakes.dag import FakeTask
 from weir.testing.simulator.actions import apply, run_fork
 from weir.testing.simulator.airflow import Api
-from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoints, upkeep_process
+from weir.testing.simulator.chores import FORK, Chore, collect, complete_savepoints, run_by_hand, upkeep_process
 from weir.testing.simulator.engine import Nature, is_broken
 from weir.testing.simulator.events import Event, Verb
 from weir.testing.simulator.history.ledger_view import Attempt, Partition
@@ -259,11 +261,14 @@ def _is_held_back(task: FakeTask) -> bool:
 def _green_and_open(world: World) -> Iterator[str]:
     """Yield the DagRuns that Airflow calls a success though the ledger does not call them closed.
 
-    A person may have marked one so; with failover="individual" a person has stale results recomputed.
+    A person may have marked one so; with failover="individual" a person has stale results recomputed; and after a
+    rebuild a person closes what it names.
     """
     closed = {row.run_id for row in world.history.ledger.runs().values() if row.closed_at is not None}
     marked = {key.run_id for key in world.airflow.marked}
-    for run in () if _is_by_hand(world) else sorted({*world.runs} - closed - marked - world.airflow.queued):
+    is_up_to_a_person = _is_by_hand(world) or world.unanswered_rebuilds > 0
+    expected = {*world.runs} - closed - marked - world.airflow.queued - world.to_be_closed
+    for run in () if is_up_to_a_person else sorted(expected):
         if world.airflow.state_of(run) == "success":
             yield f"{run} is a success, and not closed: {world.airflow.states()}"
 
@@ -282,15 +287,34 @@ def _without_late_runs(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
 
 
 def _restore_what_helps(world: World, stuck: list[FakeTask]) -> None:
-    """Restore the snapshot that an error names, each once; where none does, nobody can continue from here."""
+    """Restore the snapshot that an error names, each once; where none helps, compute all epochs again as it says."""
     said = "".join(_last_note(task) for task in stuck)
     named = {int(each) for each in re.findall(rf"`weir restore {world.airflow.flow.name} (\d+)`", said)}
     if not named - world.restored:
-        raise NeedsARestore
+        _compute_all_again(world, said)
+        return
     numbers = sorted(row.number for row in world.history.snapshots.known.values() if row.is_usable)
     oldest = min(named - world.restored)  # what the other errors miss may follow from it
     world.restored.add(oldest)
     apply(world, Event(Verb.GO_BACK, numbers.index(oldest)))
+
+
+def _compute_all_again(world: World, said: str) -> None:
+    """Adopt the runs that an error names, then clear each when the one before has succeeded; once."""
+    named = re.search(r"`weir run adopt` each run from (\S+) to (\S+), oldest first", said)
+    if named is None or world.has_begun_again:
+        raise NeedsARestore
+    world.has_begun_again = True
+    first, last = named.groups()
+    with world.ledger.transaction() as session:
+        runs = [(row.id, row.run_id) for row in runs_of(session, world.airflow.flow.name) if first <= row.id <= last]
+    world.history.adopted |= {run for run, _ in runs}
+    for run, _ in runs:
+        run_by_hand(world, partial(adopt, world.services, run), NO_FAULT)
+    for _, run_id in runs:
+        if run_id in world.runs:
+            world.airflow.clear_run_by_hand(run_id)
+            _run_until_quiet(world)
 
 
 def _create_again(world: World, task: FakeTask) -> None:
@@ -377,6 +401,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
 
 
 def _tell_what_a_person_knows(world: World) -> None:
+    world.to_be_closed, world.unanswered_rebuilds = set(), 0
     for run in [each for each in world.runs if each not in world.airflow.queued]:
         for task in [each for key, each in world.airflow.tasks.items() if key.run_id == run]:
             names = set(task.key.task_id.split("-"))

@@ -89,8 +89,13 @@ class World:
         """The processes that need free space."""
         self.restored: set[int] = set()
         """The snapshots that a person has restored because nothing else helped."""
+        self.has_begun_again = False
+        """True if a person has given up the results of runs because nothing else helped."""
         self.rebuilders: set[Process] = set()
         """The processes that rebuild the ledger."""
+        self.to_be_closed: set[str] = set()
+        """The DagRuns that a person is to close again, as a rebuild has said; all if some are `unanswered_rebuilds`."""
+        self.unanswered_rebuilds = 0
         self.notebooks: list[str] = []
         """The holders of the read leases of notebooks."""
         self.runs, self.days = [self.airflow.dag_run(1)], 1

@@ -52,6 +52,8 @@ class History:
         """Airflow's answers to clears, by DagRun, task and map index."""
         self.recreated: set[str] = set()
         """The DagRuns that were deleted and created again under their names."""
+        self.adopted: set[str] = set()
+        """The runs whose results a person has given up, to have them computed again."""
         self.state_files: dict[str, tuple[str, ...]] = {}
         """By folder of a result of keyed state, the data files that its manifest names."""
         self.cleared: Sequence[tuple[TaskKey, int]] = ()
@@ -66,6 +68,8 @@ class History:
         """By lease, and until when the ledger says that it lasts: when it was taken or renewed."""
         self.lost: set[str] = set()
         """The folders of results that were current when the ledger went back in time."""
+        self.has_lost_commits = False
+        """True once the ledger has gone back in time."""
         self.is_reclaiming = False
         """True if the process that runs now needs free space."""
         self._states = {state.name for stage in topology.dataflow.stages for state in stage.states}
@@ -75,6 +79,7 @@ class History:
 
         What was committed then, and deleted since, counts as damaged: the ledger does not know who has deleted it.
         """
+        self.has_lost_commits = True
         self.lost |= {each.folder for each in self.ledger.current.values() if each.state == "finished"}
         self.ledger.went_back()
         self.note_leases()

@@ -80,14 +80,20 @@ def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str
 def a_clear_is_settled_when_airflow_has_followed(history: History) -> Iterator[str]:
     """A clear is delivered only after Airflow has cleared, or a later try has begun or will begin."""
     for clear in history.ledger.newly_settled:
-        if clear.run_id in history.recreated:
-            continue  # the pending clears of the DagRun before are dropped
+        if clear.run_id in history.recreated or clear.run in history.adopted or _is_set_aside(history, clear.run):
+            continue  # the pending clears of the DagRun before, or of the run as it was pinned, are dropped
         if any(row.is_restored and row.run_region == clear.run_region for row in history.ledger.new_commits):
             continue  # it would have recomputed what is restored
         answers = history.answers.get((clear.run_id, clear.task_id, clear.map_index), ())
         if not any(_follows(history, clear, answer) for answer in answers):
             answered = ", ".join(f"{each.state} at try {each.try_number}" for each in answers) or "nothing"
             yield f"the clear of {clear.region}[{clear.subtask}] after try {clear.expected_try} is settled: {answered}"
+
+
+def _is_set_aside(history: History, run: str) -> bool:
+    """Report whether a run has just been taken for one that was created again: Airflow has lost all of its tries."""
+    tries = [row.id for row in history.ledger.before.values() if row.run == run and row.try_number > 0]
+    return bool(tries) and all(history.ledger.attempts[each].try_number < 1 for each in tries)
 
 
 def _follows(history: History, clear: Clear, answer: ClearAnswer) -> bool:

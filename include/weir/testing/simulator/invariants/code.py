@@ -18,6 +18,8 @@ from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Attempt, LedgerView, Partition, StoredArchive
 from weir.testing.simulator.invariants.recomputation import recomputed
 
+BY_PERSON: Final = "cleared by a person"
+
 OWN: Final = ("application", "fatal")
 """The failures that the function itself is to blame for."""
 
@@ -121,7 +123,7 @@ def what_weir_runs_again_runs_the_code_that_is_current(history: History) -> Iter
         tries = _tries(history, row)
         mine = [each for each in tries if each.subtask == row.subtask and each.try_number < row.try_number]
         last = max(mine, key=lambda each: each.try_number, default=None)
-        is_wanted = _is_cleared_by_person(history, row, last)
+        is_wanted = _is_taken_for_cleared(history, row) or _is_cleared_by_person(history, row, last)
         is_as_it_was = history.topology_of(row.run).dataflow.repair_code is RepairCode.AS_IT_WAS
         is_empty = not _has_results(history, row)
         is_new = is_empty or not any(each.state == "committed" and each.generation is not None for each in tries)
@@ -180,12 +182,19 @@ def what_nobody_touched_has_the_code_of_its_run(history: History) -> Iterator[st
             continue
         run = ledger.runs()[row.run]
         is_touched = run.run_id in history.recreated or any(key.run_id == run.run_id for key, _ in history.cleared)
-        has_failed = any(
-            each.run == row.run and (each.failure in OWN or _has_failed(history, each))
-            for each in ledger.attempts.values()
-        )
+        has_failed = any(each.failure in OWN or _has_failed(history, each) for each in _of_run(ledger, row.run))
+        is_touched |= any(_is_taken_for_cleared(history, each) for each in _of_run(ledger, row.run))
         if row.archive != run.archive and not is_touched and not has_failed:
             yield f"{row.id} of {row.region} runs {row.archive}, and {row.run} is pinned to {run.archive}"
+
+
+def _of_run(ledger: LedgerView, run: str) -> list[Attempt]:
+    return [each for each in ledger.attempts.values() if each.run == run]
+
+
+def _is_taken_for_cleared(history: History, row: Attempt) -> bool:
+    """Report whether a try may count as a person's: a ledger that lost commits may not know what it had cleared."""
+    return history.has_lost_commits and row.origin == BY_PERSON
 
 
 def _has_failed(history: History, row: Attempt) -> bool:

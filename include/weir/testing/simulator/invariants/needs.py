@@ -61,6 +61,9 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     if following:
         return f"{following[0]} reads its state, and is not closed"
     epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
+    is_open = runs[result.run].closed_at is None
+    if is_open and _is_given_up(history, result.run) and any(_made_later(history, result)):
+        return None
     if not any(each.epoch > epoch and each.dataflow == dataflow for each in history.snapshots.retained()):
         return "no later epoch has a checkpoint"
     return None
@@ -188,9 +191,15 @@ def _who_reads_it_later(history: History, result: Result) -> str | None:
     waiting = [run for run in readers if not _has_read(history, run) and not _is_given_up(history, run)]
     if waiting:
         return f"{waiting[0]} reads it"
-    current = history.ledger.current.items()
-    made = {at.run for at, each in current if each.stage == result.stage and each.state in ("finished", "released")}
-    return None if made.intersection(later) else "the next epoch reads it"
+    return None if any(_made_later(history, result)) else "the next epoch reads it"
+
+
+def _made_later(history: History, result: Result) -> Iterator[bool]:
+    """Yield whether each later run has a result of a stage, or has had one and released it."""
+    of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
+    for at, each in history.ledger.current.items():
+        if each.stage == result.stage and dataflow_of(at.run) == of and epoch_of_run(at.run) > epoch:
+            yield each.state in ("finished", "released")
 
 
 def _read_over_previous(topology: Topology) -> set[str]:
