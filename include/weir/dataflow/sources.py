@@ -24,6 +24,7 @@ from weir.dataflow.arguments import (
 )
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
+from weir.dataflow.queries import single_query
 from weir.dataflow.stage import Stage, TaskSettings, source
 from weir.dataflow.state_schema import declared_fields
 from weir.errors import Misconfigured
@@ -186,6 +187,7 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
             f"{where}: query may have %(start)s and %(end)s, or %(start_local)s and %(end_local)s, and any other "
             f"percent sign is doubled, as in like 'a%%': {type(error).__name__}: {error}"
         ) from error
+    single_query(where, query)
     return _source(name, "postgres", 1, {"conn_id": conn_id, "query": query}, settings)
 
 
@@ -211,7 +213,7 @@ def jdbc_source(
     where = f"jdbc_source({name!r})"
     require_connection(where, conn_id, 'jdbc, whose host is the URL "jdbc:..."')
     _require_text(where, "query", query)
-    filled(where, query, _EXAMPLE)
+    single_query(where, filled(where, query, _EXAMPLE), is_any_dialect=True)
     _require_reader(where, reader)
     options = {"conn_id": conn_id, "query": query, "driver": driver, "reader": dict(reader or {})}
     return _source(name, "jdbc", 1, options, settings)

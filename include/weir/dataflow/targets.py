@@ -24,6 +24,9 @@ from weir.secrecy import secrets_in
 
 MODES = ("replace_epoch", "upsert", "append")
 
+LONGEST_NAME = 63
+"""The bytes of a name that PostgreSQL keeps: longer ones are cut, so that two may become one."""
+
 _LONGEST_NAMES = {"files": 255 - len("..versions")}
 """In bytes, where they are less than the 255 of file systems: the folder of versions has a longer name."""
 
@@ -92,8 +95,8 @@ def postgres(
 ) -> Target:
     """Publish into a table of PostgreSQL, by COPY and a marker in one transaction.
 
-    `conn_id` is an Airflow connection of type postgres, `table` a name such as "reports.delays". Every row gets its
-    epoch in the column `_epoch`.
+    `conn_id` is an Airflow connection of type postgres, `table` a name such as "reports.delays", as it is: capitals are
+    kept, and there are no quotes. Every row gets its epoch in the column `_epoch`.
     `mode="replace_epoch"` replaces the epoch's rows. `mode="append"` only adds rows: an epoch that is published again
     with other content is refused. `mode="upsert"` replaces rows of equal `key`: the last epoch wins, and a row whose
     key vanished from the data set STAYS in the table. A row that was there before with such a key is taken over. The
@@ -113,6 +116,12 @@ def postgres(
         raise Misconfigured(f'postgres({table!r}): create must be "never" or "if_missing", not {create!r}')
     if table.count(".") > 1 or not all(table.split(".")):
         raise Misconfigured(f'postgres: table must be "table" or "schema.table", not {table!r}')
+    for name in (*table.split("."), *keys):
+        if len(name.encode()) > LONGEST_NAME or "\0" in name or (name not in keys and '"' in name):
+            raise Misconfigured(
+                f"postgres({table!r}): the name {name!r} must have at most {LONGEST_NAME} bytes, where PostgreSQL cuts "
+                "it, and be written without quotes: it is taken as it is, with its capitals"
+            )
     options = {"conn_id": conn_id, "table": table, "mode": mode, "key": list(keys), "create": create}
     return Target("postgres", options)
 
@@ -187,6 +196,10 @@ def _is_shared(one: Target, other: Target) -> bool:
     if "path" in one.options and "path" in other.options:
         first, second = (f"{each.options['path']}/" for each in (one, other))
         return first.startswith(second) or second.startswith(first)
+    if one.kind == other.kind == "postgres":
+        # Without its schema, a table may be that of any: the server knows, when versions are prepared.
+        names = [str(each.options["table"]).split(".") for each in (one, other)]
+        return names[0][-1] == names[1][-1] and (len(names[0]) != len(names[1]) or names[0] == names[1])
     return str(one) == str(other)
 
 

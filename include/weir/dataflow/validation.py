@@ -505,7 +505,8 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
 def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
     """Yield the tables and folders that several sinks publish into."""
     for one, into, other, target in shared((stage.name, each) for stage in stages for each in stage.targets):
-        where = f"one target, {into}" if str(into) == str(target) else f"{into} and {target}, one below the other"
+        how = "one below the other" if "path" in into.options else "one table if one schema: write it for both"
+        where = f"one target, {into}" if str(into) == str(target) else f"{into} and {target}, {how}"
         names = f"sinks {_listed([one, other], ' and ')}" if one != other else f"the targets of sink {one!r}"
         yield f"{names} publish into {where}: give each a table or folder of its own"
 

@@ -21,6 +21,44 @@ def batches(reach: Reach, version: Version, columns: Sequence[str]) -> Iterator[
             yield from parquet.iter_batches(BATCH_ROWS, columns=list(columns))
 
 
+Ends = tuple[int | None, int | None]
+"""The least and the greatest value of a column; None twice where it has none."""
+
+
+def ends_of_times(reach: Reach, version: Version, columns: Sequence[str]) -> dict[str, Ends | None]:
+    """Read days and moments from the files' footers: days or microseconds since 1970; None where a file does not say.
+
+    Raises as `batches`.
+    """
+    found: dict[str, Ends | None] = dict.fromkeys(columns, (None, None))
+    for file in version.files if columns else ():
+        with _parquet(reach, file) as parquet:
+            paths = [parquet.schema.column(at).path for at in range(len(parquet.schema))]
+            for name in columns:
+                for number in range(parquet.metadata.num_row_groups):
+                    chunk = parquet.metadata.row_group(number).column(paths.index(name))
+                    # `a.b` may be a field of the struct `a`, too.
+                    ends = _ends(chunk, parquet.schema_arrow.field(name).type) if paths.count(name) == 1 else None
+                    found[name] = _joined(found[name], ends)
+    return found
+
+
+def _ends(chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Ends | None:
+    known = chunk.statistics
+    if known is None or not (pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")):
+        return None
+    if known.has_min_max:
+        return known.min_raw, known.max_raw
+    return (None, None) if known.has_null_count and known.null_count == chunk.num_values else None
+
+
+def _joined(one: Ends | None, other: Ends | None) -> Ends | None:
+    if one is None or other is None:
+        return None
+    known = [each for ends in (one, other) for each in ends if each is not None]
+    return (min(known), max(known)) if known else (None, None)
+
+
 @contextmanager
 def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
     with reach.open(file) as source:

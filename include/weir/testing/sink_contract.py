@@ -352,10 +352,13 @@ def killed_at(line: int, files: Container[str], act: Callable[[], object]) -> bo
     try:
         act()
     except KeyboardInterrupt:
-        return True
+        pass
+    except Exception:  # a library may have made the kill an error of its own
+        if left > 0:
+            raise
     finally:
         sys.settrace(before)
-    return False
+    return left <= 0
 
 
 def _reach(folder: Path) -> LocalReach:

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
+from weir.dataflow.queries import single_query
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured
 from weir.intervals import shown
@@ -48,10 +49,11 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
     """Have Spark read the table or query. Raises Misconfigured where its driver is missing."""
     connection = ctx.connection(slice["conn_id"])
+    query = single_query("jdbc_source", slice["query"], is_any_dialect=True)
     driver = slice.get("driver") or str(connection.extra.get("driver_class") or "")
     options = {
         "url": _url(connection),
-        "query" if _QUERY.match(slice["query"]) else "dbtable": slice["query"],
+        "query" if _QUERY.match(query) else "dbtable": query,
         "user": connection.login,
         "password": connection.password,
         "driver": driver,

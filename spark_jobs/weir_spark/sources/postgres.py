@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
+from weir.dataflow.queries import single_query
 from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
-from weir.errors import Misconfigured, Retryable, first_line
+from weir.errors import Misconfigured, Retryable, first_line, is_login_refused, is_passing
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
 from weir_spark.sources.parquet import WHOLE
@@ -51,6 +53,9 @@ _NUMERIC: Final = 1700
 _MOST_DIGITS: Final = 38
 _PLAIN_DECIMAL: Final = "decimal(38,18)"
 """For a numeric without precision, as Spark's JDBC reader has it. A value that does not fit exactly is an error."""
+
+_PLAIN_VALUE: Final = r"^-?0*[0-9]{0,20}(\.[0-9]{0,18}0*)?$"
+"""The texts that it holds. They are compared here: Arrow makes another number of one with more digits."""
 
 _BLOCK_BYTES: Final = 16 * 2**20
 """How much text is parsed at a time; a longer row is refused."""
@@ -102,7 +107,7 @@ def load(
     """Write the rows of a split into Parquet files, and return the columns and the files' paths."""
     with _transaction(connection) as cursor:
         bounds = {name: datetime.fromisoformat(split[name]) for name in BOUNDS if name in split}
-        query = cursor.mogrify(split["query"].strip().rstrip(";"), bounds).decode()
+        query = cursor.mogrify(single_query("postgres_source", split["query"]), bounds).decode()
         columns = _columns(cursor, query, connection.id)
         files = _files(_batches(cursor, query, columns), columns)
         return columns, [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
@@ -122,11 +127,14 @@ def _transaction(connection: Connection) -> Iterator[Any]:
                 yield cursor
         finally:
             session.close()
-    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-        raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {first_line(error)}") from error
     except psycopg2.Error as error:
+        is_away = is_passing(error.pgcode) and not isinstance(error, psycopg2.ProgrammingError)
+        if is_away and not is_login_refused(error):
+            raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {first_line(error)}") from error
+        is_late = isinstance(error, psycopg2.errors.QueryCanceled)
+        hint = ": give the account more time, by its statement_timeout, or read less" if is_late else ""
         raise Misconfigured(
-            f"PostgreSQL refuses the query by connection {connection.id}: {first_line(error)}"
+            f"PostgreSQL refuses the query by connection {connection.id}: {first_line(error)}{hint}"
         ) from error
 
 
@@ -160,6 +168,14 @@ def _stored(column: Column) -> str:
     return "string" if column.oid == _BYTEA else column.spark_type
 
 
+def _parsed(column: Column) -> str:
+    return "string" if _is_plain(column) else _stored(column)
+
+
+def _is_plain(column: Column) -> bool:
+    return column.oid == _NUMERIC and column.spark_type == _PLAIN_DECIMAL
+
+
 def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     """Stream the rows: COPY writes into a pipe in a thread, and they are parsed here."""
     import pyarrow as pa  # noqa: PLC0415
@@ -181,7 +197,7 @@ def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.
                     # A row of one null is an empty line.
                     parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
                     convert_options=csv.ConvertOptions(
-                        column_types={each.name: _arrow_type(_stored(each)) for each in columns},
+                        column_types={each.name: _arrow_type(_parsed(each)) for each in columns},
                         strings_can_be_null=True,
                         quoted_strings_can_be_null=False,
                         null_values=[""],
@@ -190,18 +206,46 @@ def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.
                     ),
                 ):
                     rows += batch.num_rows
-                    yield batch
+                    yield _exact(batch, columns)
             except pa.ArrowInvalid as error:
                 copying.require_no_error()
-                raise Misconfigured(
-                    f"a value of the query cannot be read: {error}. Cast or round it in the query (NaN and more digits "
-                    "than numeric declares, infinity and years before Christ have no place in Spark's types)"
-                ) from error
+                place = _PLACE.search(str(error))
+                named = f" of the column {columns[int(place[1])].name}" if place else ""
+                raise Misconfigured(_unreadable(named, str(error))) from error
     finally:
         copying.join()
     copying.require_no_error()
     if rows != copying.rows:
         raise Retryable(f"{rows} rows were read of the {copying.rows} that PostgreSQL has sent")
+
+
+_PLACE: Final = re.compile(r"CSV column #(\d+)")
+
+
+def _unreadable(named: str, what: str) -> str:
+    return (
+        f"a value of the query{named} cannot be read: {what}. Cast or round it in the query (NaN and more digits than "
+        "numeric declares, infinity, years before Christ and after 9999 have no place in Spark's types)"
+    )
+
+
+def _exact(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+    """Make numbers of the texts of numerics without precision. Raises Misconfigured for one that is another number."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    arrays = list(batch.columns)
+    for at, column in enumerate(columns):
+        if not _is_plain(column):
+            continue
+        texts = arrays[at]
+        others = texts.filter(pc.invert(pc.match_substring_regex(texts, _PLAIN_VALUE)))
+        if len(others):
+            what = f"{others[0]} does not fit into {_PLAIN_DECIMAL}"
+            raise Misconfigured(_unreadable(f" of the column {column.name}", what))
+        short = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+$", r"\1")
+        arrays[at] = pc.replace_substring_regex(short, r"\.$", "").cast(_arrow_type(column.spark_type))
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 class _Copy(threading.Thread):

@@ -440,9 +440,9 @@ def test_a_table_belongs_to_one_sink(sink):
 def test_a_constraint_that_refuses_the_rows_changes_nothing_and_needs_a_person(sink):
     target = sink.target()
     sink.publish(target, sink.version(1, (1, "a")))
-    sink.query(f"alter table {sink.table} add check (k < 5)")
     version = sink.version(2, (7, "b"))
     target.prepare(version, None)
+    sink.query(f"alter table {sink.table} add check (k < 5)")
     with pytest.raises(TargetConflict, match="refuses version 2"):
         target.commit(version, {})
     assert sink.rows() == [(1, "a", DAY)]
@@ -490,13 +490,15 @@ def test_a_version_that_somebody_has_removed_comes_back(sink, mode, how):
     assert sink.rows() == [(1, "a", DAY)]
 
 
-def test_of_two_sinks_that_are_published_into_one_table_at_once_one_is_refused(sink):
+def test_of_two_sinks_that_begin_at_once_one_is_refused_before_anything_is_published(sink):
     target = sink.target()
     one, other = sink.version(1, (1, "a")), sink.version(1, (2, "b"), sink="others")
-    tokens = [target.prepare(each, None) for each in (one, other)]
-    target.commit(one, tokens[0])
+    token = target.prepare(one, None)
     with pytest.raises(Misconfigured, match=r"is published by flow\.delays"):
-        target.commit(other, tokens[1])
+        target.prepare(other, None)
+    with pytest.raises(Misconfigured, match=r"is published by flow\.delays"):
+        target.commit(other, {})
+    target.commit(one, token)
     assert sink.rows() == [(1, "a", DAY)]
 
 

@@ -28,7 +28,7 @@ def test_a_table_and_a_query_are_read_by_the_driver_that_spark_has(attempt, caps
     rows.write.format("jdbc").options(
         url=URL, dbtable="ORDERS", driver=DERBY, user="me", createTableColumnTypes="DAY VARCHAR(10)"
     ).mode("overwrite").save()
-    query = jdbc_source("orders", "shop", "select ID, DAY from ORDERS where DAY = '{start:%Y-%m-%d}'")
+    query = jdbc_source("orders", "shop", "-- one day\nselect ID, DAY from ORDERS where DAY = '{start:%Y-%m-%d}'; -- ;")
     assert attempt.rows(query, resolved(query), SHOP) == [(1, "2013-01-01")]
     parts = {"partitionColumn": "ID", "lowerBound": "1", "upperBound": "4", "numPartitions": "3"}
     table = jdbc_source("orders", "shop", "ORDERS", reader=parts)

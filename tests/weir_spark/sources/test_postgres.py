@@ -1,6 +1,8 @@
 """A query of PostgreSQL as a source: bounds, types and streaming, against a real server."""
 
 import io
+import struct
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -97,8 +99,16 @@ def test_many_rows_are_streamed_into_several_files(loaded, monkeypatch):
         ("select 1 a, 2 a", "gives two columns the name 'a'"),
         ("select nothing", 'refuses the query by connection shop: column "nothing" does not exist'),
         ("select 1.5::numeric(50, 2) a", r"numeric\(50,2\), and Spark has at most 38 digits"),
-        ("select 'infinity'::timestamptz a", "a value of the query cannot be read"),
-        ("select 'NaN'::numeric a", "a value of the query cannot be read"),
+        ("select 1; select 2", "several statements"),
+        *(
+            (f"select 1 k, {value} a", "a value of the query of the column a cannot be read")
+            for value in (
+                *("'infinity'::timestamptz", "'-infinity'::timestamp", "'infinity'::date", "'0001-01-01 BC'::date"),
+                *("'10000-01-01'::date", "'294276-12-31'::timestamp", "'10000-01-01 00:00+00'::timestamptz"),
+                *("'NaN'::numeric", "'Infinity'::numeric", "'NaN'::numeric(5, 2)", "12345678901234567890123"),
+                *("0.1234567890123456789", "-1e20", "10::numeric ^ 60", "1e-19"),
+            )
+        ),
         ("select 1 / (2 - n) a from generate_series(1, 3) n", "refuses the query by connection shop: division by zero"),
         ("delete from pg_class returning 1", "refuses the query"),
     ],
@@ -106,6 +116,73 @@ def test_many_rows_are_streamed_into_several_files(loaded, monkeypatch):
 def test_a_query_that_cannot_be_read_says_why(loaded, query, problem):
     with pytest.raises(Misconfigured, match=problem):
         loaded(query)
+
+
+@pytest.mark.parametrize("end", [";", "; -- the end", " -- the end", ";\n/* the ; end */ ;", " /* end */"])
+def test_a_semicolon_and_comments_are_taken_as_psql_does(loaded, end):
+    assert loaded(f"-- first\nselect 1 a, ';--' b{end}")[0] == [(1, ";--")]
+
+
+def test_a_numeric_without_precision_is_the_same_number(loaded):
+    values = [
+        "12345678901234567890.123456789012345678",
+        "-99999999999999999999",
+        "0.000000000000000001",
+        "1.50000",
+        "0",
+    ]
+    found, _, _ = loaded(f"select v::numeric from unnest(array{values}) v")  # noqa: S608
+    assert [value for (value,) in found] == [Decimal(each) for each in values]
+
+
+def test_values_at_the_edges_of_their_types_come_back(loaded):
+    ((found),), _, _ = loaded(
+        "select (-2)::smallint ^ 15 > 0 z, 9223372036854775807 a, '-9223372036854775808'::bigint b, 0.1::real c, "
+        "5e-324::float8 d, 'Infinity'::float8 e, '-Infinity'::real f, '0001-01-01'::date g, '9999-12-31'::date h, "
+        "timestamp '9999-12-31 23:59:59.999999' i, timestamp '0001-01-01' j, 99999999999999999999.999::numeric(38, 3) k"
+    )
+    real = struct.unpack("f", struct.pack("f", 0.1))[0]
+    assert found[1:7] == (2**63 - 1, -(2**63), real, 5e-324, float("inf"), float("-inf"))
+    assert found[7:9] == (date.min, date.max)
+    assert found[9:11] == (datetime.max, datetime.min)  # noqa: DTZ901
+    assert found[11] == Decimal("99999999999999999999.999")
+
+
+PRINTED = {
+    "interval '1 mon 2 days 3.5 s'": "P1M2DT3.5S",
+    "time '24:00:00'": "24:00:00",
+    "timetz '01:02:03+05:45'": "01:02:03+05:45",
+    "'[0:1]={1,2}'::int[]": "[0:1]={1,2}",
+    "array[[1], [2]]": "{{1},{2}}",
+    "4294967295::oid": "4294967295",
+    "'18446744073709551615'::xid8": "18446744073709551615",
+    """'{"b": 1, "a": 12345678901234567890.5}'::jsonb""": '{"a": 12345678901234567890.5, "b": 1}',
+    "'ab'::char(4)": "ab",
+    "b'101'": "101",
+    "'10.0.0.0/8'::cidr": "10.0.0.0/8",
+    "int4range(1, 5)": "[1,5)",
+    "1.5::money": "$1.50",
+    "array[0.1::numeric, 'NaN']": "{0.1,NaN}",
+}
+
+
+def test_other_types_are_the_text_that_postgresql_prints(loaded):
+    listed = ", ".join(f"{value} c{at}" for at, value in enumerate(PRINTED))
+    ((found),), _, columns = loaded(f"select {listed}")
+    assert {each.spark_type for each in columns} == {"string"}
+    assert found == tuple(PRINTED.values())
+
+
+def test_a_domain_is_what_it_is_made_of(loaded):
+    assert [each.spark_type for each in loaded("select 1::information_schema.cardinal_number a")[2]] == ["integer"]
+
+
+def test_a_time_out_of_a_statement_is_no_silence(loaded, shop):
+    hasty = replace(shop, extra={"options": "-c statement_timeout=100"})
+    with pytest.raises(Misconfigured, match="statement_timeout"):
+        loaded("select pg_sleep(9)", hasty)
+    with pytest.raises(Misconfigured, match="refuses the query by connection shop"):
+        loaded("select 1", replace(shop, password="wrong"))
 
 
 def test_a_server_that_does_not_answer_is_asked_again(loaded):

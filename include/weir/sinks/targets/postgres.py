@@ -2,6 +2,7 @@
 
 Invariant 12: every transaction about a sink takes one advisory lock first, reads the marker after it, and writes rows
 and marker together. So the marker is that of the rows, whoever was killed when, and an answer that was lost is found.
+A table is the one that the server resolves its name to: lock and marker are the same under every spelling.
 
 Source of the protocol: PostgreSQL's manual on explicit locking, and on COPY.
 """
@@ -16,11 +17,12 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.errors import Misconfigured, Retryable, first_line
+from weir.errors import Misconfigured, Retryable, first_line, is_login_refused, is_passing
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
     Outcome,
+    Reach,
     SinkTarget,
     TargetAway,
     TargetConflict,
@@ -28,7 +30,19 @@ from weir.sinks.protocol import (
     Version,
     outcome_of,
 )
-from weir.sinks.rows import batches
+from weir.sinks.rows import batches, ends_of_times
+from weir.sinks.targets.postgres_catalog import (
+    TableFacts,
+    columns_there,
+    exists,
+    facts_of,
+    require_no_other_case,
+    require_possible,
+    require_same_case,
+    require_writable,
+    schema_of,
+    to_scan,
+)
 from weir.sinks.targets.postgres_columns import (
     EPOCH_COLUMN,
     Column,
@@ -37,43 +51,125 @@ from weir.sinks.targets.postgres_columns import (
     columns_of,
     require_storable,
     require_taken,
-    to_scan,
 )
 from weir.sinks.targets.postgres_watch import ServerSilent, watched
 
 MARKER: Final = "weir_published"
 """The table, beside the target's, with a row for each epoch that a sink has published."""
 
+_CLAIMED: Final = ""
+"""The epoch in the marker of a sink that has prepared a version and committed none: from then on the table is its."""
+
 _TURNS: Final = 3
 """How often a transaction that the server ended (a deadlock, a time-out) is tried again at once."""
 
 _SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
 _COPY_BYTES: Final = 2**18
+_OWN_END: Final = "error in .read() call"
+"""What psycopg2 has the server cancel a COPY with, so that it looks like a time-out: SQLSTATE 57014."""
 
 
 class PostgresTarget(SinkTarget):
     """A table, by `replace_epoch`, `upsert` or `append`."""
 
+    def __init__(self, options: Mapping[str, Any], reach: Reach) -> None:
+        super().__init__(options, reach)
+        self._resolved = self._schema or ""
+
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the marker tells
-        """Check types and values; make the marker's table, and with create="if_missing" the table and its columns."""
+        """Check all that the catalog and the values tell, and try the load where only that tells whether it is taken.
+
+        Makes the marker's table, and with create="if_missing" the table and its columns.
+        """
         columns = columns_of(version.spark_schema)
+        require_possible(self._table, columns)
+        self._require_key_columns(columns)
         with self._transaction(version) as cursor:
             self._make_marker(cursor)
-            self._require_sole_owner(cursor, version)
-            if self.options["mode"] == "append" and self._seen(cursor, version) is Outcome.ABSENT:
+            is_known = self._require_sole_owner(cursor, version)
+            found = self._seen(cursor, version)
+            if self.options["mode"] == "append" and found is Outcome.ABSENT:
                 self._require_new(cursor, version)
+            facts = facts_of(cursor, self._identifier, self._table, self.options["mode"], self.options["key"])
             self._create(cursor, columns)
             existing = self._existing(cursor, columns)
         require_taken(self._table, columns, existing)
-        scanned = to_scan(columns, existing)
-        if scanned:  # all rows are read, and no transaction that could have changed the table holds up its readers
-            values = batches(self.reach, version, [each.name for each in scanned])
-            require_storable(self._table, scanned, existing, values)
+        require_writable(self._table, columns, existing, is_merged=self.options["mode"] == "upsert")
+        longest = self._require_storable(version, columns, existing, facts)
         if self.options["mode"] == "upsert":
             with self._transaction(version) as cursor:
                 self._require_keys(cursor, version, columns)
                 self._require_unique(cursor, columns)
+        if found is Outcome.ABSENT:
+            for names in facts.compared(columns):
+                self._require_free(version, columns, names)
+        why = facts.trial_of(columns, longest)
+        if why and found is Outcome.ABSENT:
+            self._try(version, columns, why)
+        if not is_known:
+            self._claim(version)
         return {}
+
+    def _require_storable(
+        self, version: Version, columns: Sequence[Column], existing: Mapping[str, TableColumn], facts: TableFacts
+    ) -> dict[str, int]:
+        """Read the values that a table may refuse; no transaction that could have changed it holds up its readers."""
+        ends = ends_of_times(self.reach, version, [each.name for each in columns if each.is_time])
+        scanned = to_scan(columns, existing, facts, ends)
+        if not scanned:
+            return {}
+        values = batches(self.reach, version, [each.name for each in scanned])
+        return require_storable(self._table, scanned, existing, values)
+
+    def _try(self, version: Version, columns: Sequence[Column], why: str) -> None:
+        """Do what `commit` will do, and take it back. Raises TargetConflict for what the server refuses.
+
+        A foreign key is not said to refuse: another sink may bring the rows that it looks for, before.
+        """
+        try:
+            with self._transaction(version) as cursor:
+                self._load(cursor, version, columns)
+                cursor.execute("set constraints all immediate")
+                cursor.connection.rollback()
+        except TargetConflict as error:
+            if not isinstance(error.__cause__, psycopg2.errors.ForeignKeyViolation):
+                raise TargetConflict(f"{error} (the load was tried since {why})") from error.__cause__
+
+    def _require_free(self, version: Version, columns: Sequence[Column], unique: Sequence[str]) -> None:
+        """Require that no two rows have equal values of a unique index, nor has one a value of another epoch's row."""
+        known = [each for each in columns if each.name in unique]
+        names = [each.name for each in known]
+        loaded = sql.Identifier("weir_keys")
+        equal = sql.SQL(" and ").join(sql.SQL("found.{0} = loaded.{0}").format(sql.Identifier(name)) for name in names)
+        twice = sql.SQL("select {0} from {1} where row({0}) is not null group by {0} having count(*) > 1 limit 1")
+        there = sql.SQL("select loaded.* from {} loaded join {} found on {} where found.{} is distinct from %s limit 1")
+        with self._transaction(version) as cursor:
+            self._make_temporary(cursor, loaded, names)
+            _copy(cursor, loaded, names, as_csv(known, batches(self.reach, version, names), None))
+            cursor.execute(twice.format(_listed(names), loaded))
+            taken = cursor.fetchone()
+            if taken is None and EPOCH_COLUMN not in unique:
+                epoch = sql.Identifier(EPOCH_COLUMN)
+                cursor.execute(there.format(loaded, self._identifier, equal, epoch), (version.epoch,))
+                taken = cursor.fetchone()
+        if taken is not None:
+            raise TargetConflict(
+                f"{version} has rows with {dict(zip(names, taken, strict=True))}, of which {self._table} takes one: "
+                f"{', '.join(unique)} is unique there. Leave such rows out in the stage that the sink reads, drop the "
+                'index, or declare mode="upsert"'
+            )
+
+    def _claim(self, version: Version) -> None:
+        """Make the table the sink's before anything is published: of two that begin at once, one is refused here."""
+        with self._transaction(version) as cursor:
+            self._require_sole_owner(cursor, version)
+            cursor.execute(
+                sql.SQL(
+                    "insert into {} (target, owner, epoch, number, digest, rows, attempt)"
+                    " values (%s, %s, %s, 0, '', 0, %s) on conflict do nothing"
+                ).format(self._marker),
+                (self._table, version.owner, _CLAIMED, version.attempt),
+            )
 
     def commit(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002  there is nothing to plan
         """Load the rows and set the marker in one transaction."""
@@ -104,7 +200,7 @@ class PostgresTarget(SinkTarget):
             cursor.execute(
                 sql.SQL(
                     "update {} set number = %s, digest = %s, rows = 0, at = now()"
-                    " where target = %s and owner = %s and epoch = %s"
+                    " where target = any(%s) and owner = %s and epoch = %s"
                 ).format(self._marker),
                 (version.number, ROLLED_BACK, *self._key(version)),
             )
@@ -117,19 +213,30 @@ class PostgresTarget(SinkTarget):
             if found is not Outcome.ABSENT:
                 return found
             self._require_sole_owner(cursor, version)
-            if not self._exists(cursor, self._identifier):  # somebody has dropped it
+            if not exists(cursor, self._identifier):  # somebody has dropped it
                 self._create(cursor, columns)
             self._load(cursor, version, columns)
-            cursor.execute(
-                sql.SQL(
-                    "insert into {} (target, owner, epoch, number, digest, rows, attempt)"
-                    " values (%s, %s, %s, %s, %s, %s, %s) on conflict (target, owner, epoch) do update set"
-                    " number = excluded.number, digest = excluded.digest, rows = excluded.rows,"
-                    " attempt = excluded.attempt, at = now()"
-                ).format(self._marker),
-                (*self._key(version), version.number, version.digest, version.rows, version.attempt),
-            )
+            self._mark(cursor, version)
         return Outcome.COMMITTED
+
+    def _mark(self, cursor: Any, version: Version) -> None:
+        """Set the epoch's marker: what was the sink's claim becomes its first one."""
+        cursor.execute(
+            sql.SQL("update {} set epoch = %s where target = %s and owner = %s and epoch = %s").format(self._marker),
+            (version.epoch, self._table, version.owner, _CLAIMED),
+        )
+        cursor.execute(
+            sql.SQL(
+                "insert into {} (target, owner, epoch, number, digest, rows, attempt)"
+                " values (%s, %s, %s, %s, %s, %s, %s) on conflict (target, owner, epoch) do update set"
+                " number = excluded.number, digest = excluded.digest, rows = excluded.rows,"
+                " attempt = excluded.attempt, at = now()"
+            ).format(self._marker),
+            (
+                *(self._table, version.owner, version.epoch),
+                *(version.number, version.digest, version.rows, version.attempt),
+            ),
+        )
 
     def _load(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
         names = [*(each.name for each in columns), EPOCH_COLUMN]
@@ -190,7 +297,9 @@ class PostgresTarget(SinkTarget):
                 connection,
                 connection.cursor() as cursor,
             ):
-                cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{self._table}",))
+                self._resolved = schema_of(cursor, self._table)
+                for name in sorted({self._table, f"{self._resolved}.{self._name}"}):
+                    cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{name}",))
                 yield cursor
         finally:
             connection.close()
@@ -201,22 +310,23 @@ class PostgresTarget(SinkTarget):
             yield
         except ServerSilent as error:
             raise TargetAway(f"PostgreSQL did not answer about {self._table}: {error}") from error
-        except psycopg2.errors.ObjectNotInPrerequisiteState as error:  # psycopg2 counts it among the operational ones
-            raise self._refused(version, error) from error
-        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-            raise TargetAway(f"PostgreSQL did not answer about {self._table}: {first_line(error)}") from error
         except psycopg2.errors.InsufficientPrivilege as error:
             raise Misconfigured(
                 f"the account of connection {self.options['conn_id']} may not publish into {self._table}: "
                 f"{first_line(error)}. Grant it that"
             ) from error
         except psycopg2.Error as error:
+            if is_passing(error.pgcode):
+                raise TargetAway(f"PostgreSQL did not answer about {self._table}: {first_line(error)}") from error
             raise self._refused(version, error) from error
 
     def _refused(self, version: Version, error: psycopg2.Error) -> TargetConflict:
+        mend = "Change the table or its constraints"
+        if isinstance(error, psycopg2.errors.QueryCanceled):
+            mend = f"Give the account of connection {self.options['conn_id']} more time, by its statement_timeout"
         return TargetConflict(
-            f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. Change the "
-            "table or its constraints, then clear weir_close"
+            f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. {mend}, then "
+            "clear weir_close"
         )
 
     def _parameters(self) -> dict[str, Any]:
@@ -227,33 +337,45 @@ class PostgresTarget(SinkTarget):
         try:
             return psycopg2.connect(**parameters)
         except psycopg2.OperationalError as error:
+            if is_login_refused(error):
+                raise Misconfigured(f"the connection {conn_id} is refused: {first_line(error)}. Mend it") from error
             raise TargetAway(f"the database of connection {conn_id} cannot be reached: {first_line(error)}") from error
         except psycopg2.ProgrammingError as error:
             raise Misconfigured(f"the connection {conn_id} cannot be used: {first_line(error)}") from error
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
-        if self._exists(cursor, self._marker):
-            return
-        cursor.execute(
-            sql.SQL(
-                "create table {} (target text, owner text, epoch text, number bigint not null, digest text not null,"
-                " rows bigint not null, attempt text not null, at timestamp with time zone not null default now(),"
-                " primary key (target, owner, epoch))"
-            ).format(self._marker)
-        )
+        usual = schema_of(cursor, MARKER)  # where earlier releases have kept it, if there is one
+        has_usual = self._schema is None and exists(cursor, sql.Identifier(usual, MARKER))
+        if not exists(cursor, self._marker):
+            cursor.execute(
+                sql.SQL(
+                    "create table {} (target text, owner text, epoch text, number bigint not null,"
+                    " digest text not null, rows bigint not null, attempt text not null,"
+                    " at timestamp with time zone not null default now(), primary key (target, owner, epoch))"
+                ).format(self._marker)
+            )
+        if has_usual and usual != self._resolved:
+            cursor.execute(
+                sql.SQL("insert into {} select * from {} where target = %s on conflict do nothing").format(
+                    self._marker, sql.Identifier(usual, MARKER)
+                ),
+                (self._table,),
+            )
 
-    def _require_sole_owner(self, cursor: Any, version: Version) -> None:
+    def _require_sole_owner(self, cursor: Any, version: Version) -> bool:
+        """Require that no other sink publishes into the table, by whatever name; report whether this one has."""
         cursor.execute(
-            sql.SQL("select owner from {} where target = %s and owner <> %s limit 1").format(self._marker),
-            (self._table, version.owner),
+            sql.SQL("select distinct owner from {} where target = any(%s)").format(self._marker), (self._spellings,)
         )
-        other = cursor.fetchone()
+        owners = {row[0] for row in cursor.fetchall()}
+        other = next(iter(owners - {version.owner}), None)
         if other is not None:
             raise Misconfigured(
-                f"table {self._table} is published by {other[0]}, and {version.owner} would replace its rows: give "
-                f"each sink a table of its own (or delete the rows of {other[0]} in {MARKER}, if it is no more)"
+                f"table {self._table} is published by {other}, and {version.owner} would replace its rows: give "
+                f"each sink a table of its own (or delete the rows of {other} in {MARKER}, if it is no more)"
             )
+        return version.owner in owners
 
     def _seen(self, cursor: Any, version: Version) -> Outcome:
         found = outcome_of(version, *self._marked(cursor, version))
@@ -265,7 +387,7 @@ class PostgresTarget(SinkTarget):
 
         With mode="upsert" later epochs may have replaced all of them.
         """
-        if not self._exists(cursor, self._identifier):
+        if not exists(cursor, self._identifier):
             return False
         if self.options["mode"] == "upsert":
             return True
@@ -277,18 +399,14 @@ class PostgresTarget(SinkTarget):
         )
         return bool(cursor.fetchone()[0])
 
-    @staticmethod
-    def _exists(cursor: Any, table: sql.Composable) -> bool:
-        cursor.execute("select to_regclass(%s)", (table.as_string(cursor),))
-        return cursor.fetchone()[0] is not None
-
     def _marked(self, cursor: Any, version: Version) -> tuple[int, str | None]:
-        if not self._exists(cursor, self._marker):
+        if not exists(cursor, self._marker):
             return 0, None
         cursor.execute(
-            sql.SQL("select number, digest from {} where target = %s and owner = %s and epoch = %s").format(
-                self._marker
-            ),
+            sql.SQL(
+                "select number, digest from {} where target = any(%s) and owner = %s and epoch = %s"
+                " order by number desc limit 1"
+            ).format(self._marker),
             self._key(version),
         )
         return cast("tuple[int, str] | None", cursor.fetchone()) or (0, None)
@@ -307,7 +425,8 @@ class PostgresTarget(SinkTarget):
         if self.options["create"] != "if_missing":
             return
         keys = self.options["key"]
-        if not self._exists(cursor, self._identifier):
+        if not exists(cursor, self._identifier):
+            require_no_other_case(cursor, self._table, self._resolved, self._name)
             defined = [
                 *(sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type)) for each in columns),
                 sql.SQL("{} text").format(sql.Identifier(EPOCH_COLUMN)),
@@ -316,7 +435,8 @@ class PostgresTarget(SinkTarget):
             cursor.execute(sql.SQL("create table {} ({})").format(self._identifier, sql.SQL(", ").join(defined)))
             cursor.execute(sql.SQL("create index on {} ({})").format(self._identifier, sql.Identifier(EPOCH_COLUMN)))
             return
-        found = self._found_columns(cursor)
+        found = columns_there(cursor, self._resolved, self._name)
+        require_same_case(self._table, [*(each.name for each in columns), EPOCH_COLUMN], found)
         for name, kind in (*((each.name, each.type) for each in columns), (EPOCH_COLUMN, "text")):
             if name not in found:  # "if not exists" alone would lock all readers out to find that out
                 cursor.execute(
@@ -325,36 +445,28 @@ class PostgresTarget(SinkTarget):
                     )
                 )
 
-    def _found_columns(self, cursor: Any) -> dict[str, TableColumn]:
-        cursor.execute(
-            "select column_name, data_type, numeric_precision, numeric_scale, character_maximum_length,"
-            " is_nullable = 'YES', column_default is not null or is_identity = 'YES' or is_generated = 'ALWAYS'"
-            " from information_schema.columns where table_name = %s and table_schema = coalesce(%s, current_schema())",
-            (self._name, self._schema),
-        )
-        return {row[0]: TableColumn(*row) for row in cursor.fetchall()}
-
     def _existing(self, cursor: Any, columns: Sequence[Column]) -> Mapping[str, TableColumn]:
-        found = self._found_columns(cursor)
+        found = columns_there(cursor, self._resolved, self._name)
         wanted = [*(each.name for each in columns), EPOCH_COLUMN]
+        require_same_case(self._table, wanted, found)
         missing = [name for name in wanted if name not in found]
         if missing:
-            what = f"has no column {', '.join(missing)}" if found else "does not exist"
+            what = f"has no column {', '.join(missing)}" if found else "does not exist, or the account may not use it"
             raise Misconfigured(
                 f'table {self._table} {what}: declare create="if_missing", or create it. {EPOCH_COLUMN} is of type '
                 "text, and holds the epoch that a row belongs to (null: a row of somebody else)"
             )
         return found
 
+    def _require_key_columns(self, columns: Sequence[Column]) -> None:
+        names = [each.name for each in columns]
+        if not set(self.options["key"]) <= set(names):
+            raise Misconfigured(f"{self._table}: key {self.options['key']} is not among the columns {', '.join(names)}")
+
     def _require_keys(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
         """Require that no two rows have the same key, which the merge could not tell apart, and none has a null."""
-        keys = [next((each for each in columns if each.name == key), None) for key in self.options["key"]]
-        if None in keys:
-            raise Misconfigured(
-                f"{self._table}: key {self.options['key']} is not among the columns "
-                f"{', '.join(each.name for each in columns)}"
-            )
-        names, known = self.options["key"], [each for each in keys if each is not None]
+        names = self.options["key"]
+        known = [each for key in names for each in columns if each.name == key]
         loaded = sql.Identifier("weir_keys")
         self._make_temporary(cursor, loaded, names)
         _copy(cursor, loaded, names, as_csv(known, batches(self.reach, version, names), None))
@@ -423,14 +535,19 @@ class PostgresTarget(SinkTarget):
 
     @property
     def _identifier(self) -> sql.Composable:
-        return sql.Identifier(*self._table.split("."))
+        return sql.Identifier(self._resolved, self._name)
 
     @property
     def _marker(self) -> sql.Composable:
-        return sql.Identifier(*([self._schema] if self._schema else []), MARKER)
+        return sql.Identifier(self._resolved, MARKER)
 
-    def _key(self, version: Version) -> tuple[str, str, str]:
-        return self._table, version.owner, version.epoch
+    @property
+    def _spellings(self) -> list[str]:
+        """The names by which markers, which are in the table's schema, know the table."""
+        return [self._name, f"{self._resolved}.{self._name}"]
+
+    def _key(self, version: Version) -> tuple[list[str], str, str]:
+        return self._spellings, version.owner, version.epoch
 
 
 class _Stream(io.RawIOBase):
@@ -460,9 +577,11 @@ def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterato
     stream = _Stream(rows)
     try:
         cursor.copy_expert(statement.as_string(cursor), stream, _COPY_BYTES)
-    except psycopg2.Error:
+    except psycopg2.Error as error:
         if stream.error is not None:  # psycopg2 has made it one of the server
             raise stream.error from None
+        if _OWN_END in str(error):  # the same of an error in `_Stream` itself
+            raise Retryable(f"the rows were not read to their end: {first_line(error)}") from error
         raise
     return int(cursor.rowcount)
 

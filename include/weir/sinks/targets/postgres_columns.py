@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from weir.dataflow.ranges import Form, fits
 from weir.errors import Misconfigured
 
 EPOCH_COLUMN: Final = "_epoch"
@@ -58,6 +59,11 @@ class Column:
         return self.type == "text"
 
     @property
+    def is_time(self) -> bool:
+        """Report whether its values are days or moments, of which PostgreSQL and Arrow's text hold fewer than Spark."""
+        return self.type.startswith(("date", "timestamp"))
+
+    @property
     def is_json(self) -> bool:
         """Report whether its values are nested, and become JSON, which has neither NaN nor infinity."""
         return self.type == "jsonb"
@@ -74,19 +80,14 @@ class TableColumn:
     length: int | None
     is_nullable: bool
     has_default: bool
+    fraction: int | None
+    is_generated: bool
+    is_identity: bool
 
 
 def columns_of(spark_schema: str) -> list[Column]:
-    """Return the columns of a version. Raises Misconfigured for a type or name that a table cannot have."""
-    found = [Column(each["name"], _type(each["name"], each["type"])) for each in json.loads(spark_schema)["fields"]]
-    names = [each.name for each in found]
-    taken = [name for name in names if name == EPOCH_COLUMN or len(name.encode()) > 63 or "\0" in name]
-    if taken:
-        raise Misconfigured(
-            f"the column {taken[0]!r} cannot be published into PostgreSQL: names have at most 63 bytes, and "
-            f"{EPOCH_COLUMN} is the epoch's. Rename it in the stage that the sink reads"
-        )
-    return found
+    """Return the columns of a version. Raises Misconfigured for a type that a table cannot have."""
+    return [Column(each["name"], _type(each["name"], each["type"])) for each in json.loads(spark_schema)["fields"]]
 
 
 def _type(column: str, kind: Any) -> str:
@@ -143,11 +144,13 @@ def _described(found: TableColumn) -> str:
 
 def require_storable(
     table: str, columns: Sequence[Column], existing: Mapping[str, TableColumn], batches: Iterable[pa.RecordBatch]
-) -> None:
+) -> dict[str, int]:
     """Require that each value can be stored: no NUL, no text too long, no null where none may be, no NaN in JSON.
 
-    Raises Misconfigured with the column of the first that cannot.
+    Returns the bytes of the longest text, JSON or binary by its column. Raises Misconfigured with the column of the
+    first that cannot.
     """
+    longest: dict[str, int] = {}
     for batch in batches:
         for column in columns:
             found, values = existing[column.name], batch.column(column.name)
@@ -157,6 +160,13 @@ def require_storable(
                     f"table {table} cannot store a value of the column {column.name}: {problem}. Change the column, or "
                     "the stage that the sink reads"
                 )
+            if column.is_text or column.is_json or column.type == "bytea":
+                longest[column.name] = max(longest.get(column.name, 0), _bytes(column, values))
+    return longest
+
+
+def _bytes(column: Column, values: pa.Array) -> int:
+    return pc.max(pc.binary_length(_plain(column, values) if column.is_json else values)).as_py() or 0
 
 
 def _problem(found: TableColumn, column: Column, values: pa.Array) -> str | None:
@@ -166,10 +176,34 @@ def _problem(found: TableColumn, column: Column, values: pa.Array) -> str | None
         return "it has the character NUL, which PostgreSQL refuses"
     if column.is_json:
         return _json_problem(values)
+    if column.is_time:
+        return _time_problem(found, column, values)
     longest = found.length
     if column.is_text and longest is not None and (pc.max(pc.utf8_length(values)).as_py() or 0) > longest:
         return f"it is longer than {longest} characters"
     return None
+
+
+def _time_problem(found: TableColumn, column: Column, values: pa.Array) -> str | None:
+    is_day = column.type == "date"
+    whole = values.cast(pa.int32()).cast(pa.int64()) if is_day else values.cast(_micros(values.type)).cast(pa.int64())
+    ends = pc.min_max(whole).as_py()
+    if not holds_times(column, ends["min"], ends["max"]):
+        return "it is before year 1, or after year 32767"
+    step = 10 ** (6 - (6 if is_day or found.fraction is None else found.fraction))
+    if step > 1 and pc.any(pc.not_equal(pc.multiply(pc.divide(whole, step), step), whole)).as_py():
+        return f"it has a finer fraction of a second than the column's {found.fraction} digits, and would be rounded"
+    return None
+
+
+def _micros(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("us", kind.tz)
+
+
+def holds_times(column: Column, least: int | None, greatest: int | None) -> bool:
+    """Report whether PostgreSQL gets days or moments unchanged: days or microseconds since 1970, None for no value."""
+    kind = {"date": "date", "timestamp with time zone": "timestamp"}.get(column.type, "timestamp_ntz")
+    return all(fits(form, kind, least, greatest) for form in (Form.POSTGRES, Form.ARROW_TEXT))
 
 
 def _json_problem(values: pa.Array) -> str | None:
@@ -180,11 +214,6 @@ def _json_problem(values: pa.Array) -> str | None:
     if any(each is not None and _NUL_IN_JSON.search(each) for each in encoded):
         return "it has the character NUL, which PostgreSQL refuses in JSON"
     return None
-
-
-def to_scan(columns: Sequence[Column], existing: Mapping[str, TableColumn]) -> list[Column]:
-    """Return the columns of which `require_storable` has to see the values."""
-    return [each for each in columns if each.is_text or each.is_json or not existing[each.name].is_nullable]
 
 
 def as_csv(columns: Sequence[Column], batches: Iterable[pa.RecordBatch], epoch: str | None) -> Iterator[bytes]:
@@ -204,6 +233,8 @@ def as_csv(columns: Sequence[Column], batches: Iterable[pa.RecordBatch], epoch: 
 def _plain(column: Column, values: pa.Array) -> pa.Array:
     if column.is_json:
         return pa.array(_as_json(values), pa.string())
+    if pa.types.is_float32(values.type):
+        return values.cast(pa.float64())  # in a column of double precision, its shortest text is another number
     if column.type == "bytea":
         return pa.array([None if each is None else f"\\x{each.hex()}" for each in values.to_pylist()], pa.string())
     return values
