@@ -52,6 +52,10 @@ def braid(name):
 dataflow_dag(braid("braid"), schedule="@daily", start_date=START)
 dataflow_dag(braid("frayed"), schedule="@daily", start_date=START, retries=0)
 
+between = source("between", "rapids_stages:between")
+moments = Dataflow("moments", [between, sink(between, "found")])
+dataflow_dag(moments, start_date=START, retries=3, retry_delay=timedelta(0))
+
 with DAG("rapids", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as dag:
     group = dataflow_group(flow("rapids"))
 
@@ -76,6 +80,10 @@ def numbers(ctx):
     if ctx.subtask == 3 and (Path(ctx.parameters["control"]) / "break").exists():
         raise ValueError("broken on purpose")
     return ctx.spark.range(ctx.subtask, 100, ctx.parallelism).select("id", (F.col("id") % 10).alias("bucket"))
+
+def between(ctx):
+    start, end = ctx.interval
+    return ctx.spark.range(100).where(f"id between {start.timestamp()} and {end.timestamp()}")
 
 def owner(failure):
     return {"owner": f"{failure.region}[{failure.subtask}] by {failure.error}"}
@@ -132,7 +140,9 @@ def run(world):
     bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
     assert not bag.import_errors
 
-    def test(dag_id, day):
+    def test(dag_id, day, **changed):
+        for name, value in changed.items():
+            setattr(bag.dags[dag_id], name, value)
         dag_run = bag.dags[dag_id].test(logical_date=datetime(2013, 1, day, tzinfo=UTC))
         with create_session() as session:
             tis = session.query(TaskInstance).filter_by(dag_id=dag_id, run_id=dag_run.run_id).all()
@@ -176,6 +186,30 @@ def test_a_run_computes_publishes_and_shows_what_it_did(run, world):
     assert results["numbers", 0]["bytes"] > 0
     assert results["numbers", 0]["attempt"].startswith("t0001-")
     assert published(world, "stumble", 1) == EXPECTED
+
+
+def failure_of(world, dag_id, task_id):
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return next(ti.note for ti in session.query(TaskInstance).filter_by(dag_id=dag_id, task_id=task_id) if ti.note)
+
+
+def test_what_lies_in_an_interval_without_length_is_refused_in_one_try_when_it_begins_or_is_asked_for(run, world):
+    from airflow.sdk import CronTriggerTimetable
+
+    state, tasks, _, _ = run("moments", 3)
+    assert (state, tasks["between-found", -1]) == ("failed", ("failed", 1))
+    assert "data_interval_start" in failure_of(world, "moments", "between-found")
+    # A timetable that has promised intervals, and gives none.
+    state, tasks, _, _ = run("fall", 3, timetable=CronTriggerTimetable("@daily", timezone="UTC"))
+    assert (state, tasks["numbers", 0]) == ("failed", ("failed", 1))
+    note = failure_of(world, "fall", "numbers")
+    assert "CronDataIntervalTimetable('0 0 * * *')" in note
+    assert "2013-01-03T00:00:00+00:00 to 2013-01-03T00:00:00+00:00" in note
+    with Ledger.open(f"sqlite:///{world}/ledger.db").transaction() as session:
+        assert session.query(RunRow).filter_by(dataflow="fall").all() == []
 
 
 def test_a_lost_result_is_recomputed_by_its_producer_alone(run, world):
