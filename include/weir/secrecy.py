@@ -44,7 +44,16 @@ _ENDS_OF_WORDS: Final = (
 """Of a last word that is written together: `sfpassword`, `clientsecret`."""
 
 _ENDINGS_OF_LONG_VALUES: Final = frozenset(
-    {("pat",), ("account", "key"), ("shared", "key"), ("encryption", "key"), ("signing", "key")}
+    {
+        ("pat",),
+        ("routing", "key"),
+        ("integration", "key"),
+        ("license", "key"),
+        ("account", "key"),
+        ("shared", "key"),
+        ("encryption", "key"),
+        ("signing", "key"),
+    }
 )
 """`account_key` may name a column: its value is a secret only where it looks like one."""
 
@@ -116,6 +125,7 @@ _WELL_KNOWN: Final = re.compile(
     r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk_live_)[\w-]{16,}"
     r"|\bAIza[\w-]{35}\b|\bdapi[0-9a-f]{32}\b"
     r"|(?<=://hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s'\"]+|(?<=/api/webhooks/)\d+/[\w-]+"
+    r"|(?<=://api\.telegram\.org/)bot\d+:[\w-]+"
     r"|(?<=\.webhook\.office\.com/)webhookb2/[^\s'\"]+",
     re.DOTALL,
 )

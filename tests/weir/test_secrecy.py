@@ -50,6 +50,7 @@ SECRETS = [
         {"basic_auth": "me:abc"},
         {"keyfile_dict": "abc"},
     ),
+    *({"url": "https://api.telegram.org/bot12:abc/sendMessage"}, {"integration_key": "0123456789abcdef"}),
     *({"spark.snowflake.sfpassword": "abc"}, {"clientsecret": "abc"}, {"sessiontoken": "abc"}),
     *(
         {"DEVOPS_PAT": "0123456789abcdef0123"},
@@ -113,6 +114,7 @@ HARMLESS = [
         {"proxies": 2},
         {"cookies": 5},
     ),
+    *({"routing_key": "orders.created.in.europe"}, {"license_key": "id"}, {"pat": "x*"}),
     *({"webhook": "slack_connection"}, {"webhook_conn_id": "slack"}, {"notify_webhook": ""}, {"format": "sas"}),
     *(
         {"sas": "/data/x.sas7bdat"},
