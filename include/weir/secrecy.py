@@ -45,14 +45,8 @@ _ENDS_OF_WORDS: Final = (
 
 _ENDINGS_OF_LONG_VALUES: Final = frozenset(
     {
-        ("pat",),
-        ("routing", "key"),
-        ("integration", "key"),
-        ("license", "key"),
-        ("account", "key"),
-        ("shared", "key"),
-        ("encryption", "key"),
-        ("signing", "key"),
+        *(("pat",), ("account", "key"), ("shared", "key"), ("encryption", "key"), ("signing", "key")),
+        *(("integration", "key"), ("license", "key")),
     }
 )
 """`account_key` may name a column: its value is a secret only where it looks like one."""
