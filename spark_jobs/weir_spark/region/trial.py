@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -36,13 +35,11 @@ from weir.formats.trial import Sample, TrialAnswer, TrialRequest, trial_answer_t
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
 from weir_spark.region import region
+from weir_spark.region.samples import rows_of_sample, told
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, active, configure, session_of_program
 
-_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {"csv": {"header": "true", "inferSchema": "true"}, "parquet": {}}
-)
 _SHOWN: Final = 2000
 
 
@@ -83,24 +80,17 @@ def _stored(session: SparkSession, sample: Sample, store: Store) -> OutputReport
     folder = f"samples/{sample.argument}"
     output = OutputToWrite(PLAIN, folder, store.spark_url(folder))
     try:
-        rows = session.read.options(**_options(sample)).format(sample.format).load(sample.path)
+        rows = rows_of_sample(session, sample)
         writer.check_rows(rows, sample.argument, [PLAIN])
         written = writer.write(rows, sample.argument, output)
-    except (PySparkException, Misconfigured) as error:
+    except Exception as error:
+        said = told(error)
+        if said is None and not isinstance(error, (PySparkException, Misconfigured)):
+            raise
         raise Misconfigured(
-            f"the sample of the input {sample.argument!r} cannot be used: {sample.path}: {_first_lines(error)}"
+            f"the sample of the input {sample.argument!r} cannot be used: {sample.path}: {said or _first_lines(error)}"
         ) from error
     return writer.report(written, sample.argument, output, store)
-
-
-def _options(sample: Sample) -> Mapping[str, str]:
-    """Return the options to read a sample with; JSON is one object a line, or one array a file."""
-    if sample.format != "json":
-        return _OPTIONS[sample.format]
-    path = Path(sample.path)
-    first = next(iter(sorted(each for each in path.rglob("*.json*") if each.is_file())), path)
-    with first.open("rb") as file:
-        return {"multiLine": str(file.read(100).lstrip().startswith(b"[")).lower()}
 
 
 def _with_samples(job: RegionJob, stage: str, stored: Mapping[str, OutputReport], store: Store) -> RegionJob:
