@@ -41,7 +41,7 @@ ROOMS_OF_AIRFLOW = (
     *("tasks", "recovery", "dag", "upkeep", "doctor", "plugin", "provider"),
 )
 """In order, as LAYERS: what a task runs stands on how it is declared; the retry policy stands on a task's context."""
-ROOMS_OF_SPARK = ("results", "state", "checks", "region", "sources", "transport")
+ROOMS_OF_SPARK = ("results", "files", "state", "checks", "region", "sources", "transport")
 PURE = {
     *("errors", "secret_forms", "secrecy", "units", "intervals", "dataflow", "topology", "execution", "formats"),
     *("restarts", "flink", "rules"),

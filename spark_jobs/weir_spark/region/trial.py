@@ -34,8 +34,8 @@ from weir.formats.region_job import (
 from weir.formats.trial import Sample, TrialAnswer, TrialRequest, trial_answer_to_json, trial_request_from_json
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
+from weir_spark.files.samples import rows_of_sample, told
 from weir_spark.region import region
-from weir_spark.region.samples import rows_of_sample, told
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, active, configure, session_of_program

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.state_schema import Fields, declared_fields
 from weir.errors import Misconfigured
+from weir_spark.files.names import Names, names_of_arrow, names_of_kind, unmatched
 from weir_spark.sources.folders import columns_of
 from weir_spark.sources.listing import opened
-from weir_spark.sources.names import Names, names_of_arrow, names_of_kind, unmatched
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

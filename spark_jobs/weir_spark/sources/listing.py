@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.errors import Misconfigured, Retryable
+from weir_spark.files.paths import is_hidden, is_pattern
 from weir_spark.sources.accounts import fsspec_options
 from weir_spark.sources.marks import HASHED_BYTES, file_mark
-from weir_spark.sources.parquet import is_hidden, is_pattern
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -11,41 +11,17 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import Misconfigured
-from weir.store.urls import spark_root
+from weir_spark.files.paths import WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-WHOLE: Mapping[str, str] = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""Options of Spark's reader with which each file is read, or the reading fails."""
-
-_PATTERN = re.compile(r"[{}\[\]*?\\]")
-"""What Spark takes for a pattern in a path; it has an option against that, which Spark Connect does not pass on."""
 
 _ESCAPED = re.compile(r"\\(.)")
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 _FILE, _FOUND, _VALUE = "_weir_file", "_weir_found", "_weir_value_"
 """Columns that exist while the values of partitions are joined."""
-
-
-def is_hidden(path: str) -> bool:
-    """Report whether Spark leaves out a file of this name, without a word."""
-    return path.rpartition("/")[2].startswith(("_", "."))
-
-
-def is_pattern(path: str) -> bool:
-    """Report whether Spark takes a path for a pattern, unless it is escaped."""
-    return _PATTERN.search(path) is not None
-
-
-def spark_path(path: str) -> str:
-    """Return the path or URL of one file as Spark spells it: a plain path is of a local disk, whatever its default."""
-    escaped = _PATTERN.sub(r"\\\g<0>", path)
-    if path.startswith("/"):
-        return f"file://{escaped}"
-    return spark_root(escaped) if "://" in path else escaped
 
 
 def missing_path(error: Exception) -> str | None:

@@ -24,7 +24,7 @@ from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
 from weir.errors import Misconfigured, Retryable, first_line, is_login_refused, is_passing
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
-from weir_spark.sources.parquet import WHOLE
+from weir_spark.files.paths import WHOLE
 
 if TYPE_CHECKING:
     import pyarrow as pa

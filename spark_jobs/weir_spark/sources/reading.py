@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
 from weir.errors import Misconfigured
+from weir_spark.files.failures import raising
+from weir_spark.files.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lines
+from weir_spark.files.paths import WHOLE, spark_path
 from weir_spark.results.digest import quoted
 from weir_spark.sources.folders import NULL, values_of
-from weir_spark.sources.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lines
-from weir_spark.sources.parquet import WHOLE, spark_path
-from weir_spark.transport.failures import raising
 
 
 def rows_of(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str]) -> DataFrame:

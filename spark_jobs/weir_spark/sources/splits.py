@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from weir.errors import Misconfigured
-from weir_spark.sources.parquet import is_hidden, spark_path
+from weir_spark.files.paths import is_hidden, spark_path
 
 T = TypeVar("T")
 

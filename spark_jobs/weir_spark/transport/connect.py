@@ -37,7 +37,7 @@ from weir_spark.transport.connect_failures import (
     is_still_closing,
     translate,
 )
-from weir_spark.transport.failures import unreadable_file
+from weir_spark.transport.failures import unreadable_source
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -173,7 +173,7 @@ class ConnectEngine:
             alive = not _is_of_spark(error) or self._is_alive(server, error)
             translated = translate(error, job.region, self.address, is_server_alive=alive)
             if translated is error:
-                translated = unreadable_input(error, job) or unreadable_file(error, job.region, job.store) or error
+                translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
             if translated is error:
                 raise
             raise translated from error

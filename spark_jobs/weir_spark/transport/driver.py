@@ -38,7 +38,7 @@ from weir.settings import store_options
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
 from weir_spark.results.reader import unreadable_input
-from weir_spark.transport.failures import translate_of_own_session, unreadable_file
+from weir_spark.transport.failures import translate_of_own_session, unreadable_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def _run_and_report(job: SparkJob, store: Store, step: Step) -> None:
     except Exception as error:
         translated = translate_of_own_session(error, job.region)
         if translated is error:
-            translated = unreadable_input(error, job) or unreadable_file(error, job.region, job.store) or error
+            translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
         _report_failure(job, store, translated)
         if translated is error:
             raise

@@ -15,7 +15,7 @@ from weir.errors import Misconfigured, Retryable, WeirError
 from weir_dev.servers.s3 import client_of, options_of, running_s3
 from weir_spark.sources import files, listing
 from weir_spark.sources.accounts import fsspec_options
-from weir_spark.transport.failures import of_code_or_rows, unreadable_file
+from weir_spark.transport.failures import of_code_or_rows, unreadable_source
 
 CSV = {"format": "csv", "schema": "id BIGINT, name STRING"}
 
@@ -211,4 +211,4 @@ def refused(attempt, stage, use=lambda rows: rows.collect()):
     with pytest.raises(Exception) as error:  # noqa: PT011  it is translated
         use(attempt.read(stage, resolved(stage)[0]))
     told = error.value
-    return told if isinstance(told, WeirError) else of_code_or_rows(told, "a") or unreadable_file(told, "a", "/store")
+    return told if isinstance(told, WeirError) else of_code_or_rows(told, "a") or unreadable_source(told, "a", "/store")

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from weir_spark.sources.parquet import read_groups, spark_path
+from weir_spark.files.paths import spark_path
+from weir_spark.sources.parquet import read_groups
 
 pytestmark = pytest.mark.spark
 

@@ -3,7 +3,7 @@
 import pytest
 
 from weir.errors import Misconfigured
-from weir_spark.sources.parquet import spark_path
+from weir_spark.files.paths import spark_path
 from weir_spark.sources.splits import LiveFile, nullable_schema, shares, table_splits
 
 SCHEMA = {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.formats.trial import Sample
-from weir_spark.region.samples import rows_of_sample, told
+from weir_spark.files.samples import rows_of_sample, told
 
 pytestmark = pytest.mark.spark
 

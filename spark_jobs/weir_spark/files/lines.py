@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType
 
 from weir.dataflow.state_schema import fields_of_ddl, fields_of_json
 from weir.errors import Misconfigured
+from weir_spark.files.failures import raising
+from weir_spark.files.names import Names, Unmatched, names_of_kind, unmatched
+from weir_spark.files.paths import WHOLE, spark_path
 from weir_spark.results.digest import quoted
-from weir_spark.sources.names import Names, Unmatched, names_of_kind, unmatched
-from weir_spark.sources.parquet import WHOLE, spark_path
-from weir_spark.transport.failures import raising
 
 CORRUPT_RECORD: Final = "_corrupt_record"
 CORRUPT_FILE: Final = "_corrupt_file"
@@ -93,7 +93,7 @@ def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFra
     asked = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE).schema(
         StructType([*schema.fields]).add(_LINE, "string")
     )
-    line, found = F.col(_LINE), F.struct(*map(quoted, schema.fieldNames())).cast("string")
+    line, found = F.col(_LINE), F.to_json(F.struct(*map(quoted, schema.fieldNames())))
     rows = asked.load(paths)
     if lines.keeps_malformed:
         # The length is that of all columns: each is parsed, and a line that fits none is found whatever is used.

@@ -15,10 +15,10 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType, T
 
 from weir.errors import Misconfigured
 from weir.formats.trial import Sample
+from weir_spark.files.failures import refused_rows, unreadable_file
+from weir_spark.files.lines import READER, Lines, read_lines
+from weir_spark.files.paths import WHOLE, spark_path
 from weir_spark.results.digest import quoted
-from weir_spark.sources.lines import READER, Lines, read_lines
-from weir_spark.sources.parquet import WHOLE, spark_path
-from weir_spark.transport.failures import of_code_or_rows, unreadable_file
 
 _CSV: Final[Mapping[str, str]] = {"header": "true", "inferSchema": "true"}
 _GUESSED_WRONG: Final = "_corrupt_record"
@@ -44,8 +44,7 @@ def rows_of_sample(session: SparkSession, sample: Sample) -> DataFrame:
 
 def told(error: Exception) -> str | None:
     """Return what an error says of a sample's bytes and lines; None if it is of another kind."""
-    found = of_code_or_rows(error, "") or unreadable_file(error, "", "no store")
-    return str(found).removeprefix("region : ") if isinstance(found, Misconfigured) else None
+    return refused_rows(error) or unreadable_file(error, "no store")
 
 
 def _json_options(sample: Sample) -> Mapping[str, str]:
