@@ -115,15 +115,18 @@ _BEFORE_TOKEN_OF_PARSER: Final = re.compile(
 
 _VALUE_IN_TEXT: Final = re.compile(r"[^\s'\",;&]+")
 _WELL_KNOWN: Final = re.compile(
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?"
-    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|sk_live_)[\w-]{16,}"
-    r"|\bAIza[\w-]{35}\b|\bdapi[0-9a-f]{32}\b"
-    r"|(?<=://hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s'\"]+|(?<=/api/webhooks/)\d+/[\w-]+"
-    r"|(?<=://api\.telegram\.org/)bot\d+:[\w-]+"
-    r"|(?<=\.webhook\.office\.com/)webhookb2/[^\s'\"]+",
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?"
+    r"|\b(?:A(?:KIA|SIA)[0-9A-Z]{16}\b|AIza[\w-]{35}\b|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+|dapi[0-9a-f]{32}\b"
+    r"|g(?:h[pousr]_|ithub_pat_|lpat-)[\w-]{16,}|sk_live_[\w-]{16,}|xox[abeprs]-[\w-]{16,})",
     re.DOTALL,
 )
-"""Ids of Amazon's access keys, private keys, JSON web tokens, tokens of well-known services, and their webhooks."""
+"""Private keys, ids of Amazon's access keys, JSON web tokens, and tokens of well-known services."""
+
+_CALLABLE_URL: Final = re.compile(
+    r"(?P<before>://hooks\.slack\.com/(?:services|workflows|triggers)/|/api/webhooks/"
+    r"|\.webhook\.office\.com/webhookb2/|://api\.telegram\.org/bot)(?P<value>[^\s'\"]+)"
+)
+"""URLs of well-known services that whoever has them may call."""
 
 _ACCOUNT_IN_URL: Final = re.compile(r"https?://(?P<value>[^\s/:@'\"]+)@", re.IGNORECASE)
 """A URL with a token in the place of the user, as Sentry's and GitHub's are."""
@@ -258,7 +261,9 @@ def without_secrets(text: str) -> str:
             text = pattern_of(secret).sub(HIDDEN, text)
     for other in _others:
         text = other(text)
-    text = _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", _WELL_KNOWN.sub(HIDDEN, text))
+    text = _WELL_KNOWN.sub(HIDDEN, text)
+    if "://" in text or "jdbc:" in text:
+        text = _CALLABLE_URL.sub(rf"\g<before>{HIDDEN}", _IN_URL.sub(rf"\g<before>{HIDDEN}\g<after>", text))
     parts, done = [], 0
     for found in _KEY_IN_TEXT.finditer(text):
         is_secret = found.end() >= done and _hides(found)
@@ -368,6 +373,8 @@ def _is_long(value: str) -> bool:
 def _reason_of_text(value: str) -> str | None:
     if _WELL_KNOWN.search(value):
         return "is a key"
+    if _CALLABLE_URL.search(value):
+        return "is a URL that gives access"
     if any(not _REFERENCE.fullmatch(found["value"]) for found in _IN_URL.finditer(value)):
         return "is a URL with a password"
     if any(_is_long(found["value"]) for found in _ACCOUNT_IN_URL.finditer(value)):
