@@ -373,11 +373,9 @@ def _is_long(value: str) -> bool:
 def _reason_of_text(value: str) -> str | None:
     if _WELL_KNOWN.search(value):
         return "is a key"
-    if _CALLABLE_URL.search(value):
-        return "is a URL that gives access"
     if any(not _REFERENCE.fullmatch(found["value"]) for found in _IN_URL.finditer(value)):
         return "is a URL with a password"
-    if any(_is_long(found["value"]) for found in _ACCOUNT_IN_URL.finditer(value)):
+    if _CALLABLE_URL.search(value) or any(_is_long(found["value"]) for found in _ACCOUNT_IN_URL.finditer(value)):
         return "is a URL with a token"
     if any(_account_of_scheme(value)) or _HEADER.search(value):
         return "is a header that gives access"
