@@ -16,6 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+
+class NotHeld(ValueError):
+    """A value that a column of the state or of the answer does not hold, or Python does not."""
+
+
 _LARGEST_FLOAT = 3.4028235677973366e38
 """From here on a double is rounded to infinity as a float."""
 
@@ -48,7 +53,7 @@ def _nullable(kind: pa.DataType) -> Any:
 
 
 def of_dicts(rows: list[dict[str, Any]], schema: pa.Schema, what: str) -> pa.Table:
-    """Return rows as Arrow's. Raises ValueError that shows the first row which is not of the schema."""
+    """Return rows as Arrow's. Raises NotHeld that shows the first row which is not of the schema."""
     try:
         return _of_dicts(rows, schema)
     except (TypeError, ValueError, OverflowError):
@@ -58,17 +63,17 @@ def of_dicts(rows: list[dict[str, Any]], schema: pa.Schema, what: str) -> pa.Tab
                 _of_dicts([row], schema)
             except (TypeError, ValueError, OverflowError) as error:
                 types = ", ".join(f"{field.name} {field.type}" for field in schema)
-                raise ValueError(f"{what} does not fit its columns ({types}): {row!r}: {error}") from error
+                raise NotHeld(f"{what} does not fit its columns ({types}): {row!r}: {error}") from error
         return _of_dicts(rows, schema)
 
 
 def of_pandas(frame: Any, schema: pa.Schema) -> pa.Table:
-    """Return the columns of a DataFrame of pandas, by their names. Raises ValueError for values that do not fit."""
+    """Return the columns of a DataFrame of pandas, by their names. Raises NotHeld for values that do not fit."""
     return pa.table([_named(field, frame[field.name], _of_series) for field in schema], schema=schema)
 
 
 def of_arrow(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns of a table, by their names. Raises ValueError for values that do not fit."""
+    """Return the columns of a table, by their names. Raises NotHeld for values that do not fit."""
     return pa.table([_named(field, table.column(field.name), _converted) for field in schema], schema=schema)
 
 
@@ -76,7 +81,7 @@ def _named(field: pa.Field, values: Any, convert: Callable[[Any, pa.DataType], p
     try:
         return convert(values, field.type)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        raise ValueError(f"the column {field.name} of an answer does not fit {field.type}: {error}") from error
+        raise NotHeld(f"the column {field.name} of an answer does not fit {field.type}: {error}") from error
 
 
 def _of_dicts(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir_spark.state.exact_rows import of_arrow, of_dicts, of_pandas, to_pandas
+from weir_spark.state.exact_rows import NotHeld, of_arrow, of_dicts, of_pandas, to_pandas
 from weir_spark.state.handles import KeyState
 
 KEY, ROW, STATE = "_weir_key", "_weir_row", "_weir_state"
@@ -49,7 +49,15 @@ class KeyedPass:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of a partition; what comes out has the columns RESULT, CHANGE and DELETED."""
-        for key, row, parts in self._groups(batches):
+        groups = self._groups(batches)
+        while True:
+            try:
+                found = next(groups, None)
+            except (ValueError, OverflowError) as error:  # a date of the year 10000
+                raise NotHeld(f"the rows of a key, or its state, are not as Python has them: {error}") from error
+            if found is None:
+                break
+            key, row, parts = found
             self._call(key, row, parts)
             if self.pending + len(self.dicts) + len(self.changes) >= BATCH_ROWS:
                 yield from self._drained()

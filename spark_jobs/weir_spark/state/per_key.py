@@ -8,12 +8,13 @@ where `cogroup` with `applyInPandas` makes a stream of Arrow's for each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.errors import ParseException
+from pyspark.errors import ParseException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,12 +24,14 @@ from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.observed import computed_once
 from weir_spark.state import exact_rows, handles, keyed_pass
+from weir_spark.state.exact_rows import NotHeld
 from weir_spark.state.handles import LIST, MAP, VALUE
 from weir_spark.state.keyed_pass import CHANGE, DELETED, KEY, RESULT, ROW, STATE, KeyedPass
 from weir_spark.state.reader import BROADCAST_ROWS, StoredState
 
 _NOTHING = "_weir_nothing"
 FORMS = ("pandas", "arrow", "rows")
+_NOT_HELD = re.compile(rf"\b{NotHeld.__name__}: (.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def per_key(
 ) -> Passed:
     """Call the function for all keys of `rows`; `look_up` gives the visible rows of keys that can be broadcast.
 
-    Raises Misconfigured where rows, schema or form are not what they should be; errors of the function pass through.
+    Raises Misconfigured where rows, schema or form are not what they should be, and for values that a column does not
+    hold; errors of the function pass through.
     """
     keys = stored.keys
     _check(stored, rows, form, order_by)
@@ -68,7 +72,13 @@ def per_key(
     by = [F.col(f"{ROW}.{quoted(name)}") for name in order_by]
     ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull(), *by)
     results = _schema(stored, schema)
-    done = ordered.mapInArrow(*_pass(stored, function, form, results)).localCheckpoint(eager=True)
+    try:
+        done = ordered.mapInArrow(*_pass(stored, function, form, results)).localCheckpoint(eager=True)
+    except PythonException as error:
+        not_held = _NOT_HELD.search(str(error))
+        if not_held is None:
+            raise
+        raise Misconfigured(f"state {stored.read.state.name!r}: per_key: {not_held[1]}") from error
     changes = done.where(F.col(DELETED).isNotNull())
     return Passed(
         done.where(F.col(DELETED).isNull()).select(f"{RESULT}.*"),
