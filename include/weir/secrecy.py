@@ -134,7 +134,9 @@ _ACCOUNT_IN_URL: Final = re.compile(r"https?://(?P<value>[^\s/:@'\"]+)@", re.IGN
 _SCHEME: Final = re.compile(r"\b(?:bearer\s+(?=\S*\d)|basic\s+)(?P<value>[\w+/.~-]{8,}=*)", re.IGNORECASE)
 """The value of an Authorization header; after "basic" it is base64 of an account, or a word."""
 
-_HEADER: Final = re.compile(r"\b(?:authorization|cookie)['\"]?\s*[:=]\s*['\"]?[^\s'\"]", re.IGNORECASE)
+_HEADER: Final = re.compile(r"\b(?:authorization|cookie)['\"]?\s*:\s*['\"]?[^\s'\":]", re.IGNORECASE)
+
+_QUERY_STRING: Final = re.compile(r"[\w-]=[^\s&]*&[\w-]+=")
 
 
 _LEAST: Final = 5
@@ -379,7 +381,7 @@ def _reason_of_text(value: str) -> str | None:
         return "is a URL with a token"
     if any(_account_of_scheme(value)) or _HEADER.search(value):
         return "is a header that gives access"
-    is_url = "://" in value or value.startswith("jdbc:") or "&" in value
+    is_url = "://" in value or value.startswith("jdbc:") or _QUERY_STRING.search(value) is not None
     for found in _PAIR.finditer(value):
         if _is_secret_pair(found["key"], found["value"], is_url=is_url) and not _REFERENCE.fullmatch(found["value"]):
             return f"has a value for {found['key']} in it"
@@ -388,9 +390,12 @@ def _reason_of_text(value: str) -> str | None:
 
 def _is_secret_pair(key: str, value: str, *, is_url: bool) -> bool:
     """Report whether `key=value` in a text is a secret; outside a URL, `token=...` may be a condition on a column."""
-    if key.lower() in {"token", *_SIGNATURES}:
+    words = _words(key)
+    if key.lower() in {*_COUNTED, "sas", *_SIGNATURES}:
         return is_url
-    return names_secret(key) or (_ends_with(_words(key), _ENDINGS_OF_LONG_VALUES) and _is_long(value))
+    if _names_of(words) & (_ADDRESSES | _WEBHOOKS):
+        return not _is_harmless(words, value)
+    return names_secret(key) or (_ends_with(words, _ENDINGS_OF_LONG_VALUES) and _is_long(value))
 
 
 def _hides(found: re.Match[str]) -> bool:

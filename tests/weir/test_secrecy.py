@@ -115,6 +115,8 @@ HARMLESS = [
         {"cookies": 5},
     ),
     *({"routing_key": "orders.created.in.europe"}, {"license_key": "id"}, {"pat": "x*"}),
+    *({"query": "select * from t where a & 1 = 0 and token='x'"}, {"query": "where cookie = 'abc' and proxy=true"}),
+    *({"query": "select cookie::text, jwt from t where sas='x' and webhook='y'"}, {"sql": "where dsn=%(start)s"}),
     *({"webhook": "slack_connection"}, {"webhook_conn_id": "slack"}, {"notify_webhook": ""}, {"format": "sas"}),
     *(
         {"sas": "/data/x.sas7bdat"},
