@@ -226,7 +226,7 @@ def _files(spec: ModuleSpec) -> Iterator[tuple[str, bytes]]:
 
 def _is_left_out(name: str) -> bool:
     """Report whether a file or folder is no part of a package: hidden ones, such as .env, and what editors leave."""
-    return name == "__pycache__" or name.startswith(".") or name.endswith(("~", ".pyc"))
+    return name in ("__pycache__", "lost+found") or name.startswith(".") or name.endswith(("~", ".pyc"))
 
 
 def _below(folder: Path) -> Iterator[tuple[str, bytes]]:

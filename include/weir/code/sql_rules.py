@@ -20,6 +20,7 @@ SUFFIX: Final = ".sql"
 
 _PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 _IN_QUOTES: Final = re.compile(r"\{\{\s*[A-Za-z_].*?\}\}", re.DOTALL)
+_OF_SERVER: Final = re.compile(r"\$\{\s*(env|system)\s*:")
 _VALUE: Final = re.compile(
     r"ctx\.(epoch|subtask|parallelism|interval\[[01]\]|local_interval\[[01]\]\.date|parameters\.(?P<parameter>\w+))"
 )
@@ -112,6 +113,7 @@ def sql_problems(text: str, inputs: Collection[str], parameters: Mapping[str, An
         return [str(error)]
     return [
         *_query_problems(found),
+        *_problems_of_server(found),
         *(problem for token in found for problem in _value_problems(token, parameters)),
         *_input_problems(found, inputs),
     ]
@@ -154,6 +156,18 @@ def _query_problems(query: Sequence[Token]) -> Iterator[str]:
             return
     if depth:
         yield f"{depth} ( are opened and not closed" if depth > 1 else "a ( is opened and not closed"
+
+
+def _problems_of_server(found: Sequence[Token]) -> Iterator[str]:
+    """Yield where Spark would put what is on its server into the text, also within quotes."""
+    for place, token in enumerate(found):
+        text = token.text if token.kind in ("text", "name") else "".join(each.text for each in found[place : place + 4])
+        written = _OF_SERVER.search(text)
+        if written and (token.text == "$" or token.kind in ("text", "name")):
+            yield (
+                f"line {token.line}: Spark replaces {written[0]}...}} by what its server has, which is no input of the "
+                "stage: write {{ ctx.parameters.NAME }}"
+            )
 
 
 def _value_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[str]:

@@ -94,6 +94,8 @@ READ = {
     "with that follows": "WITH a AS (SELECT * FROM prices), prices AS (TABLE clean) SELECT * FROM a",
     "with that is not recursive": "WITH prices AS (SELECT * FROM prices) SELECT * FROM prices, clean",
     "with without as": "WITH a (SELECT * FROM clean) SELECT * FROM a, prices",
+    "prices of the server": "SELECT * FROM clean, ${env:prices}",
+    "prices of the server in quotes": "SELECT '${system:prices}' FROM clean",
     "after a comment of an old Mac": "SELECT * -- all\rFROM prices, clean",
     "after a comment with a hint in it": "SELECT * FROM clean /* a /*+ b */ , prices -- */",
 }
@@ -103,7 +105,7 @@ READ = {
 def test_a_relation_that_is_no_input_is_refused_wherever_it_stands(text):
     problem, *_ = problems(text)
     assert "no input of the stage" in problem
-    assert any(name in problem for name in ("prices", "/a`b.csv", "IDENTIFIER", "identifier", "{{", "tables"))
+    assert any(name in problem for name in ("prices", "/a`b.csv", "IDENTIFIER", "identifier", "{{", "tables", "${"))
 
 
 ALLOWED = {
@@ -134,6 +136,7 @@ ALLOWED = {
     "grouping sets": "SELECT a, b FROM clean GROUP BY GROUPING SETS ((a, b), (a), ())",
     "byte order mark": "\ufeffSELECT * FROM clean",
     "lines of Windows": "-- all\r\nSELECT *\r\nFROM clean;\r\n-- end\r\n",
+    "dollars": "SELECT '${x}', '^a$', regexp_count(a, '${2}') FROM clean -- ${env:x}",
     "semicolons": "SELECT ';' AS a, 'it''s; \\'' FROM clean -- ;\n;; /* ; /* nested */ */ -- end",
 }
 
