@@ -1,7 +1,8 @@
 """Sweep folders that the ledger does not know, and pages about checks of expired runs.
 
 Invariant: a folder with a run's record, a manifest or a pointer is reported and never deleted: the ledger may have been
-lost. Only files that cannot be read as a result are deleted, once they are old. Pages are deleted after the ledger has
+lost. Only files where an attempt writes, and that cannot be read as a result, are deleted, once they are old; what lies
+anywhere else is not Weir's. Pages are deleted after the ledger has
 deleted the checks of their run; pages of unknown runs are reported, never deleted.
 """
 
@@ -23,6 +24,7 @@ from weir.formats.paths import (
     SINKS,
     epoch_folder,
     name_of,
+    parse_attempt_path,
     pointer_folder,
     run_pages,
     sinks_folder,
@@ -40,6 +42,7 @@ from weir.store.store import MARKER
 from weir.store.walk import FoundFile, files_below, folders_in
 
 _READABLE: Final = frozenset({MANIFEST, RUN_RECORD, COPY_NAME})
+_EPOCH: Final = re.compile(r"\d{8}T\d{6}Z")
 _DOCTOR: Final = re.compile(r"\.weir-doctor-[0-9a-f]{32}")
 
 
@@ -52,9 +55,11 @@ def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, 
     loose = [each for each in _files(services, dataflow) if each[0].count("/") == 1]
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
+    foreign = [each for each in epochs if not _EPOCH.fullmatch(each)]
+    report.unknown += [_foreign(services, f"{dataflow}/{each}") for each in foreign]
     rebuild = f"the ledger knows no run of this epoch: `weir ledger rebuild {dataflow}` takes in what is whole"
     for epoch in epochs:
-        if epoch not in known:
+        if epoch not in known and epoch not in foreign:
             path = epoch_folder(dataflow, epoch)
             _sweep_epoch(of_runs, report, path, files_below(store, [path]), rebuild)
     for sink, found in published.items():
@@ -67,12 +72,19 @@ def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, 
     report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in loose if not _is_temporary(path)]
 
 
+def _foreign(services: Services, path: str) -> Kept:
+    return Kept(path, _bytes(files_below(services.store, [path])), "not a folder of Weir's")
+
+
 def _sweep_epoch(of_runs: RunSweep, report: SweepReport, path: str, files: tuple[FoundFile, ...], reason: str) -> None:
     if any(name_of(each.path) in _READABLE for each in files):
         report.unknown.append(Kept(path, _bytes(files), reason))
         return
     for each in files:
-        of_runs.remove_file(each.path, each.bytes, "it is of an unknown run, and no result")
+        if parse_attempt_path(each.path) is not None or _is_temporary(each.path):
+            of_runs.remove_file(each.path, each.bytes, "it is of an unknown run, and no result")
+        else:
+            report.unknown.append(Kept(each.path, each.bytes, "not a file of Weir's"))
 
 
 def report_unknown_dataflows(services: Services, report: SweepReport, age_limit: timedelta) -> None:

@@ -407,33 +407,36 @@ def is_made(folder: Folder, row: CheckpointRow) -> bool:
 
 
 def remove(folder: Folder) -> None:
-    """Delete a savepoint: the manifest first, so that it does not exist any more, and the claim last, for a retry."""
+    """Delete a savepoint's own files: the manifest first, so that it does not exist any more, the claim after all.
+
+    What somebody else has put there stays, such as another savepoint in a folder below.
+    """
     folder.store.delete(folder.at(SAVEPOINT))
-    for name, size in folder.store.entries(folder.path):
-        if size is None:
-            folder.store.delete_folder(folder.at(name))
-    folder.store.delete_folder(folder.path)
+    for name in (FILES, RESULTS):
+        folder.store.delete_folder(folder.at(name))
+    folder.store.delete(folder.at(CLAIM))
+    with suppress(NotFound):
+        if not folder.store.entries(folder.path):
+            folder.store.delete_folder(folder.path)
 
 
 def drop_files(folder: Folder, row: CheckpointRow) -> None:
     """Delete the files of a savepoint, also if another drop has deleted some of them. Raises Misconfigured."""
     try:
-        if not folder.store.entries(folder.path):
-            return
+        names = {name for name, _ in folder.store.entries(folder.path)}
     except NotFound:
         return
-    if row.status == CheckpointStatus.COMPLETED.value and _is_unmade(folder):
+    is_completed = row.status == CheckpointStatus.COMPLETED.value
+    if not names & {SAVEPOINT, CLAIM, FILES, RESULTS}:
+        if not names:
+            folder.store.delete_folder(folder.path)
+        return
+    if is_completed and names <= {FILES, RESULTS}:
         remove(folder)  # an earlier drop has removed its manifest, and was killed
     elif is_own(folder, row):
         remove(folder)
-    elif row.status == CheckpointStatus.COMPLETED.value:
+    elif is_completed:
         raise Misconfigured(f"what is at {folder.url} is not savepoint {row.number}: nothing was deleted")
-
-
-def _is_unmade(folder: Folder) -> bool:
-    """Report whether a folder has files of a savepoint, but neither a manifest nor a claim."""
-    names = {name for name, _ in folder.store.entries(folder.path)}
-    return not names & {SAVEPOINT, CLAIM} and names <= {FILES, RESULTS}
 
 
 # Copying from store to store

@@ -160,6 +160,27 @@ def test_files_that_are_not_of_weir_are_reported_and_never_deleted(day):
     assert "ladder/20130101T000000Z/notes.txt" in lying(day)
 
 
+@pytest.mark.parametrize("path", ["out/epoch=2013-01-01/a/b/c/part.parquet", "20990101T000000Z/notes/part.parquet"])
+def test_a_folder_that_no_attempt_writes_is_reported_and_never_emptied(day, path):
+    """Such as that of a sink, or of another program, which somebody has put into the store."""
+    theirs = day.folder / "store/ladder" / path
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    grow_old(day, 100)
+    report = sweep(day.services, is_full=True)
+    assert any(path.startswith(each.path.removeprefix("ladder/")) for each in report.unknown)
+    assert theirs.exists()
+
+
+def test_what_an_unknown_run_has_half_written_goes_when_it_is_old(day):
+    half = day.folder / "store/ladder/20990101T000000Z/joined/by-k-128-x/0/t0009-ffffffffffff/part.parquet"
+    half.parent.mkdir(parents=True)
+    half.write_text("half")
+    grow_old(day, 100)
+    sweep(day.services, is_full=True)
+    assert not half.exists()
+
+
 def test_a_finished_result_whose_files_are_gone_is_named(day):
     row = results(day)[0]
     (day.folder / "store" / row.folder / "part-0.bin").unlink()

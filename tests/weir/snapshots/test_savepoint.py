@@ -204,6 +204,20 @@ def test_what_is_dropped_is_gone_and_nothing_else_is(days):
     assert set(days.airflow.states().values()) == {"success"}
 
 
+def test_a_savepoint_below_another_survives_its_drop_and_so_does_what_somebody_else_has_put_there(days, tmp_path):
+    usb = tmp_path / "usb"
+    usb.mkdir()
+    make(days, to=str(usb), name="outer")
+    right = states_of(days, 2)
+    make(days, to=f"{usb}/outer", name="inner")
+    (usb / "outer" / "README.txt").write_text("mine")
+    drop(days.services, "ladder", "outer", Store.open)
+    assert sorted(each.name for each in (usb / "outer").iterdir()) == ["README.txt", "inner"]
+    spoil(days, 2)
+    restore(days, f"{usb}/outer/inner")
+    assert states_of(days, 2) == right
+
+
 def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path):
     (tmp_path / "usb").mkdir()
     assert [make(days, name="here").number, make(days, name="gone").number] == [3, 4]
