@@ -183,8 +183,19 @@ class OpenedResults:
         if found != file.sha256:
             detail = f"{path}: expected SHA-256 {file.sha256}, found {found}"
             raise self._unreadable(row, Fault.DAMAGED, detail)
-        table = pq.read_table(io.BytesIO(data), columns=schema.names, page_checksum_verification=True)
-        return table.select(schema.names).cast(schema)
+        table = pq.read_table(
+            io.BytesIO(data),
+            columns=schema.names,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",  # else times beyond 1677 to 2262 become others
+        )
+        try:
+            return table.select(schema.names).cast(schema)
+        except pa.ArrowInvalid as error:
+            raise Misconfigured(
+                f"{path} has values that Arrow cannot give as {self.stage} declares them: {error}. Read it with "
+                ".spark(session)"
+            ) from error
 
     def _unreadable(self, row: ResultRow, fault: Fault, detail: str) -> Unreadable:
         loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, detail)

@@ -63,6 +63,7 @@ def _joined(one: Ends | None, other: Ends | None) -> Ends | None:
 def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
     with reach.open(file) as source:
         try:
-            yield pq.ParquetFile(source, pre_buffer=False)  # else the columns of all row groups are read at once
+            # Else the columns of all row groups are read at once, and old timestamps beyond 1677 to 2262 become others.
+            yield pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(f"{file.path} cannot be read: {error}") from error

@@ -44,7 +44,7 @@ def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tupl
     ]
     tails = [segment for segment in file.file.segments if segment.is_tail]
     source = _Fetched(store, file, [*(groups[number] for number in wanted), *tails])
-    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
         numbers = [number for number in range(parquet.num_row_groups) if parquet.metadata.row_group(number).num_rows]
         if len(numbers) != len(groups):
             raise Internal(f"{file.path} has {len(numbers)} row groups, but {len(groups)} were recorded; report this")

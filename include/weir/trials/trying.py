@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -231,7 +232,8 @@ class TriedStage(Outcome):
     def arrow(self) -> pa.Table:
         """Read all rows into memory."""
         schema = arrow_schema(self._outputs[0].spark_schema)
-        tables = (pq.read_table(file, columns=schema.names).select(schema.names).cast(schema) for file in self.files)
+        read = partial(pq.read_table, columns=schema.names, coerce_int96_timestamp_unit="us")
+        tables = (read(file).select(schema.names).cast(schema) for file in self.files)
         return pa.concat_tables([schema.empty_table(), *tables])
 
     def spark(self, session: Any) -> Any:

@@ -27,6 +27,9 @@ CONTENT = "content"
 class ParquetEngine(FakeEngine):
     """Writes each content as two rows of a Parquet file, as Spark does: with a column of key groups where keyed."""
 
+    later, writing = 0, {}
+    """Microseconds that are added to times, and options of the writer."""
+
     def _read(self, spark_path):
         path = self._path(spark_path)
         data = self._store.read(path)
@@ -40,12 +43,12 @@ class ParquetEngine(FakeEngine):
         columns = {
             "k": pa.array([number, number + 1], pa.int64()),
             CONTENT: pa.array([content, content]),
-            "at": pa.array([number, None], pa.timestamp("us", tz="UTC")),
+            "at": pa.array([number + self.later, None], pa.timestamp("us", tz="UTC")),
         }
         if output.layout.keys:
             columns[KEY_GROUP_COLUMN] = pa.array([0, 1], pa.int32())
         buffer = io.BytesIO()
-        pq.write_table(pa.table(columns), buffer, compression="zstd", write_page_checksum=True)
+        pq.write_table(pa.table(columns), buffer, compression="zstd", write_page_checksum=True, **self.writing)
         self._store.create(f"{output.folder}/part-0.zstd.parquet", buffer.getvalue())
         digest = ContentDigest(schema="k:bigint", rows=2, xor=int(content[:15], 16), low_sum=1, high_sum=2)
         return OutputReport(

@@ -73,6 +73,15 @@ def test_all_partitions_of_a_stage_are_given_without_weirs_own_column(done):
         assert "4 rows" in repr(joined)
 
 
+def test_an_old_timestamp_of_spark_beyond_the_range_of_nanoseconds_is_what_it_was(done):
+    done.content["report"] = "late"
+    done.airflow.engine.later = 32_503_680_000_000_000
+    done.airflow.engine.writing = {"use_deprecated_int96_timestamps": True}
+    done.run(2)
+    with weir.open("ladder") as delays:
+        assert delays.arrow()["at"][0].as_py().year == 3000
+
+
 def test_the_digest_is_of_all_rows_together(done):
     with weir.open("ladder", stage="joined") as joined:
         first, second = (each.digest for each in joined.partitions)

@@ -31,12 +31,8 @@ class Reach(LocalReach):
         return io.BufferedReader(self.opened)
 
 
-def test_a_store_that_stops_answering_between_two_batches_is_no_target_that_is_away(tmp_path):
-    rows = 20 * BATCH_ROWS
-    table = pa.table({"k": pa.array(range(rows), pa.int64())})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=BATCH_ROWS, use_dictionary=False, compression=None)
-    file = VersionFile("a.parquet", (tmp_path / "a.parquet").stat().st_size, rows, "")
-    version = Version(
+def version_of(folder, rows):
+    return Version(
         dataflow="flow",
         sink="delays",
         epoch=DAY,
@@ -44,8 +40,16 @@ def test_a_store_that_stops_answering_between_two_batches_is_no_target_that_is_a
         attempt="t0001-a",
         digest="",
         spark_schema="",
-        files=(file,),
+        files=(VersionFile("a.parquet", (folder / "a.parquet").stat().st_size, rows, ""),),
     )
+
+
+def test_a_store_that_stops_answering_between_two_batches_is_no_target_that_is_away(tmp_path):
+    rows = 20 * BATCH_ROWS
+    table = pa.table({"k": pa.array(range(rows), pa.int64())})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=BATCH_ROWS, use_dictionary=False, compression=None)
+    version = version_of(tmp_path, rows)
+    file = version.files[0]
     reach = Reach(tmp_path)
     found = batches(reach, version, ["k"])
     assert next(found).num_rows == BATCH_ROWS
@@ -54,3 +58,10 @@ def test_a_store_that_stops_answering_between_two_batches_is_no_target_that_is_a
     with pytest.raises(Retryable, match=r"a\.parquet cannot be read: the store does not answer") as raised:
         list(found)
     assert not isinstance(raised.value, TargetAway)
+
+
+def test_an_old_timestamp_of_spark_beyond_the_range_of_nanoseconds_is_what_it_was(tmp_path):
+    at = pa.array([-30_000_000_000_000_000, 32_503_680_000_000_000], pa.int64()).cast(pa.timestamp("us"))
+    pq.write_table(pa.table({"at": at}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    (found,) = batches(LocalReach(tmp_path), version_of(tmp_path, 2), ["at"])
+    assert found["at"].cast(pa.timestamp("us")).equals(at)
