@@ -49,6 +49,9 @@ SECONDS: Final = (15.0, 60.0)
 """How long a REST catalog may take to accept a connection, and to send its next bytes: PyIceberg has no limit."""
 
 
+_CUT: Final = re.compile("[#?]")
+
+
 class _LimitedRestCatalog(RestCatalog):
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -96,6 +99,7 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
         raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected {_KIND!r}")
     given = {key: _text(value) for key, value in connection.extra.items() if value is not None}
     name = given.pop("name", connection.id)
+    require_location(f"the warehouse of connection {connection.id}", given.get("warehouse", ""))
     if "uri" not in given and connection.host:
         given["uri"] = _uri(connection)
     if given.get("type", "").lower() == "sql":
@@ -103,6 +107,16 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
     elif connection.login or connection.password:
         given.setdefault("credential", f"{connection.login}:{connection.password}")
     return name, given
+
+
+def require_location(what: str, location: str) -> None:
+    """Require a location that PyIceberg takes whole: it cuts off all from # or ? on. Raises Misconfigured."""
+    found = _CUT.search(location)
+    if found:
+        raise Misconfigured(
+            f"{what} is {location!r}, and PyIceberg would read and write {location[: found.start()]!r}: give the "
+            f"folder a name without {found[0]!r}"
+        )
 
 
 def _text(value: object) -> str:
@@ -162,7 +176,7 @@ def is_refusal(error: BaseException) -> bool:
             status = getattr(answer, "status_code", 0)
             return isinstance(error, BadRequestError) or (400 <= status < 500 and status not in _PASSING)
         case OSError():
-            return is_for_person(error) or bool(_REFUSED_BY_S3.search(str(error)))
+            return is_for_person(error) or isinstance(error, FileExistsError) or bool(_REFUSED_BY_S3.search(str(error)))
         case DBAPIError():
             is_of_statement = isinstance(error, (ProgrammingError, DataError, NotSupportedError))
             return not error.connection_invalidated and (is_of_statement or bool(_READ_ONLY.search(str(error.orig))))

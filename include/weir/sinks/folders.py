@@ -114,6 +114,8 @@ class LocalFolder:
             longest = max((len(os.fsencode(part)) for name in names for part in name.split("/")), default=0)
             if longest + _TEMPORARY > os.pathconf(there, "PC_NAME_MAX"):
                 raise OSError(errno.ENAMETOOLONG, f"its files need names of {longest + _TEMPORARY} bytes")
+            for folder in sorted({name.rpartition("/")[0] for name in names if (self._root / name).parent.exists()}):
+                require_writable(self._root / folder)
 
     def has(self, name: str, size: int) -> bool:
         """Ask for a file's size."""

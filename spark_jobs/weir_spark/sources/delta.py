@@ -7,6 +7,8 @@ Delta, and the version stays readable as long as its files are there, also when 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -36,7 +38,14 @@ _READABLE: Final = frozenset(
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the live files of the newest version, divided among the subtasks. Raises Misconfigured."""
     path = str(ctx.options["path"])
-    table = _opened(path, delta_options(path, ctx.options.get("conn_id"), ctx.connection))
+    options = delta_options(path, ctx.options.get("conn_id"), ctx.connection)
+    with needed_for(f"the Delta table {path}"):
+        from deltalake import DeltaTable  # noqa: PLC0415  only runs with such a source need it
+    with _answering(path):
+        return _splits(DeltaTable(path, storage_options=options or None), path, ctx)
+
+
+def _splits(table: DeltaTable, path: str, ctx: ResolveContext) -> list[dict[str, Any]]:
     _require_plain(table, path)
     schema = nullable_schema(json.loads(table.schema().to_json()))
     partitions = table.metadata().partition_columns
@@ -52,12 +61,13 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
     return read_groups(ctx.spark, slice["schema"], slice["groups"], what)
 
 
-def _opened(path: str, options: dict[str, str]) -> DeltaTable:
-    with needed_for(f"the Delta table {path}"):
-        from deltalake import DeltaTable  # noqa: PLC0415  only runs with such a source need it
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+@contextmanager
+def _answering(path: str) -> Iterator[None]:
+    """Translate what delta-rs says: what no person has to change may pass."""
+    from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
     try:
-        return DeltaTable(path, storage_options=options or None)
+        yield
     except BaseException as error:
         if isinstance(error, TableNotFoundError) or is_refusal(error):
             raise Misconfigured(f"the Delta table {path} cannot be opened: {said(error)}") from error

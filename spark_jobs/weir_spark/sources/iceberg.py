@@ -83,12 +83,13 @@ def _opened(name: str, connection: Connection) -> Iterator[Table]:
     with needed_for(f"the Iceberg table {name}"):
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415  only runs with such a source need it
 
-        from weir.catalogs import opened  # noqa: PLC0415
+        from weir.catalogs import opened, require_location  # noqa: PLC0415
     with opened(connection) as catalog:
         try:
             table = catalog.load_table(name.partition(".")[2])
         except (NoSuchTableError, ValueError) as error:
             raise Misconfigured(f"the Iceberg table {name} cannot be opened: {error}") from error
+        require_location(f"the location of the Iceberg table {name}", table.location())
         yield table
 
 

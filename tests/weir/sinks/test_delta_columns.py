@@ -260,3 +260,10 @@ def test_a_log_that_is_torn_is_no_silence(sink):
 def test_a_name_of_folders_that_is_too_long_is_refused_before_anything_is_published(sink):
     with pytest.raises(Misconfigured, match="need names of"):
         sink.target(partition="x" * 240).prepare(sink.version(1, [1]), None)
+
+
+def test_a_file_where_the_epochs_folder_should_be_is_refused_before_anything_is_published(sink):
+    sink.publish(sink.version(1, [1], epoch=NEXT))
+    (sink.root / f"_epoch={DAY}").write_text("no folder")
+    with pytest.raises(Misconfigured, match="no folder"):
+        sink.target().prepare(sink.version(1, [1]), None)

@@ -6,6 +6,8 @@ import io
 import json
 import random
 
+import fsspec
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -155,3 +157,34 @@ def test_a_bucket_that_is_not_there_is_named(account, tmp_path):
     target = S3FilesTarget(files("s3://none/here", conn_id="aws_id").options, LocalReach(tmp_path, account))
     with pytest.raises(Misconfigured, match="no bucket none"):
         target.prepare(Versions(tmp_path).version(1, [(1, "a")]), None)
+
+
+def test_an_epoch_that_begins_within_a_day_is_read_back_by_its_path_and_by_a_pattern(server, account, tmp_path):
+    """The key has a blank and percent signs, as Hive writes a time."""
+    path = "s3://lake/a+b/c=d/delays"
+    target = S3FilesTarget(files(path, conn_id="aws_id").options, LocalReach(tmp_path, account))
+    version = Versions(tmp_path).version(1, [(1, "a")], epoch="20130102T053000Z")
+    target.commit(version, target.prepare(version, None))
+    options = {"key": "weir", "secret": "hush", "endpoint_url": server.url}
+    found = fsspec.filesystem("s3", **options).glob(f"{path}/epoch=*/*.parquet")
+    assert found == ["lake/a+b/c=d/delays/epoch=2013-01-02 05%3A30%3A00/data.parquet"]
+    table = ds.dataset(found, filesystem=fsspec.filesystem("s3", **options), partitioning="hive").to_table()
+    assert [str(each) for each in table["epoch"].to_pylist()] == ["2013-01-02 05:30:00"]
+    assert table["k"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("path", ["lake", "lake/out", "."])
+def test_a_prefix_in_the_store_or_around_it_is_refused_and_one_that_begins_alike_is_not(account, tmp_path, path):
+    class InS3(LocalReach):
+        def url(self, file):
+            return f"s3://lake/data/lake/{file.path}"
+
+    version = Versions(tmp_path).version(1, [(1, "a")])
+    place = f"s3://lake/data/{path}".removesuffix("/.")
+    for options in (files(place, conn_id="aws_id").options, files(f"{place}x/y", conn_id="aws_id").options):
+        target = S3FilesTarget(options, InS3(tmp_path, account))
+        if options["path"] == place or path == "lake/out":
+            with pytest.raises(Misconfigured, match="and the store"):
+                target.prepare(version, None)
+        else:
+            target.prepare(version, None)

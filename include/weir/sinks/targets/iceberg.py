@@ -30,7 +30,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
-from weir.catalogs import CatalogAway, is_refusal, opened, said
+from weir.catalogs import CatalogAway, is_refusal, opened, require_location, said
 from weir.errors import Misconfigured
 from weir.sinks.folders import require_apart
 from weir.sinks.protocol import (
@@ -206,6 +206,7 @@ class IcebergTarget(SinkTarget):
             return self._load(catalog)
 
     def _require_writable(self, table: Table) -> None:
+        require_location(f"the location of the table {self._name}", table.location())
         if table.metadata.format_version > _FORMAT:
             raise Misconfigured(
                 f"the table {self._name} has the format version {table.metadata.format_version}, and PyIceberg writes "
