@@ -317,9 +317,11 @@ _NOTHING: Final = VersionFile("", 0, 0, "")
 def require_apart(place: str, reach: Reach) -> None:
     """Require that a target's folder and the store are in no part one: each deletes what it does not know.
 
-    Raises Misconfigured.
+    A store that is a whole bucket has others beside its folders. Raises Misconfigured.
     """
     store, own = _spelled(reach.url(_NOTHING)), _spelled(place)
+    if "://" in store and "/" not in store.partition("://")[2]:
+        return
     if (own + "/").startswith(store + "/") or (store + "/").startswith(own + "/"):
         raise Misconfigured(
             f"{place} and the store {store} are one folder, or one is below the other, and each removes files that it "

@@ -173,6 +173,15 @@ def test_an_epoch_that_begins_within_a_day_is_read_back_by_its_path_and_by_a_pat
     assert table["k"].to_pylist() == [1]
 
 
+def test_a_store_that_is_a_whole_bucket_leaves_room_for_sinks(account, tmp_path):
+    class InBucket(LocalReach):
+        def url(self, file):
+            return f"s3://lake/{file.path}"
+
+    target = S3FilesTarget(files("s3://lake/beside", conn_id="aws_id").options, InBucket(tmp_path, account))
+    assert target.prepare(Versions(tmp_path).version(1, [(1, "a")]), None) == {}
+
+
 @pytest.mark.parametrize("path", ["lake", "lake/out", "."])
 def test_a_prefix_in_the_store_or_around_it_is_refused_and_one_that_begins_alike_is_not(account, tmp_path, path):
     class InS3(LocalReach):
