@@ -24,6 +24,14 @@ def is_pattern(path: str) -> bool:
     return _PATTERN.search(path) is not None
 
 
+def is_lost_on_hadoop(path: str) -> bool:
+    """Report whether Hadoop cannot have a path: it expands one with what it takes for a pattern, name by name.
+
+    A name with a colon is a URL to it then.
+    """
+    return is_pattern(path) and ":" in path.partition("://")[2 if "://" in path else 0]
+
+
 def spark_path(path: str) -> str:
     """Return the path or URL of one file as Spark spells it: a plain path is of a local disk, whatever its default."""
     escaped = _PATTERN.sub(r"\\\g<0>", path)

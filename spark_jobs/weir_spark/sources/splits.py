@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from weir.errors import Misconfigured
-from weir_spark.files.paths import is_hidden, spark_path
+from weir_spark.files.paths import is_hidden, is_lost_on_hadoop, spark_path
 
 T = TypeVar("T")
 
@@ -54,6 +54,12 @@ def table_splits(
         raise Misconfigured(
             f"{what} has the file {hidden}, and Spark leaves out files whose names begin with _ or a dot: let the "
             "table's own tool rewrite it"
+        )
+    lost = next((each.path for each in files if is_lost_on_hadoop(each.path)), None)
+    if lost is not None:
+        raise Misconfigured(
+            f"{what} has the file {lost}, and Spark reads no path that has a colon and one of {{}}[]*?\\ as well: give "
+            "the table's folder another name, or a symbolic link without them"
         )
     ordered = sorted(files, key=lambda each: (_sortable(each), each.path))
     return [

@@ -37,6 +37,17 @@ def test_a_file_that_spark_would_leave_out_is_refused():
         table_splits([LiveFile("/t/_a.parquet", 1)], 1, SCHEMA, "version 3 of t")
 
 
+@pytest.mark.parametrize("path", ["/at:10/br[1]/a.parquet", "/q?x/at:10/a.parquet", "s3://lake/{x}/a:b/a.parquet"])
+def test_a_file_that_hadoop_cannot_have_is_refused(path):
+    with pytest.raises(Misconfigured, match="colon"):
+        table_splits([LiveFile(path, 1)], 1, SCHEMA, "version 3 of t")
+
+
+@pytest.mark.parametrize("path", ["/at:10/a.parquet", "/br[1]/a.parquet", "s3://lake/{x}/a.parquet", "file:///w*/a"])
+def test_a_colon_or_a_pattern_alone_is_read(path):
+    assert table_splits([LiveFile(path, 1)], 1, SCHEMA, "version 3 of t")[0]["groups"]
+
+
 def test_a_schema_is_nullable_at_every_depth_and_has_no_metadata():
     inner = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"x": 1}}]}
     array = {"type": "array", "elementType": inner, "containsNull": False}
