@@ -192,11 +192,13 @@ def s3_server():
 def test_sinks(kind, tmp_path, request, benchmark):
     rows = request.config.getoption("--sink-rows")
     place = kind(tmp_path, request)
-    reach = LocalReach(tmp_path)
+    store = tmp_path / "store"
+    store.mkdir()
+    reach = LocalReach(store)
     ours, bare, held = [], [], []
     for number in range(1, ROUNDS + 1):
-        version = version_of(tmp_path, rows, number)
-        paths = [tmp_path / file.path for file in version.files]
+        version = version_of(store, rows, number)
+        paths = [store / file.path for file in version.files]
         target = place.target(reach)
         with memory() as most:
             ours.append(seconds(lambda target=target, version=version: publish(target, version)))
