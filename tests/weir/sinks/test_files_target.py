@@ -148,16 +148,22 @@ def test_a_path_belongs_to_one_sink(sink):
         sink.publish(sink.version(1, [(1, "a")], sink="others"))
 
 
-def test_a_path_belongs_to_the_sink_that_was_prepared_first(sink):
-    one, other = sink.version(1, [(1, "a")]), sink.version(1, [(2, "b")], sink="others", epoch=NEXT)
+def test_a_path_belongs_to_one_sink_also_if_both_were_prepared_before_either_was_committed(sink):
+    one, other = sink.version(1, [(1, "a")]), sink.version(1, [(2, "b")], sink="others")
     target = sink.target()
-    token = target.prepare(one, None)
+    tokens = [target.prepare(each, None) for each in (one, other)]
+    assert target.commit(one, tokens[0]) is Outcome.COMMITTED
+    assert target.recover(other, tokens[1]) is Outcome.ABSENT
     with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
-        target.prepare(other, None)
-    assert target.commit(one, token) is Outcome.COMMITTED
-    with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
-        target.commit(other, token)
+        target.commit(other, tokens[1])
     assert [row[1:] for row in sink.rows()] == [(1, "a")]
+
+
+def test_a_sink_of_another_name_goes_on_in_a_folder(sink):
+    sink.publish(sink.version(1, [(1, "a")]))
+    old(next((sink.root.parent / ".delays.versions").glob("2013-01-01-*")))
+    sink.publish(sink.version(1, [(2, "b")], sink="others", epoch=NEXT))
+    assert [row[1:] for row in sink.rows()] == [(1, "a"), (2, "b")]
 
 
 def old(folder):
@@ -199,7 +205,7 @@ def test_a_sink_publishes_through_a_linked_folder(sink):
 
 
 def test_what_another_sink_shows_is_not_deleted_though_both_had_one_path_before(sink):
-    """As an earlier version of Weir left it: no file of the owner, and markers that name no partition."""
+    """As an earlier version of Weir left it, with markers that name no partition."""
     sink.publish(sink.version(1, [(1, "a")]))
     versions, root = sink.root.parent / ".delays.versions", sink.root
     (theirs,) = (each for each in versions.iterdir() if each.is_dir())
@@ -214,7 +220,6 @@ def test_what_another_sink_shows_is_not_deleted_though_both_had_one_path_before(
     torn.mkdir()
     (shown / "_weir.json").write_text(json.dumps({key: value for key, value in marker.items() if key != "partition"}))
     (root / "run=2013-01-01").symlink_to(shown)
-    (versions / "owner.json").unlink()
     for each in (theirs, shown, torn):
         old(each)
     sink.publish(sink.version(2, [(2, "a")]))

@@ -7,7 +7,7 @@ Invariant: links of a sink are changed by one process at a time, under a lock of
 older version never takes the place of a newer one.
 
 Invariant: what is deleted was made for this sink, as its marker says, or its name where it has no marker yet, and no
-link shows it. A path belongs to one sink, as a file beside its versions says; no path is below another sink's.
+link shows it. No sink's folder is below another's, in the store, or below a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,9 +43,6 @@ from weir.store.local import fsync
 MARKER: Final = "_weir.json"
 """The file of a version that says which it is; readers skip names with an underscore."""
 
-OWNER: Final = "owner.json"
-"""The file beside the versions that says whose they are."""
-
 LOCK_SECONDS: Final = 60.0
 """How long another process is waited for, which may be suspended with the lock."""
 
@@ -65,7 +62,6 @@ class FilesTarget(SinkTarget):
         with reached(str(self._root)):
             require_alone(self._root)
         with self._locked():
-            self._claim(version)
             self._require_own(version)
             with reached(str(self._root)):
                 require_writable(self._root)
@@ -77,7 +73,6 @@ class FilesTarget(SinkTarget):
             found = self._seen(version)
             if found is not Outcome.ABSENT:
                 return found
-            self._claim(version)
             self._require_own(version)
             folder = self._new_folder(version, token)
             with reached(str(folder)):
@@ -121,48 +116,29 @@ class FilesTarget(SinkTarget):
             return False
 
     def _marker(self, version: Version) -> dict[str, Any] | None:
-        with reached(str(self._link(version))):
+        return self._marker_of(self._link(version))
+
+    @staticmethod
+    def _marker_of(link: Path) -> dict[str, Any] | None:
+        with reached(str(link)):
             try:
-                found: dict[str, Any] = json.loads((self._link(version) / MARKER).read_text())
+                found: dict[str, Any] = json.loads((link / MARKER).read_text())
             except (FileNotFoundError, NotADirectoryError, ValueError):  # damaged: the version is put there again
                 return None
             return found
 
     def _require_own(self, version: Version) -> None:
-        link, marker = self._link(version), self._marker(version)
-        if marker is not None and marker["owner"] != version.owner:
-            raise Misconfigured(
-                f"{link} is published by {marker['owner']}, and {version.owner} would replace it: give each sink a "
-                "path of its own"
-            )
-        if marker is None and link.exists() and not link.is_symlink():
-            raise TargetConflict(f"{link} is there already, and no version of {version.owner}: move it away")
-
-    def _claim(self, version: Version) -> None:
-        """Take the path for this sink, or require that it has it: several would delete each other's versions."""
-        path = self._versions / OWNER
-        with reached(str(path)):
-            try:
-                owner = str(json.loads(path.read_text())["owner"])
-            except (FileNotFoundError, ValueError, LookupError):
-                owner = self._owner_shown() or version.owner
-            said = json.dumps({"owner": version.owner})
-            if owner == version.owner:
-                new = path.with_name(f"{OWNER}.new")
-                new.write_text(said)
-                new.replace(path)
-        if owner != version.owner:
-            raise Misconfigured(
-                f"{self._root} is published by {owner}, and {version.owner} would publish there, too: give each sink a "
-                f"path of its own; or if this one takes over, write {said} into {path}"
-            )
-
-    def _owner_shown(self) -> str | None:
-        """Return who has published the last epoch by its name, where that was before there was a file of the owner."""
-        for link in sorted((each for each in self._root.glob("*=*") if each.is_symlink()), reverse=True):
-            with suppress(OSError, ValueError, LookupError):
-                return str(json.loads((link / MARKER).read_text())["owner"])
-        return None
+        """Require that no other sink publishes the epoch into this folder, by whatever name of its folders."""
+        link = self._link(version)
+        for each in {link, *self._root.glob(f"*={self._value(version)}")}:
+            marker = self._marker_of(each)
+            if marker is not None and marker["owner"] != version.owner:
+                raise Misconfigured(
+                    f"{each} is published by {marker['owner']}, and {version.owner} would replace it, or be beside it: "
+                    "give each sink a path of its own"
+                )
+            if each == link and marker is None and link.exists() and not link.is_symlink():
+                raise TargetConflict(f"{link} is there already, and no version of {version.owner}: move it away")
 
     def _new_folder(self, version: Version, token: Token) -> Path:
         """Return the version's folder, or another one where readers see that, with a file damaged or gone."""
