@@ -30,6 +30,7 @@ from sqlalchemy.exc import (
     ArgumentError,
     DataError,
     DBAPIError,
+    IntegrityError,
     NoSuchModuleError,
     NotSupportedError,
     ProgrammingError,
@@ -37,7 +38,7 @@ from sqlalchemy.exc import (
 )
 
 from weir.connections import LIBPQ, Connection
-from weir.errors import Misconfigured, Retryable, first_line, is_for_person
+from weir.errors import Misconfigured, Retryable, first_line, is_for_person, is_login_refused, is_passing
 from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
@@ -178,9 +179,15 @@ def is_refusal(error: BaseException) -> bool:
         case OSError():
             return is_for_person(error) or isinstance(error, FileExistsError) or bool(_REFUSED_BY_S3.search(str(error)))
         case DBAPIError():
-            is_of_statement = isinstance(error, (ProgrammingError, DataError, NotSupportedError))
-            return not error.connection_invalidated and (is_of_statement or bool(_READ_ONLY.search(str(error.orig))))
+            return not error.connection_invalidated and _is_refused_by_database(error)
     return isinstance(error, (*_OF_LIBRARY, SQLAlchemyError))
+
+
+def _is_refused_by_database(error: DBAPIError) -> bool:
+    code, said_by_it = getattr(error.orig, "pgcode", None), error.orig or error
+    is_of_statement = isinstance(error, (ProgrammingError, DataError, NotSupportedError))
+    is_limit = not isinstance(error, IntegrityError) and not is_passing(code)
+    return is_of_statement or is_limit or is_login_refused(said_by_it) or bool(_READ_ONLY.search(str(said_by_it)))
 
 
 _PASSING: Final = (401, 403, 408, 409, 419, 425, 429)

@@ -14,7 +14,7 @@ from weir.errors import Misconfigured
 from weir.sinks.targets.files import FilesTarget
 from weir.sinks.targets.iceberg import IcebergTarget
 from weir.testing.sink_contract import LocalReach, Versions
-from weir_spark.sources.parquet import spark_path
+from weir_spark.files.paths import spark_path
 
 FOR_ALL = ["my lake 50% a+b", "at:10 ä日本 a,b;c"]
 FOR_DELTA = "h#1 q?x {x} w*"
