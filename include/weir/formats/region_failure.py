@@ -59,7 +59,7 @@ def failure_of(error: BaseException, attempt: AttemptId) -> RegionFailure:
         attempt=attempt,
         kind=classify(error).value,
         error=type(error).__name__,
-        message=_shortened(without_secrets(str(error))),
+        message=_shortened(without_secrets(". ".join([str(error), *getattr(error, "__notes__", ())]))),
         traceback=_shortened(without_secrets("\n".join(lines[-_TRACEBACK_LINES:]))),
     )
 

@@ -54,7 +54,7 @@ _ON_FILE = (
 
 def refused_rows(error: Exception) -> str | None:
     """Return what a person has to change in a file or its schema; None for an error of another kind."""
-    trace, file = trace_of(error), _file_of(error)
+    trace, file = trace_of(error), file_of(error) or "a file"
     if refused := _REFUSED.search(trace):
         return refused[1]
     if header := _OTHER_HEADER.search(trace):
@@ -78,7 +78,7 @@ def unreadable_file(error: Exception, store: str) -> str | None:
     A file of the store is not meant: whether that is lost is asked of the store. Where the cause is not known to be of
     the bytes, as where a file system does not answer, another try may help; the error then gets a note that shows it.
     """
-    trace, file = trace_of(error), _file_of(error)
+    trace, file = trace_of(error), file_of(error) or "a file"
     found = _UNREADABLE.search(trace)
     if found is None or file.startswith(_path_of(store)):
         return None
@@ -94,9 +94,10 @@ def raising(message: Column) -> Column:
     return F.raise_error(F.concat(F.lit("[weir: "), message, F.lit(" :weir]")))
 
 
-def _file_of(error: Exception) -> str:
+def file_of(error: Exception) -> str:
+    """Return the path of the file that Spark was reading; empty where an error does not tell."""
     found = _READING.search(str(error))
-    return _path_of(unquote(found[1])) if found else "a file"
+    return _path_of(unquote(found[1])) if found else ""
 
 
 def _path_of(url: str) -> str:

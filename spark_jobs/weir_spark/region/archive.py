@@ -10,8 +10,10 @@ artifacts, and puts these before everything installed there, so that an edited f
 
 from __future__ import annotations
 
+import ast
 import importlib
 import linecache
+import re
 import sys
 import tempfile
 import traceback
@@ -27,6 +29,8 @@ from pyspark.sql import SparkSession
 
 from weir.code.archive import Archive
 from weir.errors import Misconfigured
+
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,40 @@ class Imported:
     def place_of(self, error: BaseException) -> str:
         """Return the file, the line and its text from which an error comes; empty where no module is known to have it.
 
-        Spark names the line of a DataFrame's plan; else it is the last one of the traceback.
+        Spark names the line of a DataFrame's plan, or has the traceback of a worker; else it is the last one of the
+        error's own traceback.
         """
+        site = self.site_of(error)
+        if site is None:
+            return ""
+        name, line = site
+        return f"{name}, line {line}: {linecache.getline(str(self.modules / name), line).strip()}"
+
+    def site_of(self, error: BaseException) -> tuple[str, int] | None:
+        """Return the file of a module, and the line in it, from which an error comes."""
         frames = traceback.extract_tb(error.__traceback__)
         for site in (*_call_sites(error), *(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))):
             path, _, line = site.rpartition(":")
-            if line.isdigit() and Path(path).is_relative_to(self.modules):
-                text = linecache.getline(path, int(line)).strip()
-                return f"{Path(path).relative_to(self.modules)}, line {line}: {text}"
-        return ""
+            name = self._name_of(path)
+            if line.isdigit() and name in self.archive.files:
+                return name, int(line)
+        return None
+
+    def _name_of(self, path: str) -> str:
+        """Return a module's file as the archive has it; workers import it from the archive's zip."""
+        if Path(path).is_relative_to(self.modules):
+            return Path(path).relative_to(self.modules).as_posix()
+        return path.partition(f"{self.zip.name}/")[2]
+
+    def has(self, site: tuple[str, int], reference: str) -> bool:
+        """Report whether a line is one of a function ("module:function")."""
+        module, _, function = reference.partition(":")
+        name, line = site
+        if name not in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
+            return False
+        parsed = ast.parse(self.archive.files[name])
+        found = (each for each in parsed.body if isinstance(each, ast.FunctionDef) and each.name == function)
+        return any(each.lineno <= line <= (each.end_lineno or each.lineno) for each in found)
 
     def require_all(self) -> None:
         """Check that every imported module of the archive's packages lies in its folder. Raises Misconfigured."""
@@ -98,10 +127,12 @@ def imported_from(archive: Archive) -> Iterator[Imported]:
 
 
 def _call_sites(error: BaseException) -> list[str]:
+    """Return "file:line" of the calls that have made a plan, and of the frames of a worker, the last one first."""
     if not isinstance(error, PySparkException):
         return []
     contexts = [each for each in error.getQueryContext() if each.contextType() is QueryContextType.DataFrame]
-    return [each.callSite() for each in contexts]
+    frames = [f"{path}:{line}" for path, line in _FRAME.findall(str(error))]
+    return [*(each.callSite() for each in contexts), *reversed(frames)]
 
 
 def _forget(modules: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
+from weir_spark.results.writer import RESERVED_PREFIX
 from weir_spark.session import Log
 
 
@@ -32,7 +33,7 @@ class Persisted:
         return self.kept[stage]
 
     def _view(self, stage: str) -> str:
-        return f"weir_{stage}_{self.attempt}".replace("-", "_")
+        return f"{RESERVED_PREFIX}{stage}_{self.attempt}".replace("-", "_")
 
     def __enter__(self) -> Persisted:
         return self

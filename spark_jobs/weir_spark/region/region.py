@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -34,10 +36,12 @@ from weir.intervals import interval_of
 from weir.store.code import read_archive
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
+from weir_spark.files.failures import file_of
 from weir_spark.region.application import rows_of_application
 from weir_spark.region.archive import Imported, imported_from
 from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
+from weir_spark.region.names import NotItsOwn, OwnNames, fixed
 from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
 from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
@@ -52,6 +56,9 @@ from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state
 
 Handle = KeyedState | ListState | BroadcastState
+
+_OF_WEIR = "weir_spark."
+"""Functions of these modules read sources, and make no names."""
 
 
 def run(
@@ -101,6 +108,10 @@ class _Execution:
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
+    names: OwnNames = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = OwnNames(self.session)
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
@@ -125,6 +136,7 @@ class _Execution:
             job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
         with (
+            self._located(copies.computed),
             Persisted(self.job.attempt, self.log) as persisted,
             TemporaryFiles(self.job, self.store, self.log) as files,
         ):
@@ -171,15 +183,39 @@ class _Execution:
                     writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
             except AnalysisException as error:
                 if error.getCondition() in READ_FAILED:
+                    error.add_note(self._within([stage], error))
                     raise
                 raise self._refused(stage, error) from error
+            except NotItsOwn as error:
+                place = self.imported.place_of(error) or self.imported.place_of(error.__cause__ or error)
+                raise Misconfigured(f"{error}\n{place}" if place else str(error)) from error
             except WeirError:
                 raise
             except Exception as error:
-                if place := self.imported.place_of(error):
-                    error.add_note(f"in {_owner(stage)}, {place}")
+                error.add_note(self._within([stage], error))
                 raise
         return rows
+
+    @contextmanager
+    def _located(self, computed: Sequence[StageToRun]) -> Iterator[None]:
+        """Let an error tell its stage, where Spark says enough: it computes those of a region as one plan."""
+        try:
+            yield
+        except WeirError:
+            raise
+        except Exception as error:
+            if not hasattr(error, "__notes__"):
+                error.add_note(self._within([each for each in computed if each.function], error))
+            raise
+
+    def _within(self, stages: Sequence[StageToRun], error: Exception) -> str:
+        site, place = self.imported.site_of(error), self.imported.place_of(error)
+        if len(stages) > 1:
+            own = [each for each in stages if site is not None and self.imported.has(site, each.function)]
+            stages = own or _reading(stages, error) or stages
+        names = ", ".join(each.name for each in stages)
+        where = f"stage {names}" if len(stages) == 1 else f"one of the stages {names}, which Spark computes together"
+        return f"in {where}, {place}" if place else f"in {where}"
 
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""
@@ -212,11 +248,20 @@ class _Execution:
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage, files)
-            return rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log)
+            return fixed(rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log))
         function = load(stage.function, _owner(stage))
-        result = function(*[self._context(stage, files), stage.slice][: len(_positional(stage))], **inputs)
-        _check_result(result, stage, self.session)
-        return result  # type: ignore[no-any-return, unused-ignore]  # user code gives Any
+        given = [self._context(stage, files), stage.slice][: len(_positional(stage))]
+        if stage.function.startswith(_OF_WEIR):
+            result = function(*given, **inputs)
+            _ = result.schema  # Spark Connect would refuse it later, as a plan of another stage
+            return result  # type: ignore[no-any-return, unused-ignore]  # a function gives Any
+        with self.names.of(_owner(stage)):
+            result = function(*given, **inputs)
+            _check_result(result, stage, self.session)
+            for handle in (self.states.get(read.argument) for read in stage.inputs):
+                if isinstance(handle, KeyedState | BroadcastState):
+                    handle.fix(fixed)
+            return fixed(result)
 
     def _input(self, stage: StageToRun, read: InputToRead) -> DataFrame | Handle:
         if read.state is None:
@@ -329,6 +374,14 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
             f"stage {stage.name}: {stage.function} returns a DataFrame of another Spark session: make it from the "
             "inputs or from ctx.spark"
         )
+
+
+def _reading(stages: Sequence[StageToRun], error: Exception) -> list[StageToRun]:
+    """Return the sources that were given a file which Spark could not read."""
+    file = file_of(error)
+    return [
+        each for each in stages if each.slice is not None and file and json.dumps(file)[1:-1] in json.dumps(each.slice)
+    ]
 
 
 def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:

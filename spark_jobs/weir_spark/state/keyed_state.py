@@ -6,7 +6,7 @@ The function's updates are a list of changes, of which a later one wins; `writer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -151,6 +151,10 @@ class KeyedState:
         self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
         self.changes.append(Change(passed.deleted_keys, is_deletion=True))
         return passed.results
+
+    def fix(self, plan: Callable[[DataFrame], DataFrame]) -> None:
+        """Plan all changes once and for all, before the names are dropped that the function has made."""
+        self.changes = [replace(change, rows=plan(change.rows)) for change in self.changes]
 
     def _require_columns(self, rows: DataFrame, wanted: Sequence[str], what: str) -> None:
         missing = [name for name in wanted if name not in rows.columns]

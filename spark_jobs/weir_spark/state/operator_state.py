@@ -6,7 +6,7 @@ Both are plain results of the state's own stage: a small file a subtask, written
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -118,6 +118,10 @@ class BroadcastState:
                     "in the stage"
                 )
         self._rows = [rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])]
+
+    def fix(self, plan: Callable[[DataFrame], DataFrame]) -> None:
+        """Plan the rows to write once and for all, before the names are dropped that the function has made."""
+        self._rows = [plan(rows) for rows in self._rows]
 
     def rows(self) -> DataFrame:
         """Return the rows to write."""

@@ -37,7 +37,7 @@ from weir_spark.transport.connect_failures import (
     is_still_closing,
     translate,
 )
-from weir_spark.transport.failures import unreadable_source
+from weir_spark.transport.failures import unreadable_source, with_notes_of
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -176,7 +176,7 @@ class ConnectEngine:
                 translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
             if translated is error:
                 raise
-            raise translated from error
+            raise with_notes_of(error, translated) from error
 
     def _is_alive(self, server: _Server, error: Exception) -> bool:
         """Report whether the server process is still there; while it stops, it answers that work is canceled."""

@@ -90,6 +90,14 @@ def _advice_on(error: Exception) -> str | None:
     return "a module is missing where the task runs" if isinstance(error, ImportError) else None
 
 
+def with_notes_of(error: Exception, translated: Exception) -> Exception:
+    """Return the error to raise in the place of `error`, with its notes, which tell the stage."""
+    for note in getattr(error, "__notes__", ()):
+        if translated is not error:
+            translated.add_note(note)
+    return translated
+
+
 def is_checkpoint_lost(error: Exception) -> bool:
     """Report whether an executor was lost with the checkpointed rows of a stage; another try computes them again."""
     return _CHECKPOINT_LOST in str(error)

@@ -1,0 +1,318 @@
+"""The names and settings that a stage's function makes in the session.
+
+Invariant: no other stage of its region sees them.
+
+Spark Connect looks up views, functions, variables and the current schema whenever it plans, and a region is planned
+when it is written: two stages that make a view of one name would both read the second one's rows. So the plan of a
+function is fixed as soon as it has returned, under a name that nobody else has, and what the function has made is
+dropped. A session of Spark's classic kind plans at each call.
+
+No setting may be changed. Analysis fixes none of those that were tried: readers of files and functions of pandas read
+even the time zone again, when rows are computed, and a restored setting would give them another one.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.errors import Misconfigured
+from weir_spark.results.digest import quoted
+from weir_spark.results.writer import RESERVED_PREFIX
+from weir_spark.session import FORCED, is_remote
+
+_HARMLESS: Final = frozenset({"", "select", "with", "from", "values", "table", "show", "describe", "desc", "explain"})
+"""The words that SQL begins with which makes no name; empty: a parenthesis."""
+
+_COMMENTS: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_MADE: Final = re.compile(
+    r"\b(?P<kind>view|function|table|variable)\s+(?:if\s+(?:not\s+)?exists\s+)?(?P<name>`[^`]+`|\w+)", re.IGNORECASE
+)
+_DECLARED: Final = re.compile(r"\bdeclare\s+(?:or\s+replace\s+)?(?:var(?:iable)?\s+)?(`[^`]+`|\w+)", re.IGNORECASE)
+_GLOBAL: Final = re.compile(r"\bglobal\s+temp(?:orary)?\s+view\b", re.IGNORECASE)
+_USE: Final = re.compile(r"^\W*use\b", re.IGNORECASE)
+
+_LOOKED_UP: Final = {"TABLE_OR_VIEW_NOT_FOUND": "relationName", "UNRESOLVED_ROUTINE": "routineName"}
+"""Spark's conditions about a name that it does not find, and the parameter that has the name."""
+
+_MOVES: Final = frozenset({"set_current_database", "set_current_catalog"})
+
+
+class NotItsOwn(Misconfigured):
+    """A function has changed what its stage shares with others: a setting, a view of all sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a session has at one moment: settings, temporary views, functions, and its current catalog and schema."""
+
+    settings: Mapping[str, str]
+    views: frozenset[tuple[str, str]]
+    functions: frozenset[str]
+    place: tuple[str, str]
+
+
+def _snapshot(session: SparkSession) -> Snapshot:
+    # A schema that no catalog keeps: temporary views are listed beside those of any schema.
+    views = session.sql("SHOW VIEWS IN spark_catalog.global_temp").collect()
+    return Snapshot(
+        settings=session.conf.getAll,
+        views=frozenset((row[0], row[1]) for row in views if not row[1].startswith(RESERVED_PREFIX)),
+        functions=frozenset(row[0] for row in session.sql("SHOW USER FUNCTIONS IN spark_catalog.default").collect()),
+        place=(session.catalog.currentCatalog(), session.catalog.currentDatabase()),
+    )
+
+
+@dataclass(slots=True)
+class _Made:
+    """What one function has made so far, as its requests show it; on a classic session there are none."""
+
+    owner: str
+    before: Snapshot | None
+    """The session before the first statement of which only Spark knows what it makes."""
+    views: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
+    """Also those of which a text tells, in lower case."""
+    is_moved: bool = False
+    refused: NotItsOwn | None = None
+
+    def view(self, name: str, *, is_global: bool) -> None:
+        if is_global:
+            self.refuse(_of_all_sessions(self.owner))
+        if not name.startswith(RESERVED_PREFIX):
+            self.views.add(name)
+            self.named.add(name.lower())
+
+    def function(self, name: str) -> None:
+        self.functions.add(name)
+        self.named.add(name.lower())
+
+    def statement(self, text: str) -> None:
+        if _GLOBAL.search(text):
+            self.refuse(_of_all_sessions(self.owner))
+        self.is_moved = self.is_moved or _USE.search(text) is not None
+        self.named.update(each["name"].strip("`").lower() for each in _MADE.finditer(text))
+        self.variables.update(each.strip("`") for each in _DECLARED.findall(text))
+
+    def refuse(self, error: NotItsOwn) -> None:
+        """Raise the error, here and also after a function that catches it."""
+        self.refused = error
+        raise error
+
+
+@dataclass(slots=True)
+class OwnNames:
+    """Keeps the functions of a region apart, in a session that no other region has."""
+
+    session: SparkSession
+    _dropped: dict[str, str] = field(default_factory=dict)
+    """The names that functions had made, and the owner of each."""
+
+    @contextmanager
+    def of(self, owner: str) -> Iterator[None]:
+        """Call a function inside, and fix its rows; what it has made is dropped at the end.
+
+        Raises NotItsOwn for a changed setting and a global view, if it can in the middle of the function.
+        """
+        made = _Made(owner, None if is_remote(self.session) else _snapshot(self.session))
+        try:
+            with _watched(self.session, made):
+                yield
+        except Exception as error:
+            told = made.refused or self._explained(error, made)
+            if told is error:
+                raise
+            raise told from error
+        if made.refused is not None:
+            raise made.refused
+        self._drop(made)
+
+    def _drop(self, made: _Made) -> None:
+        if made.before is not None:
+            self._compare(made, made.before, _snapshot(self.session))
+        for view in made.views:
+            self.session.catalog.dropTempView(view)
+        for kind, names in (("FUNCTION", made.functions), ("VARIABLE", made.variables)):
+            for name in names:
+                self.session.sql(f"DROP TEMPORARY {kind} IF EXISTS {quoted(name)}")
+        if not is_remote(self.session):
+            _drop_variables(self.session)
+        self._dropped.update(
+            (name.lower(), made.owner) for name in (*made.named, *made.views, *made.functions, *made.variables)
+        )
+
+    def _compare(self, made: _Made, before: Snapshot, after: Snapshot) -> None:
+        """Take what a function has made besides what its requests show. Raises NotItsOwn."""
+        _require_same_settings(before, after, made.owner)
+        views = after.views - before.views
+        if any(space for space, _ in views) and not is_remote(self.session):
+            raise _of_all_sessions(made.owner)
+        made.views.update(name for space, name in views if not space)
+        made.functions.update(after.functions - before.functions)
+        self._return(before.place, after.place, made)
+
+    def _return(self, before: tuple[str, str], after: tuple[str, str], made: _Made) -> None:
+        if before != after:
+            self.session.catalog.setCurrentCatalog(before[0])
+            self.session.catalog.setCurrentDatabase(before[1])
+        elif made.is_moved:
+            raise NotItsOwn(
+                f"{made.owner}: its function changes the current schema and goes back to {'.'.join(before)} before it "
+                "returns, but Spark Connect looks tables up after that: write schema.table, or let Weir go back"
+            )
+
+    def _explained(self, error: Exception, made: _Made) -> Exception:
+        """Return the error to raise in the place of one about a name that was there and is dropped; else itself."""
+        if not isinstance(error, AnalysisException):
+            return error
+        parameter = _LOOKED_UP.get(error.getCondition() or "")
+        found = str((error.getMessageParameters() or {}).get(parameter or "", ""))
+        name = found.rsplit(".", maxsplit=1)[-1].strip("`").lower()
+        if name and name in made.named:
+            return NotItsOwn(
+                f"{made.owner}: Spark does not find {found}, which its function makes and drops again before it "
+                "returns: Spark Connect looks names up when the function has returned. Leave it to Weir to drop it"
+            )
+        if name in self._dropped and self._dropped[name] != made.owner:
+            return NotItsOwn(
+                f"{made.owner}: Spark does not find {found}. The function of {self._dropped[name]} has made one, "
+                "but what a stage makes is its own: make it in this stage, too, or return its rows and take them as an "
+                "input"
+            )
+        return error
+
+
+def fixed(rows: DataFrame) -> DataFrame:
+    """Return the rows by a plan that is analysed now, and never again. Raises AnalysisException."""
+    session = rows.sparkSession
+    if not is_remote(session):
+        return rows
+    view = f"{RESERVED_PREFIX}{uuid.uuid4().hex}"
+    rows.createTempView(view)
+    return session.table(view)
+
+
+def _require_same_settings(before: Snapshot, after: Snapshot, owner: str) -> None:
+    keys = before.settings.keys() | after.settings.keys()
+    changed = sorted(key for key in keys if before.settings.get(key) != after.settings.get(key))
+    if changed:
+        raise _setting_refused(owner, changed[0], after.settings.get(changed[0]))
+
+
+def _setting_refused(owner: str, key: str, value: str | None) -> NotItsOwn:
+    what = f"sets {key} to {value!r}" if value is not None else f"unsets {key}"
+    said = f"{owner}: its function {what}, which would hold for all stages of the region: "
+    if key in FORCED:
+        return NotItsOwn(
+            f"{said}Weir needs {FORCED[key]!r} in every session. Say it where it matters, by functions such as "
+            "from_utc_timestamp, try_cast and try_divide, or by an option of the reader"
+        )
+    return NotItsOwn(
+        f"{said}write spark={{{key!r}: {value or '...'!r}}} at the stage, and a blocking exchange between it and those "
+        "that must not have the setting; or use an option of the reader"
+    )
+
+
+def _of_all_sessions(owner: str) -> NotItsOwn:
+    return NotItsOwn(
+        f"{owner}: its function makes a global temporary view, which all sessions of the server see and replace, also "
+        "those of other subtasks: make a temporary view (createOrReplaceTempView), which is the stage's own"
+    )
+
+
+def _drop_variables(session: SparkSession) -> None:
+    session._jsparkSession.sessionState().catalogManager().tempVariableManager().clear()  # noqa: SLF001  # SQL lists none
+
+
+@contextmanager
+def _watched(session: SparkSession, made: _Made) -> Iterator[None]:
+    """Let `made` see what a remote session sends."""
+    if not is_remote(session):
+        yield
+        return
+    client = session.client
+    stub = client._stub  # noqa: SLF001  # what a server is asked can be seen nowhere else without asking it again
+    client._stub = _Stub(stub, session, made)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        client._stub = stub  # noqa: SLF001
+
+
+class _Stub:
+    """Sends requests on, and looks at those that make names or change settings."""
+
+    def __init__(self, stub: Any, session: SparkSession, made: _Made) -> None:
+        self._to, self._session, self._made = stub, session, made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._to, name)
+
+    def ExecutePlan(self, request: Any, **more: Any) -> Any:  # noqa: N802  # as gRPC calls it
+        plan = request.plan
+        if plan.WhichOneof("op_type") == "command":
+            self._command(plan.command)
+        elif plan.root.WhichOneof("rel_type") == "catalog" and plan.root.catalog.WhichOneof("cat_type") in _MOVES:
+            self._keep_before()
+            self._made.is_moved = True
+        return self._to.ExecutePlan(request, **more)
+
+    def Config(self, request: Any, **more: Any) -> Any:  # noqa: N802  # as gRPC calls it
+        operation = request.operation
+        kind = operation.WhichOneof("op_type")
+        pairs: list[tuple[str, str | None]] = []
+        if kind == "set":
+            pairs = [(each.key, each.value) for each in operation.set.pairs]
+        elif kind == "unset":
+            pairs = [(key, None) for key in operation.unset.keys]
+        if pairs:
+            self._require_no_change(pairs)
+        return self._to.Config(request, **more)
+
+    def _require_no_change(self, pairs: list[tuple[str, str | None]]) -> None:
+        there = self._unwatched(lambda: self._session.conf.getAll)
+        for key, value in pairs:
+            if there.get(key) != value:
+                self._made.refuse(_setting_refused(self._made.owner, key, value))
+
+    def _command(self, command: Any) -> None:
+        kind = command.WhichOneof("command_type")
+        if kind == "create_dataframe_view":
+            self._made.view(command.create_dataframe_view.name, is_global=command.create_dataframe_view.is_global)
+        elif kind in ("register_function", "register_table_function"):
+            self._made.function(getattr(command, kind).function_name)
+        elif kind == "sql_command":
+            text = _COMMENTS.sub(" ", _text_of(command.sql_command))
+            word = re.match(r"\s*(\w*)", text)
+            if word is None or word[1].lower() not in _HARMLESS:
+                self._keep_before()
+                self._made.statement(text)
+
+    def _keep_before(self) -> None:
+        if self._made.before is None:
+            self._made.before = self._unwatched(lambda: _snapshot(self._session))
+
+    def _unwatched(self, ask: Callable[[], Any]) -> Any:
+        client = self._session.client
+        client._stub = self._to  # noqa: SLF001
+        try:
+            return ask()
+        finally:
+            client._stub = self  # noqa: SLF001
+
+
+def _text_of(command: Any) -> str:
+    """Return the text of a SQL command, wherever a version of the client puts it."""
+    inputs = command.input
+    kind = inputs.WhichOneof("rel_type")
+    found = inputs.with_relations.root.sql.query if kind == "with_relations" else inputs.sql.query
+    return str(found or command.sql)

@@ -1,0 +1,287 @@
+"""What a stage's function makes in the session is its own: views, functions, variables, the current schema, settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from weir.errors import Misconfigured
+from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
+from weir_spark.region import region
+
+pytestmark = pytest.mark.spark
+
+SAME_NAMES = '''
+from pyspark.sql import functions as F
+from pyspark.sql.functions import udtf
+
+def numbers(ctx):
+    return ctx.spark.range(5)
+
+def _view(ctx, rows, where):
+    rows.where(where).createOrReplaceTempView("t")
+    return ctx.spark.sql("select id from t")
+
+def small(ctx, rows):
+    return _view(ctx, rows, "id < 2")
+
+def big(ctx, rows):
+    return _view(ctx, rows, "id > 2")
+
+def _of_sql(ctx, rows, factor):
+    rows.createOrReplaceTempView("raw")
+    ctx.spark.sql(f"""-- a view of a view
+        create or replace temporary view `of raw` as select id * {factor} id from raw""")
+    ctx.spark.sql(f"create or replace temp function g(x bigint) returns bigint return x * {factor}")
+    ctx.spark.sql(f"declare or replace variable v bigint default {factor}")
+    ctx.spark.sql(f"cache table kept as select {factor}L k")
+    return ctx.spark.sql("select g(id) + v + k id from `of raw` cross join kept where id < 10")
+
+def doubled(ctx, rows):
+    return _of_sql(ctx, rows, 2)
+
+def trebled(ctx, rows):
+    return _of_sql(ctx, rows, 3)
+
+def _registered(ctx, rows, factor):
+    ctx.spark.udf.register("f", lambda x: x * factor, "bigint")
+    return rows.select(F.expr("f(id)").alias("id"))
+
+def twice(ctx, rows):
+    return _registered(ctx, rows, 2)
+
+def tenfold(ctx, rows):
+    return _registered(ctx, rows, 10)
+
+def again(ctx, rows):
+    rows.where("id < 40").createOrReplaceTempView("t")
+    rows.limit(0).createOrReplaceTempView("raw")
+    ctx.spark.udf.register("f", lambda x: 0, "bigint")
+    return ctx.spark.table("t")
+
+def _views(ctx):
+    ctx.spark.sql("create database if not exists elsewhere")
+    for schema, number in (("default", 1), ("elsewhere", 2)):
+        ctx.spark.sql(f"create or replace view {schema}.where_am_i as select {number}L id")
+
+def moved(ctx, rows):
+    _views(ctx)
+    ctx.spark.catalog.setCurrentDatabase("elsewhere")
+    return ctx.spark.table("where_am_i")
+
+def stayed(ctx, rows):
+    return ctx.spark.table("where_am_i")
+
+def masked(ctx, stayed):
+    ctx.spark.range(9).createOrReplaceTempView("where_am_i")
+    return stayed.where("id < 9")
+
+def both(ctx, x, y):
+    ctx.spark.conf.set("spark.sql.session.timeZone", ctx.spark.conf.get("spark.sql.session.timeZone"))
+    return x.join(y, x["id"] == y["id"]).select(x["id"])
+
+def awkward(ctx, rows):
+    return rows.select("id", rows["id"].alias("id"), F.lit(None).alias("a.b `c`"), F.expr("interval 1 day").alias(" "))
+
+def chosen(ctx, rows):
+    return rows.select("`a.b ``c```", " ").where("` ` is not null").select(F.lit(7).cast("bigint").alias("id")).distinct()
+'''
+
+SAME_ROWS = {
+    "small": [0, 1],
+    "big": [3, 4],
+    "doubled": [2 * 2 * n + 4 for n in range(5)],
+    "trebled": [3 * 3 * n + 6 for n in range(4)],
+    "twice": [0, 2, 4, 6, 8],
+    "tenfold": [0, 10, 20, 30, 40],
+    "again": [0, 10, 20, 30],
+    "moved": [2],
+    "masked": [1],
+    "both": [3, 4],
+    "chosen": [7],
+}
+
+
+def of_equal_names(jobs, module):
+    def stage(name, *outputs, **pipelined):
+        return jobs.stage(name, f"{module}:{name}", *outputs, pipelined=pipelined)
+
+    given = {
+        "again": {"rows": "tenfold"},
+        "both": {"x": "numbers", "y": "big"},
+        "chosen": {"rows": "awkward"},
+        "masked": {"stayed": "stayed"},
+    }
+    order = [*SAME_ROWS]
+    order[order.index("masked") : order.index("masked")] = ["stayed"]
+    order[order.index("chosen") : order.index("chosen")] = ["awkward"]
+    stages = [
+        stage(name, *[jobs.output(name)] * (name in SAME_ROWS), **given.get(name, {"rows": "numbers"}))
+        for name in order
+    ]
+    return jobs.region(stage("numbers"), *stages)
+
+
+@pytest.fixture
+def ids(store):
+    def read(report):
+        found = {}
+        for output in report.outputs:
+            files = [store.spark_url(f"{output.folder}/{each.name}").removeprefix("file://") for each in output.files]
+            found[output.stage] = sorted(row["id"] for file in files for row in pq.ParquetFile(file).read().to_pylist())
+        return found
+
+    return read
+
+
+@pytest.fixture
+def run(session_of, store):
+    from weir_spark.session import active
+
+    def do(job):
+        session = session_of()
+        with active(session):
+            return region.run(job, session, store, lambda line: None)
+
+    return do
+
+
+@pytest.fixture
+def in_driver(store):
+    """Run jobs as spark-submit does, one after the other in one process: the report or the failure of each."""
+
+    def submit(*submitted):
+        for job in submitted:
+            store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        program = "import sys; from weir_spark.transport.driver import main; [main([job]) for job in sys.argv[1:]]"
+        command = [sys.executable, "-c", program, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        ends = []
+        for job in submitted:
+            failure = f"{job.folder}/failure.json"
+            is_failed = store.exists(failure)
+            assert is_failed or store.exists(job.report), ended.stderr[-4000:]
+            ends.append(
+                region_failure_from_json(store.read(failure))
+                if is_failed
+                else region_report_from_json(store.read(job.report))
+            )
+        return ends
+
+    return submit
+
+
+def test_stages_that_make_equal_names_have_their_own_rows(run, jobs, pipeline, ids) -> None:
+    assert ids(run(of_equal_names(jobs, pipeline(SAME_NAMES)))) == SAME_ROWS
+
+
+REFUSED = {
+    "sets": ('ctx.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")', "spark.sql.session.timeZone"),
+    "ansi": ('rows.sparkSession.conf.set("spark.sql.ansi.enabled", False)', "spark.sql.ansi.enabled"),
+    "unsets": ('ctx.spark.conf.unset("spark.sql.ansi.enabled")', "spark.sql.ansi.enabled"),
+    "in_sql": ('ctx.spark.sql("/* ... */ SET spark.sql.legacy.timeParserPolicy=LEGACY")', "timeParserPolicy"),
+    "all_sessions": ('rows.createOrReplaceGlobalTempView("g")', "global temporary view"),
+    "all_in_sql": ('ctx.spark.sql("create global temporary view h as select 1")', "global temporary view"),
+    "swallowed": (
+        'try:\n        ctx.spark.conf.set("spark.sql.shuffle.partitions", 3)\n    except Exception:\n        pass',
+        "spark={'spark.sql.shuffle.partitions': '3'}",
+    ),
+}
+NAMES_OF_OTHERS = """
+def numbers(ctx):
+    return ctx.spark.range(5)
+
+def makes(ctx, rows):
+    rows.createOrReplaceTempView("t")
+    ctx.spark.udf.register("f", lambda x: x, "bigint")
+    return rows
+
+def uses(ctx, rows):
+    return ctx.spark.table("T")
+
+def calls(ctx, rows):
+    return rows.selectExpr("F(id) id")
+
+def drops(ctx, rows):
+    rows.createOrReplaceTempView("t")
+    try:
+        return ctx.spark.sql("select * from t")
+    finally:
+        ctx.spark.catalog.dropTempView("t")
+
+def drops_in_sql(ctx, rows):
+    ctx.spark.sql("create temp view u as select 1L id")
+    found = ctx.spark.table("u")
+    ctx.spark.sql("drop view u")
+    return found
+
+def returns_home(ctx, rows):
+    ctx.spark.sql("create database if not exists elsewhere")
+    ctx.spark.sql("USE elsewhere")
+    found = ctx.spark.range(3)
+    ctx.spark.catalog.setCurrentDatabase("default")
+    return found
+"""
+
+
+def refused_module():
+    lines = ["\ndef numbers(ctx):\n    return ctx.spark.range(5)\n"]
+    lines += [f"\ndef {name}(ctx, rows):\n    {code}\n    return rows\n" for name, (code, _) in REFUSED.items()]
+    return "".join(lines)
+
+
+def chain(jobs, module, *names):
+    """A region of these functions, each of which has the rows of the one before."""
+    stages = []
+    for name in names:
+        pipelined = {"rows": stages[-1].name} if stages else {}
+        outputs = [jobs.output(name)] if name == names[-1] else []
+        stages.append(jobs.stage(name, f"{module}:{name}", *outputs, pipelined=pipelined))
+    return jobs.region(*stages)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_function_that_changes_what_others_share_is_refused(run, jobs, pipeline, name) -> None:
+    module = pipeline(refused_module())
+    with pytest.raises(Misconfigured, match=f"^stage {name}: its function ") as error:
+        run(chain(jobs, module, "numbers", name))
+    assert REFUSED[name][1] in str(error.value)
+    if name != "in_sql":
+        assert f"{module}.py, line " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("makes", "uses"), "stage uses: Spark does not find `T`. The function of stage makes has made one"),
+        (("makes", "calls"), "stage calls: Spark does not find `F`. The function of stage makes has made one"),
+        (("drops",), "stage drops: Spark does not find `t`, which its function makes and drops again"),
+        (("drops_in_sql",), "stage drops_in_sql: Spark does not find `u`, which its function makes and drops again"),
+        (("returns_home",), "stage returns_home: its function changes the current schema and goes back"),
+    ],
+)
+def test_a_name_that_is_not_there_any_more_is_told_with_what_to_write(run, jobs, pipeline, names, expected) -> None:
+    module = pipeline(NAMES_OF_OTHERS)
+    with pytest.raises(Misconfigured) as error:
+        run(chain(jobs, module, "numbers", *names))
+    assert str(error.value).startswith(expected)
+
+
+def test_a_session_of_its_own_keeps_them_apart_too(in_driver, jobs, pipeline, ids) -> None:
+    module, refused, others = pipeline(SAME_NAMES), pipeline(refused_module()), pipeline(NAMES_OF_OTHERS)
+    names = [name for name in REFUSED if name != "unsets"]
+    rows, drops, uses, *ends = in_driver(
+        of_equal_names(jobs, module),
+        chain(jobs, others, "numbers", "drops"),
+        chain(jobs, others, "numbers", "makes", "uses"),
+        *(chain(jobs, refused, "numbers", name) for name in names),
+    )
+    assert ids(rows) == SAME_ROWS
+    assert ids(drops) == {"drops": [0, 1, 2, 3, 4]}
+    assert "The function of stage makes has made one" in uses.message
+    for name, end in zip(names, ends, strict=True):
+        assert end.message.startswith(f"stage {name}: its function ")
+        assert REFUSED[name][1] in end.message
