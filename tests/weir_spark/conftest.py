@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
@@ -37,3 +40,28 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 @pytest.fixture
 def jobs(store: Store) -> Jobs:
     return Jobs(store)
+
+
+@pytest.fixture
+def ends_in_driver(store):
+    """Run jobs as spark-submit does, one after the other in one process: the report or the failure of each."""
+
+    def submit(*submitted):
+        for job in submitted:
+            store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        program = "import sys; from weir_spark.transport.driver import main; [main([job]) for job in sys.argv[1:]]"
+        command = [sys.executable, "-c", program, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        ends = []
+        for job in submitted:
+            failure = f"{job.folder}/failure.json"
+            is_failed = store.exists(failure)
+            assert is_failed or store.exists(job.report), ended.stderr[-4000:]
+            ends.append(
+                region_failure_from_json(store.read(failure))
+                if is_failed
+                else region_report_from_json(store.read(job.report))
+            )
+        return ends
+
+    return submit

@@ -129,7 +129,7 @@ class OwnNames:
                 yield
         except Exception as error:
             told = made.refused or self._explained(error, made)
-            if told is error:
+            if told is None:
                 raise
             raise told from error
         if made.refused is not None:
@@ -170,10 +170,10 @@ class OwnNames:
                 "returns, but Spark Connect looks tables up after that: write schema.table, or let Weir go back"
             )
 
-    def _explained(self, error: Exception, made: _Made) -> Exception:
-        """Return the error to raise in the place of one about a name that was there and is dropped; else itself."""
+    def _explained(self, error: Exception, made: _Made) -> NotItsOwn | None:
+        """Return the error to raise in the place of one about a name that was there and is dropped."""
         if not isinstance(error, AnalysisException):
-            return error
+            return None
         parameter = _LOOKED_UP.get(error.getCondition() or "")
         found = str((error.getMessageParameters() or {}).get(parameter or "", ""))
         name = found.rsplit(".", maxsplit=1)[-1].strip("`").lower()
@@ -188,7 +188,7 @@ class OwnNames:
                 "but what a stage makes is its own: make it in this stage, too, or return its rows and take them as an "
                 "input"
             )
-        return error
+        return None
 
 
 def fixed(rows: DataFrame) -> DataFrame:

@@ -378,10 +378,9 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
 
 def _reading(stages: Sequence[StageToRun], error: Exception) -> list[StageToRun]:
     """Return the sources that were given a file which Spark could not read."""
-    file = file_of(error)
-    return [
-        each for each in stages if each.slice is not None and file and json.dumps(file)[1:-1] in json.dumps(each.slice)
-    ]
+    path = file_of(error).rpartition("://")[2]
+    named = json.dumps(path)[1:-1]
+    return [each for each in stages if each.slice is not None and path and named in json.dumps(each.slice)]
 
 
 def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:

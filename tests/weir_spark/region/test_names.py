@@ -1,15 +1,11 @@
-"""What a stage's function makes in the session is its own: views, functions, variables, the current schema, settings."""
+"""What a stage's function makes in the session is its own: views, functions, variables, a schema, settings."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pyarrow.parquet as pq
 import pytest
 
 from weir.errors import Misconfigured
-from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir_spark.region import region
 
 pytestmark = pytest.mark.spark
@@ -87,7 +83,8 @@ def awkward(ctx, rows):
     return rows.select("id", rows["id"].alias("id"), F.lit(None).alias("a.b `c`"), F.expr("interval 1 day").alias(" "))
 
 def chosen(ctx, rows):
-    return rows.select("`a.b ``c```", " ").where("` ` is not null").select(F.lit(7).cast("bigint").alias("id")).distinct()
+    rows = rows.select("`a.b ``c```", " ").where("` ` is not null")
+    return rows.select(F.lit(7).cast("bigint").alias("id")).distinct()
 '''
 
 SAME_ROWS = {
@@ -147,31 +144,6 @@ def run(session_of, store):
             return region.run(job, session, store, lambda line: None)
 
     return do
-
-
-@pytest.fixture
-def in_driver(store):
-    """Run jobs as spark-submit does, one after the other in one process: the report or the failure of each."""
-
-    def submit(*submitted):
-        for job in submitted:
-            store.create(f"{job.folder}/job.json", region_job_to_json(job))
-        program = "import sys; from weir_spark.transport.driver import main; [main([job]) for job in sys.argv[1:]]"
-        command = [sys.executable, "-c", program, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-        ends = []
-        for job in submitted:
-            failure = f"{job.folder}/failure.json"
-            is_failed = store.exists(failure)
-            assert is_failed or store.exists(job.report), ended.stderr[-4000:]
-            ends.append(
-                region_failure_from_json(store.read(failure))
-                if is_failed
-                else region_report_from_json(store.read(job.report))
-            )
-        return ends
-
-    return submit
 
 
 def test_stages_that_make_equal_names_have_their_own_rows(run, jobs, pipeline, ids) -> None:
@@ -270,10 +242,10 @@ def test_a_name_that_is_not_there_any_more_is_told_with_what_to_write(run, jobs,
     assert str(error.value).startswith(expected)
 
 
-def test_a_session_of_its_own_keeps_them_apart_too(in_driver, jobs, pipeline, ids) -> None:
+def test_a_session_of_its_own_keeps_them_apart_too(ends_in_driver, jobs, pipeline, ids) -> None:
     module, refused, others = pipeline(SAME_NAMES), pipeline(refused_module()), pipeline(NAMES_OF_OTHERS)
     names = [name for name in REFUSED if name != "unsets"]
-    rows, drops, uses, *ends = in_driver(
+    rows, drops, uses, *ends = ends_in_driver(
         of_equal_names(jobs, module),
         chain(jobs, others, "numbers", "drops"),
         chain(jobs, others, "numbers", "makes", "uses"),
