@@ -45,6 +45,21 @@ _LOOKED_UP: Final = {"TABLE_OR_VIEW_NOT_FOUND": "relationName", "UNRESOLVED_ROUT
 _MOVES: Final = frozenset({"set_current_database", "set_current_catalog"})
 
 
+_OF_A_START: Final = (
+    *(
+        "spark.app.",
+        "spark.master",
+        "spark.remote",
+        "spark.submit.",
+        "spark.driver.",
+        "spark.executor.",
+        "spark.cores.",
+    ),
+    *("spark.jars", "spark.memory.", "spark.dynamicAllocation.", "spark.serializer", "spark.ui.", "spark.eventLog."),
+)
+"""How settings begin that change nothing in a session, though `SparkSession.builder...getOrCreate()` sets them."""
+
+
 class NotItsOwn(Misconfigured):
     """A function has changed what its stage shares with others: a setting, a view of all sessions."""
 
@@ -203,7 +218,9 @@ def fixed(rows: DataFrame) -> DataFrame:
 
 def _require_same_settings(before: Snapshot, after: Snapshot, owner: str) -> None:
     keys = before.settings.keys() | after.settings.keys()
-    changed = sorted(key for key in keys if before.settings.get(key) != after.settings.get(key))
+    changed = sorted(
+        key for key in keys if before.settings.get(key) != after.settings.get(key) and not key.startswith(_OF_A_START)
+    )
     if changed:
         raise _setting_refused(owner, changed[0], after.settings.get(changed[0]))
 
@@ -281,7 +298,7 @@ class _Stub:
     def _require_no_change(self, pairs: list[tuple[str, str | None]]) -> None:
         there = self._unwatched(lambda: self._session.conf.getAll)
         for key, value in pairs:
-            if there.get(key) != value:
+            if there.get(key) != value and not key.startswith(_OF_A_START):
                 self._made.refuse(_setting_refused(self._made.owner, key, value))
 
     def _command(self, command: Any) -> None:
