@@ -253,7 +253,7 @@ def test_a_name_that_is_not_there_any_more_is_told_with_what_to_write(run, jobs,
 
 def test_a_session_of_its_own_keeps_them_apart_too(ends_in_driver, jobs, pipeline, ids) -> None:
     module, refused, others = pipeline(SAME_NAMES), pipeline(refused_module()), pipeline(NAMES_OF_OTHERS)
-    names = ("sets", "in_sql", "all_sessions")
+    names = ("in_sql", "all_sessions")
     rows, drops, uses, *ends = ends_in_driver(
         of_equal_names(jobs, module),
         chain(jobs, others, "numbers", "drops"),
