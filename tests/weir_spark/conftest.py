@@ -16,7 +16,6 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
-
 DRIVER = """
 import contextlib, sys
 from weir_spark.transport.driver import main
