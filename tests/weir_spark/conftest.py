@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -61,7 +62,8 @@ def ends_in_driver(store):
         for job in submitted:
             store.create(f"{job.folder}/job.json", region_job_to_json(job))
         command = [sys.executable, "-c", DRIVER, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
-        subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
         ends = []
         for job in submitted:
             try:
