@@ -44,7 +44,7 @@ def on_worker(_):
 def told(ctx):
     from told_pipeline.lazy.late import LATE
 
-    here = Path(__file__).parent.joinpath("sql", "query.sql").read_text()
+    here = "".join(path.read_text() for path in Path(__file__).parent.glob("sql/*.sql"))
     there = files("told_pipeline").joinpath("sql", "query.sql").read_text()
     on_driver = f"{NUMBER} {from_middle()} {LATE} {here} {there}"
     return ctx.spark.range(2).select(F.lit(on_driver).alias("on_driver"), on_worker("id").alias("on_worker"))
@@ -58,7 +58,10 @@ def failing(ctx):
     "lazy/late.py": "LATE = 0\n",
     "sql/query.sql": "0",
 }
-"""All that a stage can reach, each part with the number of its edition; `lazy` is a folder without `__init__.py`."""
+"""All that a stage can reach, each part with the number of its edition.
+
+`lazy` is a folder without `__init__.py`, and `sql` a link to a folder that is in no package.
+"""
 
 IN_ONE_DRIVER = """
 import sys
@@ -73,7 +76,9 @@ print([main([job]) for job in sys.argv[1:]])
 def edit(tmp_path, monkeypatch):
     """Write an edition of the package; it is where this process finds it."""
     folder = tmp_path / "modules"
-    folder.mkdir()
+    (folder / "told_pipeline").mkdir(parents=True)
+    (tmp_path / "shared").mkdir()
+    (folder / "told_pipeline" / "sql").symlink_to("../../shared")
     monkeypatch.syspath_prepend(str(folder))
 
     def write(number: int) -> Path:
