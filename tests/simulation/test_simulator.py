@@ -33,7 +33,7 @@ from weir.testing.simulator.simulate import (
 )
 from weir.testing.simulator.world import World
 
-SEEDS, DRAWN_SEEDS = 20, 6
+SEEDS, DRAWN_SEEDS = 20, 4
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""
 
 SEEDS_AT_ONCE = 30

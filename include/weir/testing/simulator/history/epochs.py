@@ -42,6 +42,11 @@ class Epochs:
             self._pinned[row[0]] = topology_of(pinned) if pinned else None
         return self._pinned[row[0]] or self.newest
 
+    def is_pinned(self, run: str) -> bool:
+        """Report whether a run has begun."""
+        row = self._connection.execute("SELECT pinned FROM run WHERE id = ?", (run,)).fetchone()
+        return row is not None and row[0] not in (None, "null")
+
     def previous_of(self, run: str) -> str | None:
         """Return the run before it, whose state and results it reads."""
         if not self.newest.reads_previous:

@@ -89,8 +89,14 @@ class History:
             self.damaged |= {folder_of(path) for path in gone}
 
     def why_unknown(self, path: str) -> str | None:
-        """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with."""
+        """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with.
+
+        Of a DagRun that was deleted nobody needs it.
+        """
         folder = folder_of(path)
+        run = self.ledger.runs().get("@".join(path.split("/")[:2]))
+        if run is not None and run.run_id in self.deleted:
+            return None
         is_known = name_of(folder) in self.ledger.attempts
         if folder not in self.lost or folder in self.damaged or is_known:
             return None

@@ -37,7 +37,8 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
         # Scrubbing plans for what it has found damaged, though the plan is held back; nothing has asked for all inputs.
         is_asked = failover.region or failover.kind == BY_HAND
         for where in missed if is_asked else ():
-            if kinds.get(where) not in (RERUN, JOINED) and not ledger.is_running(*where):
+            is_named = kinds.get(where) in (RERUN, JOINED) or _is_unknown(history, failover, where)
+            if not is_named and not ledger.is_running(*where):
                 yield f"{_named(where)} must run again, but the plan of failover {failover.id} says {kinds.get(where)}"
         for where, kind in kinds.items():
             if kind == JOINED and not ledger.is_running(*where) and not _is_yet_to_come(history, failover, where):
@@ -78,6 +79,12 @@ def _is_yet_to_come(history: History, failover: Failover, where: RunRegion) -> b
     """Report whether a region has failed for good, so that a person is asked, or has yet to start in an earlier run."""
     has_begun = where in history.ledger.regions()
     return _has_ended_as(history.ledger, *where, "failed") if has_begun else where[0] < failover.run
+
+
+def _is_unknown(history: History, failover: Failover, where: RunRegion) -> bool:
+    """Report whether only an earlier run that has not begun would have a region, which grows with the next deploy."""
+    is_of_both = where[1] == CLOSE or where[1] in history.topology_of(failover.run).region_ids()
+    return where[0] < failover.run and not is_of_both and not history.epochs.is_pinned(where[0])
 
 
 def _missed(history: History, failover: Failover, kinds: dict[RunRegion, str]) -> dict[RunRegion, None]:
