@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,12 @@ CORRUPT_FILE: Final = "_corrupt_file"
 _LINE: Final = "_weir_line"
 _SHOWN: Final = 300
 _GZIP: Final = b"\x1f\x8b"
+
+_SAMPLE: Final = 1000
+"""The first lines, whose names are looked at as a whole: in all lines, the names of a map might be a million."""
+
+_NOT_IN_A_PATH: Final = frozenset("\"\\'")
+"""What a path into JSON cannot have in a name; such columns are looked for in the first lines only."""
 
 READER: Final[Mapping[str, Mapping[str, str]]] = {
     # A quote in a quoted value is doubled, as in RFC 4180; a value with another one is refused rather than guessed.
@@ -217,12 +223,16 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
     is_strange = F.col("parsed").isNull()
     has_twice = is_strange & (F.size(keys) > F.size(F.array_distinct(keys)))
     may_have_twice = is_strange & ~F.col("value").rlike("'|NaN|Infinity|INF|/")
-    strange, twice, maybe, found, count = rows.agg(
+    declared = names_of_kind({name: each.kind for name, each in fields_of_json(schema.json()).items()})
+    seen = _seen(rows.limit(_SAMPLE).agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
+    doubtful = [] if seen.is_open else [*_doubtful(declared, seen), *sorted(lines.of_folders)]
+    values = [F.try_variant_get("parsed", f'$["{name}"]', "variant") for name in doubtful]
+    strange, twice, maybe, count, *found = rows.agg(
         _first(_is_no_utf8()),
         _first(has_twice),
         F.first(F.when(may_have_twice, F.struct("file", F.col("value").alias("line"))), ignorenulls=True),
-        F.schema_of_variant_agg("parsed"),
         F.count_if(is_strange),
+        *(F.when(F.count(value) > 0, F.coalesce(F.schema_of_variant_agg(value), F.lit("VOID"))) for value in values),
     ).collect()[0]
     _require_utf8(strange)
     doubled = twice or (maybe if maybe is not None and _has_a_field_twice(maybe["line"]) else None)
@@ -230,14 +240,24 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
         line = doubled["line"]
         shown = _shown(line.encode()[:_SHOWN] if isinstance(line, str) else line)
         raise Misconfigured(f"a line of JSON has a field twice: in {doubled['file']}, {shown}. Spark reads one of them")
-    seen = _seen(found)
+    for name, kind in zip(doubtful, found, strict=True):
+        if kind is not None:
+            seen.inside.setdefault(name, Names()).add(_seen(kind))
     if both := sorted(lines.of_folders & seen.inside.keys()):
         raise Misconfigured(
             f"some lines of {_files(lines)} have the field {both[0]!r}, which is in the names of their folders, others "
             "do not: read them by two sources"
         )
     if lines.requires_fields:
-        _require_fields(lines, schema, seen, is_complete=count == 0)
+        _require_fields(lines, declared, seen, is_complete=count == 0)
+
+
+def _doubtful(declared: Names, seen: Names) -> Iterator[str]:
+    """Yield the columns that the first lines do not have, or not as they are declared: all lines are asked for them."""
+    for name, more in declared.inside.items():
+        is_seen = name in seen.inside and not any(unmatched(more, seen.inside[name], ignoring_case=False))
+        if not is_seen and not _NOT_IN_A_PATH & set(name):
+            yield name
 
 
 def _has_a_field_twice(line: str) -> bool:
@@ -263,9 +283,8 @@ def _seen(variant_schema: str | None) -> Names:
         return Names(is_open=True)
 
 
-def _require_fields(lines: Lines, schema: StructType, seen: Names, *, is_complete: bool) -> None:
+def _require_fields(lines: Lines, declared: Names, seen: Names, *, is_complete: bool) -> None:
     """Refuse a schema with a field that no line has: a field is found by its exact name, and would be null."""
-    declared = names_of_kind({name: each.kind for name, each in fields_of_json(schema.json()).items()})
     missing = [
         each
         for each in unmatched(declared, seen, ignoring_case=False)

@@ -124,7 +124,11 @@ def _names(fields: Fields) -> Names:
 
 
 def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
-    names = names_of_arrow(footer.schema.to_arrow_schema())
+    try:
+        names = names_of_arrow(footer.schema.to_arrow_schema())
+    except NotImplementedError:  # a type that Arrow does not have; pyarrow's error is one of these, too
+        columns = [footer.schema.column(at).path.partition(".")[0] for at in range(len(footer.schema))]
+        names = Names({each: Names(is_open=True) for each in columns})
     by_name: dict[str, str] = {}
     for each in names.inside:
         if each.casefold() in by_name:

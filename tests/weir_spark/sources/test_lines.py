@@ -124,6 +124,14 @@ def test_a_field_of_json_that_is_spelled_otherwise_or_there_twice_is_an_error(at
         told = refused(attempt, source(put(tmp_path / f"{at}.json", lines + "\n\n")))
         assert type(told) is Misconfigured
         assert re.search(said, str(told)), told
+    late = "\n".join([*['{"id":1,"name":"x","user":{"id":1}}'] * 1500, '{"user":{"userId":null},"amount":null}'])
+    schema = f"{ORDERS}, user STRUCT<userId: BIGINT>"
+    stage = source(put(tmp_path / "late.json", late), schema)
+    assert read(attempt, stage).count() == 1501
+    told = refused(attempt, source(put(tmp_path / "never.json", late.replace("amount", "amt")), schema))
+    assert "no line" in str(told)
+    assert "'amount'" in str(told)
+    assert "userId" not in str(told)
     lacks = source(tmp_path / "4.json", if_missing="null")
     assert attempt.rows(lacks, resolved(lacks)) == [(1, "x", None)]
 
