@@ -10,10 +10,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from deltalake import Field, QueryBuilder
+from deltalake.exceptions import DeltaError
 from tests.weir.sinks.delta_sink import DAY, LONG, NEXT, Sink, by_duckdb, made_table
 
 from weir.errors import Misconfigured
 from weir.sinks import Outcome, TargetAway
+from weir.sinks.targets import delta as module
 
 
 @pytest.fixture
@@ -267,3 +269,18 @@ def test_a_file_where_the_epochs_folder_should_be_is_refused_before_anything_is_
     (sink.root / f"_epoch={DAY}").write_text("no folder")
     with pytest.raises(Misconfigured, match="no folder"):
         sink.target().prepare(sink.version(1, [1]), None)
+
+
+def test_a_log_that_is_cleaned_up_while_it_is_read_is_read_again(sink, monkeypatch):
+    sink.publish(sink.version(1, [1]))
+    usual, failed = module.DeltaTable, []
+
+    def reading(*args, **options):
+        if not failed:
+            failed.append(args)
+            raise DeltaError("Kernel error: File not found: _delta_log/00000000000000000000.json")
+        return usual(*args, **options)
+
+    monkeypatch.setattr(module, "DeltaTable", reading)
+    assert sink.target().prepare(sink.version(2, [2]), None) == {}
+    assert failed

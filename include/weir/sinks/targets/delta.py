@@ -271,7 +271,12 @@ class DeltaTarget(SinkTarget):
         """Load the newest version of the table; None where there is none, and there could be one."""
         self._folder.require()
         try:
-            return DeltaTable(self._place, storage_options=self._storage)
+            try:
+                return DeltaTable(self._place, storage_options=self._storage)
+            except TableNotFoundError:
+                raise
+            except DeltaError:  # the log may have been cleaned up while it was read
+                return DeltaTable(self._place, storage_options=self._storage)
         except TableNotFoundError:
             return None
 
