@@ -17,7 +17,10 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     ForbiddenError,
+    NoSuchIdentifierError,
+    NoSuchNamespaceError,
     NoSuchPropertyException,
+    NoSuchTableError,
     NotInstalledError,
     OAuthError,
     ResolveError,
@@ -204,6 +207,7 @@ _READ_ONLY: Final = re.compile("readonly database|no such (table|column)")
 _OF_LIBRARY: Final = (
     *(ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError),
     *(ValidationError, ResolveError, NotInstalledError, NoSuchPropertyException),
+    *(NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError),
 )
 """What PyIceberg raises before it asks anybody: names, types and values that a table cannot have."""
 
