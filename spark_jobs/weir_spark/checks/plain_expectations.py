@@ -31,7 +31,7 @@ from weir.formats.suite import Expectation
 from weir_spark.checks import plain_aggregates
 from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, is_text, value_of
 from weir_spark.checks.plain_aggregates import Aggregate, Found
-from weir_spark.checks.typed_numbers import FLOATING, INTEGRAL, is_number, is_one_of
+from weir_spark.checks.typed_numbers import FLOATING, INTEGRAL, greater, is_number, is_one_of, same
 from weir_spark.results.digest import quoted
 
 _FILTERS: dict[str, Callable[[Column, Column], Column]] = {
@@ -229,15 +229,20 @@ def _type_of_sum(fields: Sequence[StructField]) -> DataType | None:
 
 
 def _all_equal(kwargs: Kwargs) -> Rows:
-    first, *others = (value_of(each) for each in kwargs.columns())
-    equal = reduce(lambda one, other: one & other, [first.eqNullSafe(each) for each in others])
-    return _of_columns(kwargs, kwargs.columns(), equal)
+    first, *others = kwargs.columns()
+    return _of_columns(
+        kwargs, [first, *others], reduce(lambda one, other: one & other, [_same(first, each) for each in others])
+    )
 
 
 def _all_different(kwargs: Kwargs) -> Rows:
-    values = [value_of(each) for each in kwargs.columns()]
-    equal = reduce(lambda one, other: one | other, [one.eqNullSafe(other) for one, other in combinations(values, 2)])
-    return _of_columns(kwargs, kwargs.columns(), ~equal)
+    fields = kwargs.columns()
+    equal = reduce(lambda one, other: one | other, [_same(*each) for each in combinations(fields, 2)])
+    return _of_columns(kwargs, fields, ~equal)
+
+
+def _same(one: StructField, other: StructField) -> Column:
+    return same(value_of(one), value_of(other), (one.dataType, other.dataType))
 
 
 def _of_columns(kwargs: Kwargs, fields: Sequence[StructField], expected: Column) -> Rows:
@@ -246,16 +251,17 @@ def _of_columns(kwargs: Kwargs, fields: Sequence[StructField], expected: Column)
 
 
 def _greater(kwargs: Kwargs) -> Rows:
-    fields = [kwargs.column("column_A"), kwargs.column("column_B")]
-    one, other = (value_of(each) for each in fields)
-    expected = (one >= other) | one.eqNullSafe(other) if kwargs.flag("or_equal") else one > other
-    return _counted(kwargs, fields, _counting(kwargs, fields, "both_values_are_missing"), expected)
+    one, other = kwargs.column("column_A"), kwargs.column("column_B")
+    expected = greater(value_of(one), value_of(other), (one.dataType, other.dataType))
+    if kwargs.flag("or_equal"):
+        expected = expected | _same(one, other)
+    return _counted(kwargs, [one, other], _counting(kwargs, [one, other], "both_values_are_missing"), expected)
 
 
 def _pair_equal(kwargs: Kwargs) -> Rows:
     fields = [kwargs.column("column_A"), kwargs.column("column_B")]
-    one, other = (value_of(each) for each in fields)
-    return _counted(kwargs, fields, _counting(kwargs, fields, "both_values_are_missing"), one.eqNullSafe(other))
+    counts = _counting(kwargs, fields, "both_values_are_missing")
+    return _counted(kwargs, fields, counts, _same(*fields))
 
 
 def _counting(kwargs: Kwargs, fields: Sequence[StructField], default: str) -> Column | None:

@@ -71,6 +71,33 @@ def is_one_of(value: Column, kind: DataType, members: Sequence[float]) -> Column
     return value.isin(literals) if literals else F.lit(False)  # noqa: FBT003  # a literal
 
 
+def same(one: Column, other: Column, kinds: tuple[DataType, DataType]) -> Column:
+    """Return the condition that values of two columns are equal, null to null; Spark compares BIGINT as DOUBLE."""
+    found = one.eqNullSafe(other)
+    if not _is_mixed(kinds):
+        return found
+    return found & (one.isNull() | F.coalesce(_whole(one, kinds[0]) == _whole(other, kinds[1]), F.lit(False)))  # noqa: FBT003
+
+
+def greater(one: Column, other: Column, kinds: tuple[DataType, DataType]) -> Column:
+    """Return the condition that a value is greater than that of another column; rounding keeps their order."""
+    found = one > other
+    if not _is_mixed(kinds):
+        return found
+    # A DOUBLE that equals a BIGINT and is none is 2**63.
+    exactly = F.coalesce(_whole(one, kinds[0]) > _whole(other, kinds[1]), F.lit(isinstance(kinds[0], FLOATING)))
+    return found | ((one == other) & exactly)
+
+
+def _is_mixed(kinds: tuple[DataType, DataType]) -> bool:
+    return any(isinstance(each, INTEGRAL) for each in kinds) and any(isinstance(each, FLOATING) for each in kinds)
+
+
+def _whole(value: Column, kind: DataType) -> Column:
+    """A value as BIGINT, which Spark would make of 2**63, too; then null."""
+    return F.when(value < F.lit(2.0**63), value.try_cast("bigint")) if isinstance(kind, FLOATING) else value
+
+
 def is_between(found: Any, kind: DataType, low: Any, high: Any, *, strict_min: bool, strict_max: bool) -> bool:
     """Report whether what was measured of a column of this type is between bounds."""
     measured, least, greatest = (None if each is None else _measured(each, kind, found) for each in (found, low, high))

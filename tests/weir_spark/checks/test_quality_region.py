@@ -177,8 +177,10 @@ def test_an_expectation_that_cannot_be_computed_has_the_reason_and_the_others_ar
 
 
 VALUES = """
-    select 9007199254740993L n, float(0.3) f, 0.3D d, 9007199254740993.1BD big, 0.10BD cent, 'cd' s, int(null) none
+    select 9007199254740993L n, float(0.3) f, 0.3D d, 9007199254740993.1BD big, 0.10BD cent, 'cd' s, int(null) none,
+        9007199254740992D near, 9223372036854775807L last, 9223372036854775807D after
 """
+GREATER = "column_pair_values_a_to_be_greater_than_b"
 BETWEEN, IN_SET, MAX = "column_values_to_be_between", "column_values_to_be_in_set", "column_max_to_be_between"
 JUDGED = [
     (False, BETWEEN, {"column": "n", "max_value": 2**53}),
@@ -214,6 +216,14 @@ JUDGED = [
     (False, "column_values_to_not_be_in_set", {"column": "f", "value_set": [0.3, None]}),
     (True, "multicolumn_sum_to_equal", {"column_list": ["n", "none"], "sum_total": 2**53 + 1}),
     (False, "multicolumn_sum_to_equal", {"column_list": ["n", "none"], "sum_total": 2**53}),
+    (False, "column_pair_values_to_be_equal", {"column_A": "n", "column_B": "near"}),
+    (False, "column_pair_values_to_be_equal", {"column_A": "after", "column_B": "last"}),
+    (True, "column_pair_values_to_be_equal", {"column_A": "none", "column_B": "none"}),
+    (True, GREATER, {"column_A": "n", "column_B": "near"}),
+    (False, GREATER, {"column_A": "near", "column_B": "n", "or_equal": True}),
+    (True, GREATER, {"column_A": "after", "column_B": "last"}),
+    (False, GREATER, {"column_A": "last", "column_B": "after", "or_equal": True}),
+    (True, "select_column_values_to_be_unique_within_record", {"column_list": ["n", "near"]}),
     (True, "table_row_count_to_equal", {"value": 0, "row_condition": "n < 0", "condition_parser": "spark"}),
 ]  # fmt: skip
 
