@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -156,6 +157,25 @@ def test_more_columns_and_longer_names_than_a_table_has_are_refused(sink):
     for table in ("a" * 64, f"{'ä' * 32}.t", '"orders"', 'public."orders"'):
         with pytest.raises(Misconfigured):
             postgres("db", table)
+
+
+def test_texts_are_the_same_in_a_database_of_another_encoding_or_refused(sink):
+    db = sink._connect()
+    db.autocommit = True
+    with closing(db), db.cursor() as cursor:
+        cursor.execute("create database latin encoding 'LATIN1' template template0 locale 'C'")
+    there = Sink(sink.folder, replace(sink.connection, database="latin"), "texts")
+    there.publish(there.target(), there.version(1, (1, "ä")))
+    assert there.query("select s = U&'\\00e4' from texts") == [(True,)]
+    with pytest.raises(TargetConflict):
+        there.target().prepare(there.version(2, (1, "€")), None)
+
+
+def test_the_marker_is_read_after_the_lock_whatever_isolation_the_account_has(sink):
+    strict = replace(sink.connection, extra={"options": "-c default_transaction_isolation=serializable"})
+    with sink.target(strict)._transaction(sink.version(1, (1, "a"))) as cursor:
+        cursor.execute("show transaction_isolation")
+        assert cursor.fetchone() == ("read committed",)
 
 
 def test_one_table_under_two_spellings_has_one_owner(sink):

@@ -7,12 +7,16 @@ from datetime import date, datetime
 from decimal import Decimal
 
 import psycopg2
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.weir_spark.sources.conftest import resolved
 
 from weir.connections import Connection
 from weir.dataflow import postgres_source
+from weir.dataflow.ranges import fits_decimal
 from weir.errors import Misconfigured, Retryable
 from weir_spark.sources import postgres as reading
 
@@ -133,6 +137,19 @@ def test_a_numeric_without_precision_is_the_same_number(loaded):
     ]
     found, _, _ = loaded(f"select v::numeric from unnest(array{values}) v")  # noqa: S608
     assert [value for (value,) in found] == [Decimal(each) for each in values]
+
+
+@given(st.integers(-(10**40), 10**40), st.integers(0, 40), st.integers(0, 3))
+def test_a_numeric_at_the_edges_is_the_same_number_or_refused(unscaled, scale, zeros):
+    text = f"{Decimal(f'{unscaled}E-{scale}'):f}"
+    text += ("" if "." in text else ".") + "0" * zeros if zeros else ""
+    column = reading.Column("n", 1700, "decimal(38,18)")
+    batch = pa.RecordBatch.from_arrays([pa.array([text, None])], names=["n"])
+    if fits_decimal(Decimal(text), 38, 18):
+        assert reading._exact(batch, [column]).column(0).to_pylist() == [Decimal(text), None]
+    else:
+        with pytest.raises(Misconfigured, match="column n"):
+            reading._exact(batch, [column])
 
 
 def test_values_at_the_edges_of_their_types_come_back(loaded):

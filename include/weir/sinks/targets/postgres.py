@@ -291,16 +291,15 @@ class PostgresTarget(SinkTarget):
         parameters = self._parameters()
         connection = self._connect(parameters)
         try:
-            with (
-                self._translated(version),
-                watched(connection, parameters),
-                connection,
-                connection.cursor() as cursor,
-            ):
-                self._resolved = schema_of(cursor, self._table)
-                for name in sorted({self._table, f"{self._resolved}.{self._name}"}):
-                    cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{name}",))
-                yield cursor
+            with self._translated(version), watched(connection, parameters):
+                # Whatever account and database have: the marker is read after the lock, and rows are UTF-8.
+                connection.set_session(isolation_level="READ COMMITTED")
+                connection.set_client_encoding("UTF8")
+                with connection, connection.cursor() as cursor:
+                    self._resolved = schema_of(cursor, self._table)
+                    for name in sorted({self._table, f"{self._resolved}.{self._name}"}):
+                        cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{name}",))
+                    yield cursor
         finally:
             connection.close()
 

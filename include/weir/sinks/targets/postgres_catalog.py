@@ -39,6 +39,8 @@ select relkind::text, row_security_active(target.oid),
     exists (select from pg_trigger where tgrelid = target.oid and tgtype & 68 = 68),
     array_remove(array[
         case when relkind = 'v' then 'it is a view' end,
+        case when current_setting('server_encoding') not in ('UTF8', 'SQL_ASCII')
+            then 'its database has not all characters' end,
         case when exists (select from pg_rewrite join tree on ev_class = tree.oid where ev_type <> '1')
             then 'it has rules' end,
         case when exists (select from pg_trigger join tree on tgrelid = tree.oid
