@@ -5,7 +5,10 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 
+from weir.dataflow import broadcast_state, keyed_state
 from weir.errors import Misconfigured
+from weir.formats.region_job import InputToRead, StateToRead
+from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
 
 pytestmark = pytest.mark.spark
@@ -157,6 +160,49 @@ def run(session_of, store):
 
 def test_stages_that_make_equal_names_have_their_own_rows(run, jobs, pipeline, ids) -> None:
     assert ids(run(of_equal_names(jobs, pipeline(SAME_NAMES)))) == SAME_ROWS
+
+
+KEEPS = """
+def keeps(ctx, known, last):
+    ctx.spark.range(3).selectExpr("id k").createOrReplaceTempView("t")
+    known.upsert(ctx.spark.table("t"))
+    last.update(ctx.spark.table("t"))
+    return ctx.spark.range(1)
+
+def after(ctx, rows):
+    ctx.spark.range(50).selectExpr("id k").createOrReplaceTempView("t")
+    return ctx.spark.table("t")
+"""
+BY_KEY = Layout(("k",), 128)
+
+
+def kept(declared):
+    state = StateToRead(state=declared, files=(), tallies=(), updated=0, expired_until=None, is_full=False)
+    layout = BY_KEY if declared.keys else PLAIN
+    return InputToRead(
+        argument=declared.name,
+        layout=layout,
+        spark_schema="",
+        partitions=(),
+        key_groups=(0, 127) if declared.keys else None,
+        declared_schema=declared.schema,
+        state=state,
+    )
+
+
+def test_changes_of_states_are_those_of_their_stage(run, jobs, pipeline) -> None:
+    module = pipeline(KEEPS)
+    states = (keyed_state("known", key="k", schema="k BIGINT"), broadcast_state("last", schema="k BIGINT"))
+    more = {"pipelined": {"keeps": "keeps"}, "keeps_state_of": "keeps"}
+    report = run(
+        jobs.region(
+            jobs.stage("keeps", f"{module}:keeps", inputs=tuple(map(kept, states))),
+            jobs.stage("after", f"{module}:after", jobs.output("after"), pipelined={"rows": "keeps"}),
+            jobs.stage("known", "", jobs.output("known", BY_KEY), **more),
+            jobs.stage("last", "", jobs.output("last"), **more),
+        )
+    )
+    assert {output.stage: output.digest.rows for output in report.outputs} == {"after": 50, "known": 3, "last": 3}
 
 
 REFUSED = {
