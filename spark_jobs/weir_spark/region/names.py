@@ -18,9 +18,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Misconfigured
@@ -167,13 +168,24 @@ class OwnNames:
 
     def _compare(self, made: _Made, before: Snapshot, after: Snapshot) -> None:
         """Take what a function has made besides what its requests show. Raises NotItsOwn."""
-        _require_same_settings(before, after, made.owner)
+        self._require_same_settings(before.settings, after.settings, made.owner)
         views = after.views - before.views
         if any(space for space, _ in views) and not is_remote(self.session):
             raise _of_all_sessions(made.owner)
         made.views.update(name for space, name in views if not space)
         made.functions.update(after.functions - before.functions)
         self._return(before.place, after.place, made)
+
+    def _require_same_settings(self, before: Mapping[str, str], after: Mapping[str, str], owner: str) -> None:
+        for key in sorted(before.keys() | after.keys()):
+            value = after.get(key)
+            if before.get(key) == value or key.startswith(_OF_A_START):
+                continue
+            if key not in before:
+                self.session.conf.unset(key)
+                if _value_of(self.session, key) == value:
+                    continue  # it was set to its default
+            raise _setting_refused(owner, key, value)
 
     def _return(self, before: tuple[str, str], after: tuple[str, str], made: _Made) -> None:
         if before != after:
@@ -214,15 +226,6 @@ def fixed(rows: DataFrame) -> DataFrame:
     view = f"{RESERVED_PREFIX}{uuid.uuid4().hex}"
     rows.createTempView(view)
     return session.table(view)
-
-
-def _require_same_settings(before: Snapshot, after: Snapshot, owner: str) -> None:
-    keys = before.settings.keys() | after.settings.keys()
-    changed = sorted(
-        key for key in keys if before.settings.get(key) != after.settings.get(key) and not key.startswith(_OF_A_START)
-    )
-    if changed:
-        raise _setting_refused(owner, changed[0], after.settings.get(changed[0]))
 
 
 def _setting_refused(owner: str, key: str, value: str | None) -> NotItsOwn:
@@ -298,7 +301,8 @@ class _Stub:
     def _require_no_change(self, pairs: list[tuple[str, str | None]]) -> None:
         there = self._unwatched(lambda: self._session.conf.getAll)
         for key, value in pairs:
-            if there.get(key) != value and not key.startswith(_OF_A_START):
+            is_default = key not in there and self._unwatched(partial(_value_of, self._session, key)) == value
+            if there.get(key) != value and not is_default and not key.startswith(_OF_A_START):
                 self._made.refuse(_setting_refused(self._made.owner, key, value))
 
     def _command(self, command: Any) -> None:
@@ -325,6 +329,14 @@ class _Stub:
             return ask()
         finally:
             client._stub = self  # noqa: SLF001
+
+
+def _value_of(session: SparkSession, key: str) -> str | None:
+    """Return what a setting is, or is by default; None for one that Spark does not know."""
+    try:
+        return str(session.conf.get(key))
+    except PySparkException:
+        return None
 
 
 def _text_of(command: Any) -> str:

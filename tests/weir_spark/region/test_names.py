@@ -83,6 +83,8 @@ def masked(ctx, stayed):
 def both(ctx, x, y):
     if "connect" not in type(ctx.spark).__module__:
         type(ctx.spark).builder.appName("of a stranger").config("spark.executor.memory", "9g").getOrCreate()
+    ctx.spark.conf.set("spark.sql.shuffle.partitions", ctx.spark.conf.get("spark.sql.shuffle.partitions"))
+    ctx.spark.conf.unset("spark.sql.legacy.timeParserPolicy")
     ctx.spark.conf.set("spark.sql.session.timeZone", ctx.spark.conf.get("spark.sql.session.timeZone"))
     return x.join(y, x["id"] == y["id"]).select(x["id"])
 
