@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -193,3 +194,21 @@ def test_a_table_without_rows_has_its_columns_and_so_has_a_subtask_without_files
     )
     assert (full.count(), other.count(), empty.count()) == (1, 0, 0)
     assert full.schema == other.schema == empty.schema
+
+
+@pytest.mark.spark
+def test_values_of_partitions_at_the_ends_of_their_types_are_read(lake, attempt):
+    days, times = [2932897, -800000], [-62_135_596_800_000_001, 253_402_300_800_000_000]
+    more = {
+        "day": pa.array(days, pa.int32()).cast(pa.date32()),
+        "at": pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "f": pa.array([float("nan"), float("-inf")], pa.float32()),
+        "d": pa.array([Decimal("0.0000001"), Decimal("99.9999999")], pa.decimal128(9, 7)),
+    }
+    write_deltalake(lake, rows(1, 2, **more), partition_by=list(more))
+    read = attempt.read(orders(lake), resolved(orders(lake))[0])
+    found = read.selectExpr("v", "unix_date(day)", "unix_micros(at)", "string(f)", "d").orderBy("v").collect()
+    assert [tuple(row) for row in found] == [
+        (1, days[0], times[0], "NaN", Decimal("0.0000001")),
+        (2, days[1], times[1], "-Infinity", Decimal("99.9999999")),
+    ]
