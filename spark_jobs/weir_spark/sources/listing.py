@@ -137,8 +137,7 @@ def _require_openable(path: str, on_disk: bool) -> None:  # noqa: FBT001
     """Refuse a path that Hadoop takes for a URI with a scheme, for the checksum file beside it or as a pattern."""
     if ":" in path.rpartition("/")[2] if on_disk and not is_pattern(path) else ":" in path and is_pattern(path):
         raise Misconfigured(
-            f"Spark cannot read {path!r}, because of the colon in it: rename it, as to "
-            f"{path.rpartition('/')[2].replace(':', '-')!r}"
+            f"Spark cannot read {path!r}, because of the colon in it: rename it, as to {path.replace(':', '-')!r}"
         )
 
 

@@ -181,6 +181,35 @@ def test_json_is_read_line_by_line(data, attempt):
     assert attempt.rows(stage, resolved(stage)) == [(1, "x"), (2, None)]
 
 
+AWKWARD = [
+    "a b",
+    "h#1",
+    "q?x",
+    "50%",
+    "p%20q",
+    "a+b",
+    "br[1]",
+    "c{1}",
+    "ü€",
+    "new\nline",
+    "back\\slash",
+    "st*r",
+    "a,b'\";~",
+]
+
+
+@pytest.mark.spark
+def test_whatever_characters_are_in_the_names_of_files_and_folders_they_are_read(data, attempt):
+    for at, name in enumerate(AWKWARD):
+        put(data / f"k={name}/{name}.csv", f"{at},x\n")
+    stage = source_of(data, "**/*.csv", schema="id BIGINT, name STRING, k STRING")
+    texts = {(at, "x", name.replace("p%20q", "p q")) for at, name in enumerate(AWKWARD)}
+    assert set(attempt.rows(stage, resolved(stage))) == texts
+    for at in (1, 3, 9):
+        one = source_of(data, f"k={AWKWARD[at]}/*.csv", schema="id BIGINT, name STRING, k STRING")
+        assert attempt.rows(one, resolved(one)) == [(at, "x", AWKWARD[at])]
+
+
 UNREADABLE = {
     "cut.csv.gz": gzip.compress(bytes(range(256)).hex().encode() * 20)[:200],
     "plain.csv.gz": b"1,x\n" * 100,
