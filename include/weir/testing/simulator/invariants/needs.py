@@ -129,7 +129,9 @@ def is_in_use(history: History, path: str) -> str | None:
     for result in history.ledger.results.values():
         if result.folder != folder:
             continue
-        is_data_of_none = result.state == "released" and name not in (MANIFEST, RELEASED_NOTE)
+        # A state without its manifest is lost, and recomputed to other files.
+        is_lost = history.is_state(result) and manifest_path(folder) not in history.files
+        is_data_of_none = (result.state == "released" or is_lost) and name not in (MANIFEST, RELEASED_NOTE)
         if not is_data_of_none and result.state != "superseded":
             return f"its result is {result.state}"
         reader = reader_of(history, result)
