@@ -25,7 +25,16 @@ from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, ResultRow, RunRow, SourceSliceRow, Table
+from weir.ledger.database.tables import (
+    NO_DAG,
+    AttemptRow,
+    DataflowRow,
+    PendingClearRow,
+    ResultRow,
+    RunRow,
+    SourceSliceRow,
+    Table,
+)
 from weir.ledger.epochs import require_sound_epoch
 from weir.ledger.names import SHOWN, as_epoch, unknown_run
 from weir.ledger.results import latest_sizes, layouts_of_run
@@ -380,7 +389,8 @@ def forget_pin(session: Session, run: str) -> None:
 
 
 def set_aside(session: Session, run: str) -> None:
-    """Number all attempts of `run` below 1, in their order."""
+    """Number all attempts of `run` below 1, in their order; no try of it is known in Airflow any more."""
+    session.execute(update(PendingClearRow).where(PendingClearRow.run == run).values(found_try=None))
     least, most = session.execute(
         select(func.min(AttemptRow.try_number), func.max(AttemptRow.try_number)).where(AttemptRow.run == run)
     ).one()
