@@ -132,7 +132,7 @@ def of_equal_names(jobs, module):
     order[order.index("chosen") : order.index("chosen")] = ["awkward"]
     stages = [stage(name, **given.get(name, {"rows": "numbers"})) for name in order]
     last = stage("together", jobs.output("together"), **{name: name for name in SAME_ROWS})
-    return jobs.region(stage("numbers"), *stages, last)
+    return jobs.region(stage("numbers"), *stages, last, spark_conf={"spark.sql.shuffle.partitions": "1"})
 
 
 @pytest.fixture
