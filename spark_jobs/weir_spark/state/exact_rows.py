@@ -33,6 +33,9 @@ _FAMILIES: tuple[tuple[str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
     ("a timestamp", (pt.is_timestamp,)),
 )
 _RELATED = ({"a date", "a timestamp"}, {"text", "binary"})
+_OF_ARROW = (TypeError, ValueError, OverflowError, NotImplementedError)
+"""What Arrow raises for values that it cannot convert."""
+
 _MISSING = ("NAType", "NaTType")
 """The types of pandas' missing values, by name: pandas need not be there."""
 
@@ -56,12 +59,12 @@ def of_dicts(rows: list[dict[str, Any]], schema: pa.Schema, what: str) -> pa.Tab
     """Return rows as Arrow's. Raises NotHeld that shows the first row which is not of the schema."""
     try:
         return _of_dicts(rows, schema)
-    except (TypeError, ValueError, OverflowError):
+    except _OF_ARROW:
         rows = [{name: None if _is_missing(value) else value for name, value in row.items()} for row in rows]
         for row in rows:
             try:
                 _of_dicts([row], schema)
-            except (TypeError, ValueError, OverflowError) as error:
+            except _OF_ARROW as error:
                 types = ", ".join(f"{field.name} {field.type}" for field in schema)
                 raise NotHeld(f"{what} does not fit its columns ({types}): {row!r}: {error}") from error
         return _of_dicts(rows, schema)
@@ -80,7 +83,7 @@ def of_arrow(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _named(field: pa.Field, values: Any, convert: Callable[[Any, pa.DataType], pa.Array]) -> pa.Array:
     try:
         return convert(values, field.type)
-    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+    except _OF_ARROW as error:
         raise NotHeld(f"the column {field.name} of an answer does not fit {field.type}: {error}") from error
 
 
@@ -134,7 +137,13 @@ def _test_of(kind: pa.DataType) -> Test | None:
     return None
 
 
+def _is_boolean(value: Any) -> bool:
+    return type(value).__name__ in ("bool", "bool_")  # NumPy's has the one name or the other
+
+
 def _whole(value: Any) -> bool:
+    if _is_boolean(value):
+        return False
     if isinstance(value, int) or _is_nan(value):
         return True  # Arrow refuses a NaN, but for pandas
     try:
@@ -144,7 +153,13 @@ def _whole(value: Any) -> bool:
 
 
 def _float(value: Any) -> bool:
+    if _is_boolean(value):
+        return False
     return not isinstance(value, float) or value in (float("inf"), -float("inf")) or not abs(value) >= _LARGEST_FLOAT
+
+
+def _double(value: Any) -> bool:
+    return not _is_boolean(value)
 
 
 def _day(value: Any) -> bool:
@@ -153,6 +168,11 @@ def _day(value: Any) -> bool:
 
 def _instant(value: Any) -> bool:
     return not isinstance(value, int) and not getattr(value, "nanosecond", 0)
+
+
+def _clock(value: Any) -> bool:
+    """A moment of another zone than UTC has two readings without one: its own, and that of UTC, which Arrow takes."""
+    return _instant(value) and (not isinstance(value, datetime) or not value.utcoffset())
 
 
 def _struct(kind: pa.DataType) -> Test:
@@ -171,15 +191,18 @@ def _struct(kind: pa.DataType) -> Test:
 
 def _list(kind: pa.DataType) -> Test:
     test = _of_null(_test_of(kind.value_type))
-    return lambda value: all(map(test, value))
+    # Of a text Arrow would take the characters.
+    return lambda value: not isinstance(value, str | bytes | bytearray | memoryview) and all(map(test, value))
 
 
 def _map(kind: pa.DataType) -> Test:
     tests = _of_null(_test_of(kind.key_type)), _of_null(_test_of(kind.item_type))
 
     def is_kept(value: Any) -> bool:
-        entries = value.items() if isinstance(value, dict) else value
-        return all(all(map(_call, tests, entry)) for entry in entries)
+        entries = [*value.items()] if isinstance(value, dict) else list(value)
+        keys = [entry[0] for entry in entries]  # may be lists, which have no hash
+        is_twice = not isinstance(value, dict) and any(key in keys[:at] for at, key in enumerate(keys))
+        return not is_twice and all(all(map(_call, tests, entry)) for entry in entries)
 
     return is_kept
 
@@ -195,8 +218,9 @@ def _of_null(test: Test | None) -> Test:
 _TESTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Test]], ...] = (
     (pt.is_integer, lambda _: _whole),
     (pt.is_float32, lambda _: _float),
+    (pt.is_floating, lambda _: _double),
     (pt.is_date, lambda _: _day),
-    (pt.is_timestamp, lambda _: _instant),
+    (pt.is_timestamp, lambda kind: _instant if kind.tz else _clock),
     (pt.is_struct, _struct),
     (pt.is_map, _map),
     (pt.is_list, _list),
@@ -213,9 +237,14 @@ def _converted(values: Any, kind: pa.DataType) -> pa.Array:
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
     _require_related(array.type, kind)
-    made = array.cast(kind)
+    made = (_widened(array) if pt.is_integer(array.type) and pt.is_decimal(kind) else array).cast(kind)
     _require_equal(array, made)
     return made
+
+
+def _widened(array: pa.Array) -> pa.Array:
+    """Whole numbers as decimals: Arrow would ask for 19 digits before the point, whatever the numbers are."""
+    return array.cast(pa.decimal128(20, 0))
 
 
 def _require_related(found: pa.DataType, kind: pa.DataType) -> None:
@@ -233,6 +262,8 @@ def _require_related(found: pa.DataType, kind: pa.DataType) -> None:
         return
     else:
         families = {_family(found), _family(kind)}
+        if pt.is_timestamp(found) and pt.is_timestamp(kind) and not kind.tz and found.tz not in (None, "UTC"):
+            raise ValueError(f"found {found}, and the column has no time zone: convert it in the function")
         if "" in families or (len(families) > 1 and families not in _RELATED):
             raise ValueError(f"found {found}, which is of another kind: convert it in the function")
         return
@@ -262,8 +293,16 @@ def _require_equal(before: pa.Array, after: pa.Array) -> None:
     elif pt.is_floating(found) and pt.is_floating(kind):
         is_lost = pc.and_not(pc.is_inf(after), pc.is_inf(before))
         _refuse_first(before, is_lost)
-    elif (pt.is_floating(found) and pt.is_decimal(kind)) or (pt.is_timestamp(found) and pt.is_date(kind)):
+    elif _is_rounded(found, kind):
         _refuse_first(before, pc.not_equal(after.cast(found), before))
+
+
+def _is_rounded(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Report whether a safe cast may change values, so that the way back tells."""
+    is_of_float = pt.is_floating(found) and pt.is_decimal(kind)
+    return (
+        is_of_float or (pt.is_decimal(found) and pt.is_floating(kind)) or (pt.is_timestamp(found) and pt.is_date(kind))
+    )
 
 
 def _refuse_first(values: pa.Array, is_lost: pa.Array) -> None:

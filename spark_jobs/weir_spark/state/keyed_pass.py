@@ -53,7 +53,11 @@ class KeyedPass:
         while True:
             try:
                 found = next(groups, None)
-            except (ValueError, OverflowError) as error:  # a date of the year 10000
+            except (
+                ValueError,
+                OverflowError,
+                TypeError,
+            ) as error:  # a date of the year 10000, a map's key without hash
                 raise NotHeld(f"the rows of a key, or its state, are not as Python has them: {error}") from error
             if found is None:
                 break

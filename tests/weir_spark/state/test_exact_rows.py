@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_spark.state.exact_rows import of_arrow, of_dicts, of_pandas, to_pandas
+from weir_spark.state.exact_rows import NotHeld, of_arrow, of_dicts, of_pandas, to_pandas
 
 BIG = 2**53 + 1
 TZ = pa.timestamp("us", "UTC")
@@ -99,6 +99,13 @@ REFUSED = [
     (pa.struct([("a", pa.int64())]), {"a": 1, "z": 2}),
     (pa.struct([("a", pa.float32())]), {"a": -1e300}),
     (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": Decimal("0.5")}),
+    (pa.map_(pa.string(), pa.int64()), [("a", 1), ("a", 2)]),
+    (pa.list_(pa.string()), "ab"),
+    (pa.list_(pa.int64()), b"ab"),
+    (pa.struct([("a", pa.list_(pa.string()))]), {"a": "ab"}),
+    (pa.int64(), np.bool_(True)),
+    (pa.float64(), True),
+    (pa.timestamp("us"), datetime(2020, 1, 1, 13, tzinfo=timezone(timedelta(hours=9)))),
 ]
 
 
@@ -112,6 +119,11 @@ def test_a_value_that_its_column_does_not_hold_is_refused_in_each_form(kind, val
             of_pandas(pd.DataFrame({"n": series}), schema)
 
 
+def test_a_moment_of_numpy_that_arrow_cannot_convert_is_refused_with_its_row() -> None:
+    with pytest.raises(NotHeld, match="a row does not fit its columns"):
+        of_dicts([{"at": np.datetime64("2020-01-01T00:00:00.000001")}], pa.schema([("at", TZ)]), "a row")
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -121,6 +133,10 @@ def test_a_value_that_its_column_does_not_hold_is_refused_in_each_form(kind, val
         (pa.int64(), pa.array([Decimal("1.5")])),
         (pa.float64(), pa.array(["1e400"])),
         (pa.float64(), pa.array([BIG])),
+        (pa.float64(), pa.array([Decimal(BIG)])),
+        (pa.timestamp("us"), pa.array([AT], pa.timestamp("us", "Asia/Tokyo"))),
+        (pa.list_(pa.timestamp("us")), pa.array([[AT]], pa.list_(pa.timestamp("us", "Asia/Tokyo")))),
+        (pa.decimal128(4, 2), pa.array([100])),
         (pa.float32(), pa.array([1e300])),
         (pa.decimal128(10, 2), pa.array([0.125])),
         (pa.date32(), pa.array([AT], TZ)),
@@ -144,6 +160,9 @@ def test_arrow_is_not_trusted_to_convert(kind, values) -> None:
         (pa.int64(), pd.Series([1.0, math.nan]), [1, None]),
         (pa.int64(), pd.Series([Decimal(2), None], dtype=object), [2, None]),
         (pa.int16(), pd.Series([300]), [300]),
+        (pa.decimal128(4, 2), pd.Series([99]), [Decimal("99.00")]),
+        (pa.float64(), pd.Series([Decimal("0.1")], dtype=pd.ArrowDtype(pa.decimal128(4, 2))), [0.1]),
+        (pa.timestamp("us"), pd.Series([AT], dtype=object), [AT.replace(tzinfo=None)]),
         (pa.float32(), pd.Series([0.1]), [float(np.float32(0.1))]),
         (pa.float32(), pd.Series([math.inf]), [math.inf]),
         (pa.string(), pd.Series(["a", None], dtype="category"), ["a", None]),
