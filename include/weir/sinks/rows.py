@@ -21,6 +21,18 @@ def batches(reach: Reach, version: Version, columns: Sequence[str]) -> Iterator[
             yield from parquet.iter_batches(BATCH_ROWS, columns=list(columns))
 
 
+class Counted:
+    """Batches, of which `rows` were taken so far."""
+
+    def __init__(self, found: Iterator[pa.RecordBatch]) -> None:
+        self._batches, self.rows = found, 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
+
+
 Ends = tuple[int | None, int | None]
 """The least and the greatest value of a column; None twice where it has none."""
 

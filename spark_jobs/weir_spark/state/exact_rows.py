@@ -300,9 +300,8 @@ def _require_equal(before: pa.Array, after: pa.Array) -> None:
 def _is_rounded(found: pa.DataType, kind: pa.DataType) -> bool:
     """Report whether a safe cast may change values, so that the way back tells."""
     is_of_float = pt.is_floating(found) and pt.is_decimal(kind)
-    return (
-        is_of_float or (pt.is_decimal(found) and pt.is_floating(kind)) or (pt.is_timestamp(found) and pt.is_date(kind))
-    )
+    is_float = pt.is_decimal(found) and pt.is_floating(kind)
+    return bool(is_of_float or is_float or (pt.is_timestamp(found) and pt.is_date(kind)))
 
 
 def _refuse_first(values: pa.Array, is_lost: pa.Array) -> None:

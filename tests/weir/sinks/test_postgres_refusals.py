@@ -66,6 +66,24 @@ REFUSED = {
     "exclusion": f"{PLAIN[:-1]}, exclude (s with =)); insert into {{t}} values (9, 'a', null)",
     "expression": f"{PLAIN}; create index on {{t}} ((1 / (k - 1)))",
     "epoch": "create table {t} (k bigint, s text, _epoch varchar(3) check (_epoch <> '2'))",
+    "a short epoch": "create table {t} (k bigint, s text, _epoch varchar(10))",
+    "another generated column": "create table {t} (k bigint, s text, g bigint generated always as (1 / (k - 1)) stored,"
+    " _epoch text)",
+    "a default": "create table {t} (k bigint, s text, d int default length('a') / 0, _epoch text)",
+    "an exhausted sequence": (
+        "create sequence {t}_s maxvalue 2; select nextval('{t}_s'), nextval('{t}_s');"
+        " create table {t} (k bigint, s text, n bigint default nextval('{t}_s'), _epoch text)"
+    ),
+    "replicated without identity": f"{PLAIN}; create publication {{t}}_p for table {{t}}",
+    "a partition without nulls": (
+        "create table {t} (k bigint, s text, n int, _epoch text) partition by list (k);"
+        " create table {t}_1 partition of {t} default; alter table {t}_1 alter n set not null"
+    ),
+    "a rule": f"{PLAIN}; create rule r as on delete to {{t}} do instead nothing",
+    "a trigger that leaves out": (
+        f"{PLAIN}; create function {{t}}_f() returns trigger language plpgsql as $$ begin return null; end $$; "
+        "create trigger no before insert on {t} for each row execute function {t}_f()"
+    ),
     "case": 'create table {t} (k bigint, "S" text, _epoch text)',
     "case of the epoch": 'create table {t} (k bigint, s text, "_Epoch" text)',
     "foreign table": (
@@ -105,6 +123,11 @@ TAKEN = {
     "a unique index without its nulls": f"{PLAIN[:-1]}, n int unique); insert into {{t}} values (2, 'b', null, null)",
     "a foreign key that another sink serves": (
         f"create table {{t}}_of (k bigint primary key); {PLAIN[:-1]}, foreign key (k) references {{t}}_of)"
+    ),
+    "replicated": f"{PLAIN}; alter table {{t}} replica identity full; create publication {{t}}_p for table {{t}}",
+    "ordinary": (
+        "create table {t} (id serial primary key, k bigint not null, s varchar(20), at timestamptz not null default"
+        " now(), tags text[] default '{}'::text[], _epoch varchar(16)); create index on {t} (lower(s))"
     ),
     "a name in two cases": f'{PLAIN[:-1]}, "K" bigint)',
 }

@@ -30,7 +30,7 @@ from weir.sinks.protocol import (
     Version,
     outcome_of,
 )
-from weir.sinks.rows import batches, ends_of_times
+from weir.sinks.rows import Counted, batches, ends_of_times
 from weir.sinks.targets.postgres_catalog import (
     TableFacts,
     columns_there,
@@ -93,7 +93,7 @@ class PostgresTarget(SinkTarget):
             facts = facts_of(cursor, self._identifier, self._table, self.options["mode"], self.options["key"])
             self._create(cursor, columns)
             existing = self._existing(cursor, columns)
-        require_taken(self._table, columns, existing)
+        require_taken(self._table, columns, existing, version.epoch)
         require_writable(self._table, columns, existing, is_merged=self.options["mode"] == "upsert")
         longest = self._require_storable(version, columns, existing, facts)
         if self.options["mode"] == "upsert":
@@ -249,9 +249,17 @@ class PostgresTarget(SinkTarget):
         else:
             into = sql.Identifier("weir_loading")
             self._make_temporary(cursor, into, names)
-        rows = _copy(cursor, into, names, as_csv(columns, batches(self.reach, version, names[:-1]), version.epoch))
+        counted = Counted(batches(self.reach, version, names[:-1]))
+        rows = _copy(cursor, into, names, as_csv(columns, counted, version.epoch))
+        if counted.rows != version.rows:
+            raise Retryable(
+                f"{counted.rows} rows of {version} were read, and it has {version.rows}: nothing was changed"
+            )
         if rows != version.rows:
-            raise Retryable(f"{rows} rows of {version} were read, and it has {version.rows}: nothing was changed")
+            raise TargetConflict(
+                f"a trigger of table {self._table} leaves out {version.rows - rows} of the {version.rows} rows of "
+                f"{version}. Nothing was changed. Drop it, or leave the rows out in the stage that the sink reads"
+            )
         if mode == "upsert":
             cursor.execute(self._merge(into, names))
 

@@ -37,6 +37,7 @@ with target as (select oid, relkind from pg_class where oid = to_regclass(%(tabl
      tree as (select oid from target union select relid from target, pg_partition_tree(target.oid))
 select relkind::text, row_security_active(target.oid),
     exists (select from pg_trigger where tgrelid = target.oid and tgtype & 68 = 68),
+    exists (select from pg_rewrite where ev_class = target.oid and ev_type <> '1' and is_instead),
     array_remove(array[
         case when relkind = 'v' then 'it is a view' end,
         case when current_setting('server_encoding') not in ('UTF8', 'SQL_ASCII')
@@ -51,11 +52,31 @@ select relkind::text, row_security_active(target.oid),
             then 'it has partitions' end,
         case when exists (select from pg_attribute join pg_type on pg_type.oid = atttypid
             where attrelid = target.oid and attnum > 0 and typtype = 'd') then 'it has domains' end,
+        case when exists (select from pg_attribute where attrelid = target.oid and attgenerated <> '')
+            then 'it has generated columns' end,
+        case when exists (select from pg_attrdef where adrelid = target.oid
+            and pg_get_expr(adbin, adrelid) !~ %(harmless)s) then 'a default is computed' end,
+        case when exists (select from pg_attribute part join tree on attrelid = tree.oid and attrelid <> target.oid
+            where attnotnull and attnum > 0 and not exists (select from pg_attribute whole
+                where whole.attrelid = target.oid and whole.attname = part.attname and whole.attnotnull))
+            then 'a partition takes no nulls' end,
+        case when exists (select from pg_class join tree using (oid)
+            join pg_namespace on pg_namespace.oid = relnamespace
+            join pg_publication_tables on schemaname = nspname and tablename = relname
+            where relreplident = 'n' or (relreplident = 'd'
+                and not exists (select from pg_index where indrelid = tree.oid and indisprimary)))
+            then 'it is replicated, and has no replica identity' end,
+        case when row_security_active(target.oid) then 'it has row-level security' end,
         case when exists (select from unnest(%(needs)s) need where not has_table_privilege(target.oid, need))
             then 'its rights are those of columns' end
     ], null)
 from target
 """
+
+_HARMLESS: Final = (
+    r"""^(now\(\)|CURRENT_[A-Z_]+|gen_random_uuid\(\)|true|false|NULL|[-0-9.]+|'[^']*')(::[\w ().,"\[\]]+)?$"""
+)
+"""Expressions of defaults that never fail; the next number of a sequence may be refused, or be its last."""
 
 _INDEXES: Final = """
 with target as (select to_regclass(%(table)s)::oid as oid),
@@ -173,14 +194,19 @@ def facts_of(cursor: Any, table: sql.Composable, shown: str, mode: str, keys: Se
     Raises Misconfigured for a table that takes no rows, or not in one transaction.
     """
     named = table.as_string(cursor)
-    cursor.execute(_OF_TABLE, {"table": named, "needs": _NEEDS[mode]})
+    cursor.execute(_OF_TABLE, {"table": named, "needs": _NEEDS[mode], "harmless": _HARMLESS})
     there = cursor.fetchone()
     if there is None:
         return TableFacts([], [keys])
-    kind, is_secured, takes_inserts, refusing = there
+    kind, is_secured, takes_inserts, has_instead, refusing = there
     if kind in _KINDS:
         what = f"{_KINDS[kind]}: publish into a table, whose rows and marker change in one transaction"
         raise Misconfigured(f"{shown} is {what}")
+    if has_instead:
+        raise Misconfigured(
+            f"{shown} has a rule that does something instead, so rows would go elsewhere or nowhere: drop the rule, or "
+            "name the table that it writes into"
+        )
     if kind == "v" and mode != "upsert" and not takes_inserts:
         raise Misconfigured(
             f"{shown} is a view without a trigger instead of insert, and COPY needs one: name its table"

@@ -101,7 +101,7 @@ def _type(column: str, kind: Any) -> str:
     return _TYPES[plain]
 
 
-def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, TableColumn]) -> None:
+def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, TableColumn], epoch: str) -> None:
     """Require that an existing table takes all values of the columns. Raises Misconfigured with all that differs."""
     problems = [
         f"{column.name} is {_described(existing[column.name])}, expected {column.type}"
@@ -114,8 +114,11 @@ def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, 
         for name, found in existing.items()
         if name not in given and not found.is_nullable and not found.has_default
     ]
-    if existing[EPOCH_COLUMN].type not in ("text", "character varying"):
-        problems.append(f"{EPOCH_COLUMN} is {existing[EPOCH_COLUMN].type}, expected text")
+    of_epoch = existing[EPOCH_COLUMN]
+    if of_epoch.type not in ("text", "character varying"):
+        problems.append(f"{EPOCH_COLUMN} is {of_epoch.type}, expected text")
+    elif of_epoch.length is not None and of_epoch.length < len(epoch):
+        problems.append(f"{EPOCH_COLUMN} has at most {of_epoch.length} characters, expected {len(epoch)}, or text")
     if problems:
         raise Misconfigured(
             f"table {table} cannot take this data set: {'; '.join(problems)}. Change the table, or cast the columns in "
