@@ -235,21 +235,32 @@ def _run_until_well(world: World) -> None:
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
         stuck = _without_late_runs(world, stuck)
-        if any(IMPOSSIBLE in _last_note(task) for task in stuck):
-            _restore_what_helps(world, stuck)
-        elif any(_is_held_back(task) or (_is_by_hand(world) and NOT_CLOSED in _last_note(task)) for task in stuck):
-            _apply_plans(world)
-        if any(REFUSED in _last_note(task) for task in stuck):
-            stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
-        for task in [each for each in stuck if GONE in _last_note(each) or NOT_CLOSED in _last_note(each)]:
-            _create_again(world, task)
-        if any(NOT_CLOSED in _last_note(task) for task in stuck):
-            stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
+        stuck = _do_as_is_said(world, stuck)
         for task in {task.key: task for task in stuck}.values():
             # Weir clears nothing that is skipped: it would be skipped again. A plan may be lost with its commit.
             if task.state == "skipped" or not _is_held_back(task) or world.is_lossy:
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
+
+
+def _do_as_is_said(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
+    """Do what the errors of the tasks say, and return the tasks to clear then: these, and what may have misled them."""
+    said = [
+        _last_note(task) for task in stuck
+    ]  # read before anything is done: a plan that clears a task is its last note
+    if any(IMPOSSIBLE in each for each in said):
+        _restore_what_helps(world, stuck)
+        stuck = [task for task in stuck if task.state != "success"]  # where all is computed again, they have run
+    elif any(_is_held_back(task) or (_is_by_hand(world) and NOT_CLOSED in _last_note(task)) for task in stuck):
+        _apply_plans(world)
+    if any(REFUSED in each for each in said):
+        stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
+    for each in said:
+        if GONE in each or NOT_CLOSED in each:
+            _create_again(world, each)
+    if any(NOT_CLOSED in each for each in said):
+        stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
+    return stuck
 
 
 def _is_held_back(task: FakeTask) -> bool:
@@ -317,9 +328,9 @@ def _compute_all_again(world: World, said: str) -> None:
             _run_until_quiet(world)
 
 
-def _create_again(world: World, task: FakeTask) -> None:
+def _create_again(world: World, said: str) -> None:
     """Create the DagRun that a task misses, as its error says."""
-    for name in set(re.findall(r"\w+__\d{4}-\d\d-\d\d", _last_note(task))) & world.history.deleted:
+    for name in set(re.findall(r"\w+__\d{4}-\d\d-\d\d", said)) & world.history.deleted:
         if not any(each[-10:] == name[-10:] for each in world.runs):
             world.runs.append(world.airflow.dag_run(int(name[-2:]), kind=name.partition("__")[0]))
             world.history.deleted.discard(name)
