@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -58,6 +58,8 @@ _IN_JSON = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": 
 
 _ENDS = (",", ">", ")")
 _CLAUSES = ("not", "comment", "default")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
 _NESTED = {"array": ("element",), "map": ("key", "value")}
 
 
@@ -145,7 +147,35 @@ def stored_fields(schema: str, *, has_collations: bool = True) -> Fields:
                     f"the column {each.name} cannot be of the type {str(kind).upper()}, which is not kept in the "
                     f"store: {advice}"
                 )
+        for problem in _impossible(each.kind):
+            raise Misconfigured(f"the column {each.name} is of the type {str(each.kind).upper()}, {problem}")
+    _require_apart(fields, schema)
     return fields
+
+
+def _require_apart(names: Iterable[str], what: str) -> None:
+    found = dict[str, str]()
+    for name in names:
+        other = found.setdefault(name.lower(), name)
+        if other is not name:
+            raise Misconfigured(f'"{what}" has {other} and {name}, which are one name for Spark: rename one of them')
+
+
+def _impossible(kind: Kind) -> Iterator[str]:
+    """Yield what Spark refuses of a type although it knows all its parts."""
+    if kind.name == "struct":
+        _require_apart([name for name, _ in kind.parts], str(kind))
+    if kind.name == "map" and _has_map(kind.parts[0][1]):
+        yield "and Spark has no map whose keys are maps: write the keys as STRING, by to_json"
+    decimal = _DECIMAL.fullmatch(kind.name)
+    if decimal and not int(decimal[2]) <= int(decimal[1]) <= _MOST_DIGITS:
+        yield f"and a decimal has at most {_MOST_DIGITS} digits, of which the scale counts some"
+    for _, part in kind.parts:
+        yield from _impossible(part)
+
+
+def _has_map(kind: Kind) -> bool:
+    return kind.name == "map" or any(_has_map(part) for _, part in kind.parts)
 
 
 def _leaves(kind: Kind) -> Iterator[Kind]:

@@ -102,3 +102,24 @@ def test_a_type_of_the_user_is_that_which_it_is_stored_as():
     udt = {"type": "udt", "class": "p.C", "sqlType": {"type": "array", "elementType": "double", "containsNull": False}}
     fields = fields_of_json(json.dumps({"fields": [{"name": "v", "type": udt, "nullable": True, "metadata": {}}]}))
     assert fields == fields_of_ddl("v ARRAY<DOUBLE>")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *("K BIGINT, k INT", "a STRUCT<b: INT, B: INT>", "a ARRAY<STRUCT<b: INT, B: INT>>"),
+        *(
+            "a MAP<MAP<STRING, INT>, INT>",
+            "a MAP<STRUCT<b: MAP<INT, INT>>, INT>",
+            "a ARRAY<MAP<ARRAY<MAP<INT, INT>>, INT>>",
+        ),
+        *("a DECIMAL(39,0)", "a ARRAY<DECIMAL(3,4)>"),
+    ],
+)
+def test_a_type_that_spark_cannot_make_or_write_is_refused_when_it_is_declared(schema):
+    with pytest.raises(Misconfigured):
+        stored_fields(schema)
+
+
+def test_types_that_look_like_those_are_kept():
+    stored_fields("a MAP<STRUCT<b: INT>, MAP<STRING, INT>>, b STRUCT<a: INT>, d DECIMAL(38,38)")
