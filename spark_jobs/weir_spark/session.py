@@ -13,14 +13,22 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured
 from weir.settings import SPARK_VARIABLE
 
+try:
+    from py4j.protocol import Py4JJavaError
+except ImportError:  # a client of Connect has no JVM
+    Py4JJavaError = PySparkException
+
 Log = Callable[[str], None]
 """Takes a line of a log."""
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What Spark raises: in a session of its own the second, where an executor has failed."""
 
 FORCED: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured, WeirError
@@ -21,7 +20,7 @@ from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
-from weir_spark.session import Log, active, add_remote, configure, measured, session_of_program
+from weir_spark.session import SPARK_ERRORS, Log, active, add_remote, configure, measured, session_of_program
 
 READABLE = "weir_readable"
 """The built-in check that Spark can read all rows; only its failure is reported."""
@@ -48,7 +47,7 @@ def check_partition(
     """Check the rows of one partition, in an active session."""
     try:
         return check_restored(session, stored, why=why, log=log)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         if not _UNREADABLE.search(str(error)):
             raise
         return (_unreadable(stored, why, str(error).split("\n", 1)[0]),)
@@ -87,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     )
         finally:
             session.stop()
-    except (WeirError, OSError, PySparkException) as error:
+    except (WeirError, OSError, *SPARK_ERRORS) as error:
         print(f"{type(error).__name__}: {str(error).split(chr(10), 1)[0]}", file=sys.stderr)
         return 1
     return 0

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StructType
 
@@ -25,7 +24,7 @@ from weir.formats.manifest import READ_OPTIONS, digest_version
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.digest import VERSIONS, digest_of
-from weir_spark.session import active, add_remote, configure, session_of_program
+from weir_spark.session import SPARK_ERRORS, active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest
 
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _answer_all(session, results)
         finally:
             session.stop()
-    except (WeirError, OSError, PySparkException) as error:
+    except (WeirError, OSError, *SPARK_ERRORS) as error:
         print(f"{type(error).__name__}: {_first_line(error)}", file=sys.stderr)
         return 1
     return 0
@@ -60,7 +59,7 @@ def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
         found = _digest(session, result)
         if found != result.expected and found != _digest(session, result):
             return ContentAnswer(result.number, error="its digest is another one each time that it is computed")
-    except (PySparkException, WeirError) as error:
+    except (*SPARK_ERRORS, WeirError) as error:
         return ContentAnswer(result.number, error=f"{type(error).__name__}: {_first_line(error)}")
     return ContentAnswer(result.number, found)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from weir.errors import Misconfigured
@@ -23,6 +22,7 @@ from weir.formats.suite import Expectation, Suite
 from weir_spark.checks.one_aggregation import EXAMPLES, first_line, require_fault_of_expectation, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.typed_numbers import in_python
+from weir_spark.session import SPARK_ERRORS
 
 _BATCH = "weir"
 _FORMAT = {"result_format": "BASIC", "partial_unexpected_count": EXAMPLES}
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
 def _require_fault_of_expectation(error: BaseException) -> None:
     """Raise the cause unless it is an expression or its values: the first of Spark; its own context is that of grpc."""
     for cause in _causes(error):
-        if isinstance(cause, PySparkException):
+        if isinstance(cause, SPARK_ERRORS):
             require_fault_of_expectation(cause)
             return
         if _is_of_grpc(cause):

@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
@@ -29,7 +28,7 @@ from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.results.digest import VERSIONS, digest_of, quoted, type_signature
 from weir_spark.results.writer import key_group
-from weir_spark.session import Log
+from weir_spark.session import SPARK_ERRORS, Log
 from weir_spark.state.reader import RANK, StoredState
 from weir_spark.state.writer import state_digest
 
@@ -101,7 +100,7 @@ class _Restored:
         expectation = Expectation("weir_schema_as_recorded", {"columns": _shown(self._stored_schema())})
         try:
             wrong = self._other_schema()
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             if "CANNOT_MERGE" not in str(error):
                 raise
             return result_of(expectation, Found(success=False, observed=first_line(error)))

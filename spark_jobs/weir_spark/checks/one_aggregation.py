@@ -24,6 +24,7 @@ from weir_spark.checks.plain_aggregates import Aggregate, Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.checks.uniqueness import COUNT, repeated_values
 from weir_spark.results.digest import quoted
+from weir_spark.session import SPARK_ERRORS
 
 EXAMPLES = 20
 """As many values as GX shows, too."""
@@ -56,7 +57,7 @@ def answers(rows: DataFrame, plains: Sequence[Plain]) -> list[ExpectationResult]
     """
     try:
         found = _measured(rows, plains)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         require_fault_of_expectation(error)
         found = [_alone(rows, each) for each in plains]
     violating = {
@@ -93,12 +94,13 @@ def _to_keep(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def require_fault_of_expectation(error: PySparkException) -> None:
+def require_fault_of_expectation(error: Exception) -> None:
     """Raise the error unless its cause is an expression or the values that it was given."""
     if "PatternSyntaxException" in str(error):
         return
     stated = _SQL_STATE.search(str(error))  # where an executor has failed the error has none itself
-    state = error.getSqlState() or (stated[1] if stated else "")
+    own = error.getSqlState() if isinstance(error, PySparkException) else None
+    state = own or (stated[1] if stated else "")
     if not state.startswith(_ABOUT_VALUES):
         raise error
 
@@ -108,13 +110,15 @@ def first_line(error: BaseException) -> str:
     text = str(error).strip()
     if "PatternSyntaxException" in text:
         text = text[text.index("PatternSyntaxException") :]
+    elif not isinstance(error, PySparkException) and isinstance(error, SPARK_ERRORS):
+        text = text.partition("\n: ")[2]  # the first line is py4j's
     return f"{type(error).__name__}: {text.split(chr(10), 1)[0][:300]}"
 
 
 def _alone(rows: DataFrame, plain: Plain) -> _Answer:
     try:
         return _measured(rows, [plain])[0]
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         require_fault_of_expectation(error)
         return _Answer(first_line(error))
 

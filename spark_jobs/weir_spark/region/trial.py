@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
@@ -38,7 +37,7 @@ from weir_spark.files.samples import rows_of_sample, told
 from weir_spark.region import region
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-from weir_spark.session import Log, active, configure, session_of_program
+from weir_spark.session import SPARK_ERRORS, Log, active, configure, session_of_program
 
 _SHOWN: Final = 2000
 
@@ -85,7 +84,7 @@ def _stored(session: SparkSession, sample: Sample, store: Store) -> OutputReport
         written = writer.write(rows, sample.argument, output)
     except Exception as error:
         said = told(error)
-        if said is None and not isinstance(error, (PySparkException, Misconfigured)):
+        if said is None and not isinstance(error, (*SPARK_ERRORS, Misconfigured)):
             raise
         raise Misconfigured(
             f"the sample of the input {sample.argument!r} cannot be used: {sample.path}: {said or _first_lines(error)}"

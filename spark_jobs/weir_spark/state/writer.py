@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
@@ -28,6 +27,7 @@ from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
 from weir_spark.results.observed import observed
+from weir_spark.session import SPARK_ERRORS
 from weir_spark.state.changes import (
     CHANGE,
     HASH,
@@ -107,7 +107,7 @@ def _with_replaced_digest(made: OutputReport, stored: StoredState, store: Store)
         if is_chain(before):
             read = replace(stored.read, files=old.files, expired_until=old.expired_until)
             before = Digest(str(state_digest(replace(stored, read=read))))
-    except PySparkException:
+    except SPARK_ERRORS:
         return made
     counted = replace(made, state=replace(now, tallies=tallies, rows=None))
     is_same = before == str(_digest(stored.schema, tallies))
