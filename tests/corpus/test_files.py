@@ -1,0 +1,64 @@
+"""What lies in a stranger's folder is read to the last value, or refused in one try, by name."""
+
+from __future__ import annotations
+
+import pytest
+from tests.corpus.engines import Refused
+from tests.corpus.files import FILES, Link
+from tests.corpus.places import Written
+from tests.weir_spark.sources.conftest import resolved
+
+from weir.dataflow import files_source
+from weir.errors import Misconfigured
+
+pytestmark = pytest.mark.spark
+
+READ = [case for case in FILES if case.rows is not None]
+REFUSED = [case for case in FILES if case.rows is None]
+MODULE = "def nothing(ctx):\n    pass\n"
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory):
+    """Lay out the folder of a case; the declared source on it."""
+
+    def lay(case):
+        folder = tmp_path_factory.mktemp("files")
+        for name, content in case.content.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Link):
+                path.symlink_to(content.to)
+            else:
+                path.write_bytes(content)
+        return files_source("given", f"{folder}/{case.pattern}", **case.given)
+
+    return lay
+
+
+def stage_of(jobs, number, source):
+    """The stage of a case; its slice is what a run has recorded."""
+    (split,) = resolved(source)
+    name = f"case_{number}"
+    return jobs.stage(name, source.function, jobs.output(name), is_source=True, slice=split)
+
+
+def test_files_that_can_be_read_have_all_their_rows(engine, jobs, store, code_of, laid):
+    stages = [stage_of(jobs, number, laid(case)) for number, case in enumerate(READ)]
+    _, code = code_of(MODULE)
+    report = engine.run(jobs.region(*stages, code=code), store)
+    found = {
+        case.what: sorted((tuple(row.values()) for row in Written(each, store).arrow().to_pylist()), key=repr)
+        for case, each in zip(READ, report.outputs, strict=True)
+    }
+    right = {case.what: sorted(case.rows, key=repr) for case in READ}
+    assert {what: (found[what], right[what]) for what in right if found[what] != right[what]} == {}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.what)
+def test_files_that_cannot_be_read_are_refused_by_name_in_one_try(engine, jobs, store, code_of, laid, case):
+    _, code = code_of(MODULE)
+    with pytest.raises((Misconfigured, Refused)) as refused:
+        engine.run(jobs.region(stage_of(jobs, 0, laid(case)), code=code), store)
+    assert getattr(refused.value, "kind", "Misconfigured") == "Misconfigured", refused.value
+    assert case.names in str(refused.value)
