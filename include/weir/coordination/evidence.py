@@ -5,8 +5,9 @@ file of one that the ledger does not know is evidence. Only files that the ledge
 damaged, or was given up, never does, so that it is not found again and again. Nor do restored results, which are
 written before they are entered.
 
-Cost: before a pass of upkeep deletes anything of a dataflow, two listings of it, two for each of its sinks, and one
-small file. A begin lists the store only where its suspicion is aroused, and then one folder for each partition.
+Cost: before a pass of upkeep deletes anything of a dataflow, and before a savepoint, three listings of it, two for each
+of its sinks, and one small file. A begin lists the store only where its suspicion is aroused, and then one folder for
+each partition.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from weir.formats.paths import (
     folder_of,
     manifest_path,
     name_of,
+    numbers_folder,
     parse_attempt_path,
     pointer_folder,
     results_folder,
@@ -54,7 +56,7 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
     store = services.store
     epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
-    numbers = {checkpoint_number(name): name for name in files_in(store, checkpoints_folder(dataflow))}
+    numbers = _numbers_in(services, dataflow)
     newest = max(epochs, default=None)
     sinks = folders_in(store, sinks_folder(dataflow))
     published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}
@@ -69,15 +71,23 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     with services.ledger.transaction() as session:
         services.ledger.require_not_behind(session, dataflow)
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
-        taken = numbers_taken(session, dataflow, [each for each in numbers if each is not None])
+        unknown = numbers - numbers_taken(session, dataflow, numbers)
         newest_runs = {run_key(dataflow, each) for each in published.values() if each is not None}
         versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run.in_(newest_runs))))
     for epoch in sorted(set(epochs) - known):
         if _see_record(services, dataflow, epoch) is not None:
             raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
-    for number in sorted(each for each in numbers if each is not None and each not in taken):
-        raise services.ledger.behind(dataflow, f"it does not know checkpoint {number}")
+    if unknown:
+        raise services.ledger.behind(dataflow, f"it does not know checkpoint or savepoint {min(unknown)}")
     require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
+
+
+def _numbers_in(services: Services, dataflow: str) -> set[int]:
+    """Return the numbers of checkpoints in the store, and those that it keeps of what is elsewhere or deleted."""
+    names = files_in(services.store, checkpoints_folder(dataflow))
+    kept = files_in(services.store, numbers_folder(dataflow))
+    there = {each for each in map(checkpoint_number, names) if each is not None}
+    return there | {int(name) for name in kept if name.isdecimal()}
 
 
 def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:

@@ -117,6 +117,10 @@ def restore_checkpoints(session: Session, dataflow: str, found: Found, now: date
     _close_runs(session, dataflow, [each for each in found.values() if not isinstance(each, str)])
     notes = [each for each in found.values() if isinstance(each, str)]
     for number, each in found.items():
+        row = checkpoint_row(session, dataflow, number)
+        if row is not None and row.is_savepoint:  # it was made when the ledger had lost that the number was taken
+            notes.append(f"{checkpoint_path(dataflow, number)} has the number of a savepoint, so it is left out")
+            continue
         _enter(session, dataflow, number, each, now)
     for row in checkpoints_of(session, dataflow):
         if row.kind != SnapshotKind.CHECKPOINT.value or row.number in found:

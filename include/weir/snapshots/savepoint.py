@@ -19,6 +19,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.evidence import require_not_behind
 from weir.coordination.services import Services
 from weir.errors import Conflict, Misconfigured, WeirError
 from weir.execution.partition_state import PartitionState
@@ -123,9 +124,11 @@ def create(
 
     Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer:
     then nothing is left in the folder. If the ledger does not answer when all is written, the savepoint exists, and the
-    next command completes it in the ledger.
+    next command completes it in the ledger. LedgerBehind where the ledger has lost commits: the newest checkpoint
+    that it knows may be an old one, and the next number may be taken.
     """
     services.store_id()
+    require_not_behind(services, request.dataflow)
     tidy(services, request.dataflow, open_store)
     for _ in range(ROUNDS - 1):
         try:

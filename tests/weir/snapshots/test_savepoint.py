@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -20,9 +20,9 @@ from tests.weir.restoring import (
 )
 from tests.weir.small_dataflow import Saved, World
 
-from weir.errors import Misconfigured, Retryable
-from weir.formats.codec import checkpoint_from_json
-from weir.formats.paths import number_path
+from weir.errors import LedgerBehind, Misconfigured, Retryable
+from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
+from weir.formats.paths import checkpoint_path, number_path
 from weir.ledger.database.tables import CheckpointRow, LeaseRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restore import RestoreRequest
@@ -233,6 +233,34 @@ def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path)
     with days.ledger.transaction() as session:
         assert session.scalar(select(func.max(CheckpointRow.number))) == 7
     assert restore(days, f"{tmp_path}/usb/there").epoch == EPOCHS[1]
+
+
+@pytest.mark.parametrize("taken", ["by a checkpoint", "elsewhere"])
+def test_none_is_made_while_the_ledger_has_lost_the_commit_that_took_its_number(days, tmp_path, taken):
+    (tmp_path / "usb").mkdir()
+    number = 2 if taken == "by a checkpoint" else make(days, to=f"{tmp_path}/usb").number
+    with days.ledger.transaction("ladder") as session:
+        session.execute(delete(CheckpointRow).where(CheckpointRow.number == number))
+    before = lying(days.store, "ladder")
+    with pytest.raises(LedgerBehind, match=f"does not know checkpoint or savepoint {number}"):
+        make(days, name="mine")
+    assert lying(days.store, "ladder") == before
+    rebuild(days.services)
+    assert make(days, name="mine").number == number + 1
+    assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+
+
+def test_a_rebuild_leaves_a_savepoint_as_it_is_though_a_checkpoint_in_the_store_has_its_number(days):
+    made = make(days)
+    older = replace(checkpoint_from_json(days.store.read(checkpoint_path("ladder", 1))), number=made.number)
+    for written in (checkpoint_to_json(older), b"damaged"):
+        days.store.replace(checkpoint_path("ladder", made.number), written)
+        (built,) = rebuild(days.services)
+        assert any("has the number of a savepoint" in note for note in built.notes)
+        assert savepoints(days.services, "ladder") == (made,)
+        with days.ledger.transaction() as session:
+            row = session.scalars(select(CheckpointRow).where(CheckpointRow.number == made.number)).one()
+            assert not row.results
 
 
 def test_a_place_that_is_taken_is_left_as_it_is(days):
