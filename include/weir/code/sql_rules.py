@@ -20,7 +20,9 @@ SUFFIX: Final = ".sql"
 
 _PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
 _IN_QUOTES: Final = re.compile(r"\{\{\s*[A-Za-z_].*?\}\}", re.DOTALL)
-_OF_SERVER: Final = re.compile(r"\$\{\s*(env|system)\s*:")
+_OF_SERVER: Final = re.compile(r"\$\{(?:\w+:)?[^\s{}]+\}")
+_LONGEST_OF_SERVER: Final = 20
+"""The tokens of ${...} that are looked at."""
 _VALUE: Final = re.compile(
     r"ctx\.(epoch|subtask|parallelism|interval\[[01]\]|local_interval\[[01]\]\.date|parameters\.(?P<parameter>\w+))"
 )
@@ -159,14 +161,22 @@ def _query_problems(query: Sequence[Token]) -> Iterator[str]:
 
 
 def _problems_of_server(found: Sequence[Token]) -> Iterator[str]:
-    """Yield where Spark would put what is on its server into the text, also within quotes."""
+    """Yield where Spark would put a setting, or what its server has, into the text, also within quotes.
+
+    For a name that it does not know it puts nothing there.
+    """
     for place, token in enumerate(found):
-        text = token.text if token.kind in ("text", "name") else "".join(each.text for each in found[place : place + 4])
-        written = _OF_SERVER.search(text)
-        if written and (token.text == "$" or token.kind in ("text", "name")):
+        if token.kind in ("text", "name"):
+            written = _OF_SERVER.search(token.text)
+        elif token.text == "$":
+            written = _OF_SERVER.match("".join(each.text for each in found[place : place + _LONGEST_OF_SERVER]))
+        else:
+            continue
+        if written:
             yield (
-                f"line {token.line}: Spark replaces {written[0]}...}} by what its server has, which is no input of the "
-                "stage: write {{ ctx.parameters.NAME }}"
+                f"line {token.line}: Spark replaces {written[0]} by a setting, or by what its server has, which is no "
+                "input of the stage, and by nothing where there is none: write {{ ctx.parameters.NAME }}, or, for the "
+                "text itself, '$' || '{...}'"
             )
 
 

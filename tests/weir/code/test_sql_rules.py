@@ -95,6 +95,9 @@ READ = {
     "with that is not recursive": "WITH prices AS (SELECT * FROM prices) SELECT * FROM prices, clean",
     "with without as": "WITH a (SELECT * FROM clean) SELECT * FROM a, prices",
     "prices of the server": "SELECT * FROM clean, ${env:prices}",
+    "a setting": "SELECT * FROM clean WHERE a > ${my.least}",
+    "a setting by its kind": "SELECT * FROM clean WHERE a > ${hivevar:least}",
+    "an unknown name, which is replaced by nothing": "SELECT regexp_count(a, '${2}') FROM clean",
     "prices of the server in quotes": "SELECT '${system:prices}' FROM clean",
     "after a comment of an old Mac": "SELECT * -- all\rFROM prices, clean",
     "after a comment with a hint in it": "SELECT * FROM clean /* a /*+ b */ , prices -- */",
@@ -136,7 +139,7 @@ ALLOWED = {
     "grouping sets": "SELECT a, b FROM clean GROUP BY GROUPING SETS ((a, b), (a), ())",
     "byte order mark": "\ufeffSELECT * FROM clean",
     "lines of Windows": "-- all\r\nSELECT *\r\nFROM clean;\r\n-- end\r\n",
-    "dollars": "SELECT '${x}', '^a$', regexp_count(a, '${2}') FROM clean -- ${env:x}",
+    "dollars": "SELECT '$x', '^a$', '$ {x}', '$' || '{x}', '${}' FROM clean -- ${env:x}",
     "semicolons": "SELECT ';' AS a, 'it''s; \\'' FROM clean -- ;\n;; /* ; /* nested */ */ -- end",
 }
 
