@@ -19,8 +19,8 @@ from urllib.parse import unquote
 HIDDEN: Final = "***"
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_TRAILING: Final = frozenset({"value", "text", "plain", "plaintext", "base", "b", "string"})
-"""Last words that change nothing: `password_value`, `secret_base64`."""
+_TRAILING: Final = frozenset({"value", "text", "plain", "plaintext", "base", "b", "string", "pem"})
+"""Last words that change nothing: `password_value`, `secret_base64`, `private_key_pem`."""
 
 _ENDINGS: Final = frozenset(
     {
@@ -35,6 +35,9 @@ _ENDINGS: Final = frozenset(
         *(("subscription", "key"), ("function", "key"), ("functions", "key"), ("master", "key"), ("hmac", "key")),
         *(("storage", "key"), ("bot", "key"), ("sas",), ("dsn",), ("connection", "string"), ("proxy",), ("proxies",)),
         *(("webhook",), ("webhooks",), ("webhook", "url"), ("webhook", "urls"), ("webhook", "uri")),
+        *(("smtp", "pass"), ("mail", "pass"), ("ftp", "pass"), ("ssh", "pass"), ("key", "pass"), ("store", "pass")),
+        *(("admin", "pass"), ("root", "pass"), ("login", "pass"), ("db", "pw"), ("user", "pw"), ("login", "pw")),
+        ("client", "key", "data"),
     }
 )
 _ENDS_OF_WORDS: Final = (
@@ -117,13 +120,15 @@ _VALUE_IN_TEXT: Final = re.compile(r"[^\s'\",;&]+")
 _WELL_KNOWN: Final = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?"
     r"|\b(?:A(?:KIA|SIA)[0-9A-Z]{16}\b|AIza[\w-]{35}\b|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+|dapi[0-9a-f]{32}\b"
-    r"|g(?:h[pousr]_|ithub_pat_|lpat-)[\w-]{16,}|sk_live_[\w-]{16,}|xox[abeprs]-[\w-]{16,})",
+    r"|g(?:h[pousr]_|ithub_pat_|lpat-)[\w-]{16,}|[sr]k_live_[\w-]{16,}|xox[abeprs]-[\w-]{16,}"
+    r"|sk-(?:[a-z]+-|[A-Za-z0-9])[\w-]{24,}|hf_[A-Za-z0-9]{30,}|npm_[A-Za-z0-9]{36}\b|pypi-[\w-]{24,}"
+    r"|whsec_[\w+/]{16,}|hvs\.[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]{32,})",
     re.DOTALL,
 )
 """Private keys, ids of Amazon's access keys, JSON web tokens, and tokens of well-known services."""
 
 _CALLABLE_URL: Final = re.compile(
-    r"(?P<before>://hooks\.slack\.com/(?:services|workflows|triggers)/|/api/webhooks/"
+    r"(?P<before>://hooks\.slack\.com/(?:services|workflows|triggers)/|://hooks\.zapier\.com/hooks/|/api/webhooks/"
     r"|\.webhook\.office\.com/webhookb2/|://api\.telegram\.org/bot)(?P<value>[^\s'\"]+)"
 )
 """URLs of well-known services that whoever has them may call."""

@@ -61,6 +61,10 @@ SECRETS = [
     *({"note": "Bearer 0123456789abcdef"}, {"repository": "https://0123456789abcdef0123@git.example.com/x"}),
     *({"text": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc"}, {"text": "ghp_0123456789abcdefghij"}),
     {"kafka.sasl.jaas.config": 'org.apache.kafka.PlainLoginModule required username="me" password="abc";'},
+    *({"smtp_pass": "abc"}, {"mail.smtp.pass": "abc"}, {"db_pw": "abc"}, {"private_key_pem": "abc"}),
+    *({"text": "sk-ant-api03-0123456789abcdefghijABCDEFGHIJ"}, {"text": "sk-proj-0123456789abcdefghijABCDEFGHIJ"}),
+    *({"text": "hf_0123456789abcdefghijABCDEFGHIJ01"}, {"text": "rk_live_0123456789abcdef"}),
+    *({"text": "whsec_0123456789abcdefghij"}, {"url": "https://hooks.zapier.com/hooks/catch/1/abc/"}),
     *({"id": "AKIAIOSFODNN7EXAMPLE"}, {"pem": "-----BEGIN RSA PRIVATE KEY-----\nabc"}),
 ]
 
@@ -131,6 +135,7 @@ HARMLESS = [
     ),
     *({"url": "https://me@git.example.com/x"}, {"has_cookies": True}, {"serviceAccountName": "weir"}),
     *({"spark.kubernetes.authenticate.driver.serviceAccountName": "weir"}, {"condition": "a=1&b=2"}, {"sassy": "x"}),
+    *({"task": "risk-assessment-of-the-north-western-regions"}, {"cert_pem": "/run/cert.pem"}),
     *({"pass": "first"}, {"control": "/tmp/a b.json"}, {"airports": ["EWR", "JFK"]}, {"day": "2013-01-01"}, {}),
 ]
 
