@@ -7,6 +7,9 @@ when it is written: two stages that make a view of one name would both read the 
 function is fixed as soon as it has returned, under a name that nobody else has, and what the function has made is
 dropped. A session of Spark's classic kind plans at each call.
 
+Within a function, too, a DataFrame that reads a name would read what the name means later. Where a function gives a
+name another meaning, what it has read by it before is not used afterwards, or the function is refused.
+
 No setting may be changed. Analysis fixes none of those that were tried: readers of files and functions of pandas read
 even the time zone again, when rows are computed, and a restored setting would give them another one.
 """
@@ -24,6 +27,8 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.code.sql_relation_rules import unknown_relations
+from weir.code.sql_token_rules import UnclosedError, tokens
 from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.writer import RESERVED_PREFIX
@@ -36,14 +41,30 @@ _COMMENTS: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _MADE: Final = re.compile(
     r"\b(?P<kind>view|function|table|variable)\s+(?:if\s+(?:not\s+)?exists\s+)?(?P<name>`[^`]+`|\w+)", re.IGNORECASE
 )
-_DECLARED: Final = re.compile(r"\bdeclare\s+(?:or\s+replace\s+)?(?:var(?:iable)?\s+)?(`[^`]+`|\w+)", re.IGNORECASE)
+_DECLARED: Final = re.compile(
+    r"\bdeclare\s+(?:or\s+replace\s+)?(?:var(?:iable)?\s+)?(?P<names>(?:`[^`]+`|[\w.]+)(?:\s*,\s*(?:`[^`]+`|[\w.]+))*)",
+    re.IGNORECASE,
+)
 _GLOBAL: Final = re.compile(r"\bglobal\s+temp(?:orary)?\s+view\b", re.IGNORECASE)
-_USE: Final = re.compile(r"^\W*use\b", re.IGNORECASE)
+_SET: Final = re.compile(r"^\W*set\s+var(?:iable)?\s+(?:\(\s*)?(?:\w+\.)*(`[^`]+`|\w+)", re.IGNORECASE)
+_DROP: Final = re.compile(r"^\W*drop\b", re.IGNORECASE)
+_USE: Final = re.compile(
+    r"^\W*use\b(?:\s+(?:schema|database|namespace|catalog)\b)?(?P<place>.*)", re.IGNORECASE | re.DOTALL
+)
 
 _LOOKED_UP: Final = {"TABLE_OR_VIEW_NOT_FOUND": "relationName", "UNRESOLVED_ROUTINE": "routineName"}
 """Spark's conditions about a name that it does not find, and the parameter that has the name."""
 
 _MOVES: Final = frozenset({"set_current_database", "set_current_catalog"})
+
+_LOOKS_UP: Final = frozenset(
+    {
+        *("SQL.query", "Read.NamedTable.unparsed_identifier", "UnresolvedTableValuedFunction.function_name"),
+        *("Expression.ExpressionString.expression", "Expression.UnresolvedFunction.function_name"),
+        "CallFunction.function_name",
+    }
+)
+"""The fields of Spark Connect's messages with names that are looked up when a plan runs."""
 
 
 _OF_A_START: Final = (
@@ -86,6 +107,22 @@ def _snapshot(session: SparkSession) -> Snapshot:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a name stands for, for plans that are made from `since` on."""
+
+    since: int
+    made_by: bytes
+    """The request that made it."""
+    is_variable: bool = False
+
+    def is_in(self, text: str, name: str) -> bool:
+        """Report whether a query, an expression or a name looks up the name that has this meaning."""
+        if self.is_variable and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text.lower()):
+            return True
+        return _mentions(text, name)
+
+
 @dataclass(slots=True)
 class _Made:
     """What one function has made so far, as its requests show it; on a classic session there are none."""
@@ -98,26 +135,62 @@ class _Made:
     variables: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     """Also those of which a text tells, in lower case."""
+    meanings: dict[str, _Meaning] = field(default_factory=dict)
+    """By name in lower case."""
     is_moved: bool = False
     refused: NotItsOwn | None = None
 
-    def view(self, name: str, *, is_global: bool) -> None:
+    def view(self, name: str, made_by: bytes, *, is_global: bool) -> None:
         if is_global:
             self.refuse(_of_all_sessions(self.owner))
         if not name.startswith(RESERVED_PREFIX):
             self.views.add(name)
             self.named.add(name.lower())
+            self._means(name, made_by)
 
-    def function(self, name: str) -> None:
+    def function(self, name: str, made_by: bytes) -> None:
         self.functions.add(name)
         self.named.add(name.lower())
+        self._means(name, made_by)
+
+    def moves(self, place: str) -> None:
+        """Take that it changes the current schema or catalog, unless it goes where it is."""
+        here = () if self.before is None else (*self.before.place, ".".join(self.before.place))
+        self.is_moved = self.is_moved or place.strip(" ;\n\t").replace("`", "").lower() not in here
 
     def statement(self, text: str) -> None:
         if _GLOBAL.search(text):
             self.refuse(_of_all_sessions(self.owner))
-        self.is_moved = self.is_moved or _USE.search(text) is not None
-        self.named.update(each["name"].strip("`").lower() for each in _MADE.finditer(text))
-        self.variables.update(each.strip("`") for each in _DECLARED.findall(text))
+        if use := _USE.match(text):
+            self.moves(use["place"])
+        made = [each["name"] for each in _MADE.finditer(text)]
+        declared = [each.strip().rpartition(".")[2] for names in _DECLARED.findall(text) for each in names.split(",")]
+        self.named.update(each.strip("`").lower() for each in made)
+        self.variables.update(each.strip("`") for each in declared)
+        if not _DROP.match(text):
+            for name in made[:1]:  # others are of what it is made from
+                self._means(name, text.encode())
+        for name in (*declared, *_SET.findall(text)):
+            self._means(name, text.encode(), is_variable=True)
+
+    def _means(self, name: str, made_by: bytes, *, is_variable: bool = False) -> None:
+        """Take that a name has a meaning from here on, which is another one unless it is made in the same way."""
+        name = name.strip("`").lower()
+        before = self.meanings.get(name)
+        if before is None or before.made_by != made_by or is_variable:
+            self.meanings[name] = _Meaning(_next_plan(), made_by, is_variable)
+
+    def require_meant(self, plan: Any) -> None:
+        """Refuse a plan with a part that has read a name before the name got the meaning that it has now."""
+        for name in _read_before(plan, self.meanings):
+            self.refuse(
+                NotItsOwn(
+                    f"{self.owner}: its function reads {name} and then makes another view, function or variable of "
+                    "this name, or gives it another value, before Spark computes what it has read: Spark Connect looks "
+                    f"names up when it computes, and would take the later one. Give each a name of its own, such as "
+                    f"{name}_1 and {name}_2"
+                )
+            )
 
     def refuse(self, error: NotItsOwn) -> None:
         """Raise the error, here and also after a function that catches it."""
@@ -279,11 +352,14 @@ class _Stub:
 
     def ExecutePlan(self, request: Any, **more: Any) -> Any:  # noqa: N802  # as gRPC calls it
         plan = request.plan
+        if self._made.meanings:
+            self._made.require_meant(plan)
         if plan.WhichOneof("op_type") == "command":
             self._command(plan.command)
         elif plan.root.WhichOneof("rel_type") == "catalog" and plan.root.catalog.WhichOneof("cat_type") in _MOVES:
             self._keep_before()
-            self._made.is_moved = True
+            moved = getattr(plan.root.catalog, plan.root.catalog.WhichOneof("cat_type"))
+            self._made.moves(next(str(value) for _, value in moved.ListFields()))
         return self._to.ExecutePlan(request, **more)
 
     def Config(self, request: Any, **more: Any) -> Any:  # noqa: N802  # as gRPC calls it
@@ -308,9 +384,11 @@ class _Stub:
     def _command(self, command: Any) -> None:
         kind = command.WhichOneof("command_type")
         if kind == "create_dataframe_view":
-            self._made.view(command.create_dataframe_view.name, is_global=command.create_dataframe_view.is_global)
+            view = command.create_dataframe_view
+            self._made.view(view.name, view.SerializeToString(deterministic=True), is_global=view.is_global)
         elif kind in ("register_function", "register_table_function"):
-            self._made.function(getattr(command, kind).function_name)
+            function = getattr(command, kind)
+            self._made.function(function.function_name, function.SerializeToString(deterministic=True))
         elif kind == "sql_command":
             text = _COMMENTS.sub(" ", _text_of(command.sql_command))
             word = re.match(r"\s*(\w*)", text)
@@ -329,6 +407,42 @@ class _Stub:
             return ask()
         finally:
             client._stub = self  # noqa: SLF001
+
+
+def _next_plan() -> int:
+    """Return the number that the next plan of this client gets: each has a greater one than those before."""
+    from pyspark.sql.connect.plan import LogicalPlan  # noqa: PLC0415  a session of its own may lack what it needs
+
+    return int(LogicalPlan._nextPlanId)  # noqa: SLF001  nothing else tells when a plan was made
+
+
+def _read_before(message: Any, meanings: Mapping[str, _Meaning], made: int | None = None) -> Iterator[str]:
+    """Yield the names that parts of a plan look up and that have got their meaning after these were made."""
+    if message.DESCRIPTOR.name == "Relation" and message.common.HasField("plan_id"):
+        made = message.common.plan_id
+    for description, value in message.ListFields():
+        if description.type == description.TYPE_MESSAGE:
+            parts = value.values() if hasattr(value, "values") else value if hasattr(value, "append") else [value]
+            for part in parts:
+                if hasattr(part, "ListFields"):
+                    yield from _read_before(part, meanings, made)
+        elif made is not None and description.full_name.removeprefix("spark.connect.") in _LOOKS_UP:
+            later = (each for each in meanings.items() if made < each[1].since)
+            yield from (name for name, meaning in later if meaning.is_in(value, name))
+
+
+def _mentions(text: str, name: str) -> bool:
+    """Report whether a query, an expression or a name looks a name up."""
+    lower = text.lower()
+    if name not in lower:
+        return False
+    if lower.rpartition(".")[2].strip("`") == name or re.search(rf"(?<![\w.]){re.escape(name)}`?\s*\(", lower):
+        return True
+    try:
+        found = unknown_relations(list(tokens(text)), ())
+    except UnclosedError:
+        return True
+    return any(each.name.rpartition(".")[2].lower() == name for each in found)
 
 
 def _value_of(session: SparkSession, key: str) -> str | None:

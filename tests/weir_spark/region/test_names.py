@@ -256,6 +256,62 @@ def returns_home(ctx, rows):
 """
 
 
+TWO_MEANINGS = {
+    "view": """
+    rows.where("id < 2").createOrReplaceTempView("t")
+    first = ctx.spark.sql("select id from T")
+    rows.where("id > 2").createOrReplaceTempView("t")
+    return first.union(ctx.spark.table("t"))""",
+    "read_again": """
+    rows.createOrReplaceTempView("t")
+    more = ctx.spark.sql("with u as (select id + 1 id from t) select * from u")
+    more.createOrReplaceTempView("t")
+    return more""",
+    "in_sql": """
+    ctx.spark.sql("create temp view t as select 1L id")
+    first = ctx.spark.table("t")
+    ctx.spark.sql("create or replace temp view t as select 2L id")
+    return first""",
+    "function": """
+    ctx.spark.udf.register("f", lambda x: x * 2, "bigint")
+    first = rows.selectExpr("F(id) id")
+    ctx.spark.udf.register("f", lambda x: x * 10, "bigint")
+    return first""",
+    "variable": """
+    ctx.spark.sql("declare v bigint default 1")
+    first = ctx.spark.sql("select v id")
+    ctx.spark.sql("set var v = 2")
+    return first""",
+    "hidden_table": """
+    first = ctx.spark.table("not_yet")
+    rows.createOrReplaceTempView("not_yet")
+    return first""",
+}
+ONE_MEANING = """
+def numbers(ctx):
+    return ctx.spark.range(5)
+
+def _plus(ctx, rows, number):
+    ctx.spark.udf.register("plus", lambda x: x + 1, "bigint")
+    return rows.selectExpr(f"plus(id) + {number} id")
+
+def usual(ctx, rows):
+    ctx.spark.sql("use default")
+    ctx.spark.catalog.setCurrentDatabase("default")
+    for number in range(2):
+        rows.createOrReplaceTempView("t")
+        rows = ctx.spark.sql(f"select id + 1 id, 't(' t from t -- {number}")
+    rows.selectExpr("id t").createOrReplaceTempView("u")
+    rows = ctx.spark.sql("select t id from u").union(ctx.spark.table("u"))
+    return _plus(ctx, rows, 1).union(_plus(ctx, rows, 2))
+"""
+USUAL = sorted(2 * [number for each in range(5) for number in (each + 4, each + 5)])
+
+
+def meanings_module():
+    return NAMES_OF_OTHERS + "".join(f"\n\ndef {name}(ctx, rows):{code}\n" for name, code in TWO_MEANINGS.items())
+
+
 def refused_module():
     lines = ["\ndef numbers(ctx):\n    return ctx.spark.range(5)\n"]
     lines += [f"\ndef {name}(ctx, rows):\n    {code}\n    return rows\n" for name, (code, _) in REFUSED.items()]
@@ -299,16 +355,30 @@ def test_a_name_that_is_not_there_any_more_is_told_with_what_to_write(run, jobs,
     assert str(error.value).startswith(expected)
 
 
+@pytest.mark.parametrize("name", TWO_MEANINGS)
+def test_rows_of_a_name_that_has_another_meaning_before_they_are_computed_are_refused(
+    run, jobs, pipeline, name
+) -> None:
+    with pytest.raises(Misconfigured, match=f"^stage {name}: its function reads "):
+        run(chain(jobs, pipeline(meanings_module()), "numbers", name))
+
+
+def test_names_are_made_again_as_they_were_and_after_their_rows_are_taken(run, jobs, pipeline, ids) -> None:
+    assert ids(run(chain(jobs, pipeline(ONE_MEANING), "numbers", "usual"))) == {"usual": USUAL}
+
+
 def test_a_session_of_its_own_keeps_them_apart_too(ends_in_driver, jobs, pipeline, ids) -> None:
     module, refused, others = pipeline(SAME_NAMES), pipeline(refused_module()), pipeline(NAMES_OF_OTHERS)
     names = ("in_sql", "all_sessions")
-    rows, drops, uses, *ends = ends_in_driver(
+    rows, usual, drops, uses, *ends = ends_in_driver(
         of_equal_names(jobs, module),
+        chain(jobs, pipeline(ONE_MEANING), "numbers", "usual"),
         chain(jobs, others, "numbers", "drops"),
         chain(jobs, others, "numbers", "makes", "uses"),
         *(chain(jobs, refused, "numbers", name) for name in names),
     )
     assert ids(rows) == SAME_ROWS
+    assert ids(usual) == {"usual": USUAL}
     assert ids(drops) == {"drops": [0, 1, 2, 3, 4]}
     assert "The function of stage makes has made one" in uses.message
     for name, end in zip(names, ends, strict=True):
