@@ -26,7 +26,7 @@ from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.queries import single_query
 from weir.dataflow.stage import Stage, TaskSettings, source
-from weir.dataflow.state_schema import declared_fields
+from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Misconfigured
 from weir.intervals import in_zone, time_zone
 
@@ -302,12 +302,22 @@ def _require_columns(where: str, schema: str) -> None:
     except Misconfigured as error:
         raise Misconfigured(f"{where}: {error}") from error
     seen: dict[str, str] = {}
-    for name in fields:
+    for name, field in fields.items():
+        if _has_length(field.kind):
+            raise Misconfigured(
+                f"{where}: Spark reads no file by a column of type {str(field.kind).upper()}, as {name!r} in schema=: "
+                "write STRING, and check lengths by an expectation"
+            )
         other = seen.setdefault(name.casefold(), name)
         if other != name:
             raise Misconfigured(
                 f"{where}: schema= has two columns that Spark cannot tell apart: {other!r} and {name!r}"
             )
+
+
+def _has_length(kind: Kind) -> bool:
+    """Report whether a type is CHAR or VARCHAR, or has one of these in it."""
+    return kind.name.startswith(("char", "varchar")) or any(_has_length(part) for _, part in kind.parts)
 
 
 def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reader: Mapping[str, str] | None) -> None:

@@ -17,6 +17,11 @@ _SHOWN = 500
 _READING = re.compile(r"while reading file (\S+?)\.?\s")
 _OTHER_HEADER = re.compile(r"CSV header does not conform to the schema\.\s+Header: (.*)\s+Schema: (.*)")
 
+_OTHER_LENGTH = re.compile(
+    r"Number of column in CSV header is not equal to number of fields in the schema:?\s+"
+    r"Header length: (\d+), schema size: (\d+)"
+)
+
 _REFUSED = re.compile(r"\[weir: (.*?) :weir\]", re.DOTALL)
 """What a plan of Weir's sources says of rows that it refuses: see `raising`."""
 
@@ -61,6 +66,11 @@ def refused_rows(error: Exception) -> str | None:
         return (
             f"{file} has the header {header[1]!r}, and is read as {header[2]!r}: write schema= in the "
             'order of the header. reader={"enforceSchema": "true"} takes columns by their places, whatever their names'
+        )
+    if length := _OTHER_LENGTH.search(trace):
+        return (
+            f"{file} has a first line of {length[1]} columns, and schema= has {length[2]}: write all columns of the "
+            'header there, in its order, and the separator as reader={"sep": ...} if it is no comma'
         )
     if _MALFORMED in trace:
         return (

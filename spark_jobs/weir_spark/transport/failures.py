@@ -36,6 +36,9 @@ _CAUSE = "Caused by: "
 
 _UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
 
+_WRONG_OPTION = "INVALID_PARAMETER_VALUE"
+"""The condition, without its last part, of an option such as a charset that Spark does not know."""
+
 _FILE_SYSTEMS = "org.apache.hadoop.fs."
 """The classes that write to a store; Spark writes its own files without Hadoop."""
 
@@ -80,6 +83,8 @@ def _advice_on(error: Exception) -> str | None:
     """Return what a person has to change; None if another try may help, or the error is of no known kind."""
     if isinstance(error, PySparkException) and error.getCondition() == _UNKNOWN_TYPE:
         return "a schema has a type that Spark does not have"
+    if isinstance(error, PySparkException) and (error.getCondition() or "").startswith(_WRONG_OPTION):
+        return "an option or argument has a value that Spark does not take"
     if isinstance(error, AnalysisException) and error.getCondition() not in READ_FAILED:
         return "Spark refuses the plan of its stages"
     if isinstance(error, PythonException) and any(name in str(error) for name in _NO_SESSION):

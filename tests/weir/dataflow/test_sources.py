@@ -69,6 +69,8 @@ def test_a_declaration_imports_no_library():
         (lambda: files_source("o", "/d/*", if_empty="empty"), "schema= is needed"),
         (lambda: files_source("o", "/d/*", if_empty="maybe"), "if_empty must be"),
         (lambda: files_source("o", "/d/*", schema="id BIGINT,"), "schema"),
+        (lambda: files_source("o", "/d/*", schema="id BIGINT, tail VARCHAR(6)"), "'tail'"),
+        (lambda: files_source("o", "/d/*", schema="legs ARRAY<STRUCT<tail: CHAR(6)>>"), "'legs'"),
         (lambda: delta_source("o", "lake/orders"), "path must be absolute"),
         (lambda: delta_source("o", "/l", partition={"day": "{day}"}), r"the placeholder \{day\}"),
         (lambda: iceberg_source("o", "c.d.t", partition={"day": 1}), r"partition\['day'\] must be a text"),

@@ -63,3 +63,12 @@ def test_what_a_source_refuses_and_lines_that_do_not_fit_are_told():
     assert 'N: For input string: "x"' in refused_rows(malformed)
     assert "/data/a b/c.csv has a line" in refused_rows(malformed)
     assert refused_rows(ValueError("of a stage")) is None
+
+
+def test_a_header_of_another_length_is_told_with_both():
+    cause = (
+        "org.apache.spark.SparkIllegalArgumentException: Number of column in CSV header is not equal to number of "
+        "fields in the schema:\n Header length: 3, schema size: 2\nCSV file: file:///data/a%20b/c.csv"
+    )
+    told = refused_rows(OfJava("NO_HINT", cause))
+    assert "/data/a b/c.csv has a first line of 3 columns, and schema= has 2" in told

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkValueError
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 from pyspark.sql.types import StructType
 
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured
@@ -35,6 +35,11 @@ def test_a_type_that_spark_does_not_have_is_for_a_person() -> None:
     told = translate_of_own_session(error.value, "a-b")
     assert type(told) is Misconfigured
     assert "region a-b: a schema has a type that Spark does not have: [CANNOT_PARSE_DATATYPE]" in str(told)
+
+
+def test_an_option_that_spark_does_not_take_is_for_a_person() -> None:
+    error = IllegalArgumentException("got windows-1252", errorClass="INVALID_PARAMETER_VALUE.CHARSET")
+    assert type(translate_of_own_session(error, "a-b")) is Misconfigured
 
 
 def test_a_full_disk_is_reported_as_such() -> None:
