@@ -109,6 +109,21 @@ def test_an_identity_that_a_merge_cannot_write_is_refused_before_anything_is_pub
         sink.target(mode="upsert", key="k").prepare(sink.version(1, (1, "a")), None)
 
 
+def test_a_trigger_that_leaves_rows_out_of_a_merge_is_refused_before_anything_is_published(sink):
+    sink.query(
+        f"create table {sink.table} (k bigint primary key, s text, _epoch text); create function {sink.table}_f()"
+        " returns trigger language plpgsql as $$ begin return case when new.k = 1 then null else new end; end $$;"
+        f" create trigger some before insert on {sink.table} for each row execute function {sink.table}_f()"
+    )
+    target = sink.target(mode="upsert", key="k")
+    with pytest.raises(Misconfigured, match="leaves out"):
+        target.prepare(sink.version(1, (1, "a"), (2, "a")), None)
+    assert sink.publish(target, sink.version(1, (2, "a"), (3, "a"))) is Outcome.COMMITTED
+    assert sink.publish(target, sink.version(1, (2, "b"), (4, "a"), epoch=NEXT)) is Outcome.COMMITTED
+    assert sink.publish(target, sink.version(2, (2, "c"))) is Outcome.COMMITTED  # an older epoch changes no row
+    assert sink.query(f"select k, s from {sink.table} order by k") == [(2, "b"), (3, "a"), (4, "a")]
+
+
 TAKEN = {
     "identity": "create table {t} (k bigint generated always as identity, s text, _epoch text)",
     "default partition": f"{PLAIN} partition by list (k); create table {{t}}_1 partition of {{t}} default",

@@ -36,6 +36,7 @@ from weir.sinks.targets.postgres_catalog import (
     columns_there,
     exists,
     facts_of,
+    require_merged,
     require_no_other_case,
     require_possible,
     require_same_case,
@@ -60,6 +61,7 @@ MARKER: Final = "weir_published"
 _CLAIMED: Final = ""
 """The epoch in the marker of a sink that has prepared a version and committed none: from then on the table is its."""
 
+_LOADING: Final = sql.Identifier("weir_loading")
 _TURNS: Final = 3
 """How often a transaction that the server ended (a deadlock, a time-out) is tried again at once."""
 
@@ -129,6 +131,8 @@ class PostgresTarget(SinkTarget):
         try:
             with self._transaction(version) as cursor:
                 self._load(cursor, version, columns)
+                if self.options["mode"] == "upsert":
+                    require_merged(cursor, self._identifier, self._table, self.options["key"], _LOADING)
                 cursor.execute("set constraints all immediate")
                 cursor.connection.rollback()
         except TargetConflict as error:
@@ -247,7 +251,7 @@ class PostgresTarget(SinkTarget):
         elif mode == "append":
             self._require_new(cursor, version)
         else:
-            into = sql.Identifier("weir_loading")
+            into = _LOADING
             self._make_temporary(cursor, into, names)
         counted = Counted(batches(self.reach, version, names[:-1]))
         rows = _copy(cursor, into, names, as_csv(columns, counted, version.epoch))
@@ -257,8 +261,8 @@ class PostgresTarget(SinkTarget):
             )
         if rows != version.rows:
             raise TargetConflict(
-                f"a trigger of table {self._table} leaves out {version.rows - rows} of the {version.rows} rows of "
-                f"{version}. Nothing was changed. Drop it, or leave the rows out in the stage that the sink reads"
+                f"a trigger of table {self._table} leaves {version.rows - rows} rows of {version} out, or puts them "
+                "elsewhere. Nothing was changed. Drop it, or leave them out in the stage that the sink reads"
             )
         if mode == "upsert":
             cursor.execute(self._merge(into, names))
@@ -500,10 +504,9 @@ class PostgresTarget(SinkTarget):
         """Require a unique index on the key, by which the merge finds equal keys: the server plans the merge."""
         names, keys = [*(each.name for each in columns), EPOCH_COLUMN], self.options["key"]
         self._require_immediate(cursor, keys)
-        loaded = sql.Identifier("weir_loading")
-        self._make_temporary(cursor, loaded, names)
+        self._make_temporary(cursor, _LOADING, names)
         try:
-            cursor.execute(sql.SQL("explain {}").format(self._merge(loaded, names)))
+            cursor.execute(sql.SQL("explain {}").format(self._merge(_LOADING, names)))
         except psycopg2.errors.InvalidColumnReference as error:
             listed = ", ".join(keys)
             raise Misconfigured(

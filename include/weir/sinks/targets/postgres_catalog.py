@@ -285,3 +285,19 @@ def to_scan(
         return column.type == "bytea" and column.name in indexed
 
     return [each for each in columns if is_seen(each)]
+
+
+def require_merged(cursor: Any, table: sql.Composable, shown: str, keys: Sequence[str], loaded: sql.Composable) -> None:
+    """Require a row of the table for each loaded one: a trigger may leave out some. Raises Misconfigured."""
+    equal = sql.SQL(" and ").join(sql.SQL("found.{0} = loaded.{0}").format(sql.Identifier(key)) for key in keys)
+    cursor.execute(
+        sql.SQL("select {} from {} loaded where not exists (select from {} found where {}) limit 1").format(
+            sql.SQL(", ").join(sql.SQL("loaded.{}").format(sql.Identifier(key)) for key in keys), loaded, table, equal
+        )
+    )
+    found = cursor.fetchone()
+    if found is not None:
+        raise Misconfigured(
+            f"a trigger of table {shown} leaves out the row with {dict(zip(keys, found, strict=True))}: drop it, or "
+            "leave the row out in the stage that the sink reads"
+        )
