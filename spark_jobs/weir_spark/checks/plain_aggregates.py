@@ -32,10 +32,11 @@ from pyspark.sql.types import (
 
 from weir.formats.suite import Expectation
 from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
-from weir_spark.checks.typed_numbers import INTEGRAL, is_between
+from weir_spark.checks.typed_numbers import INTEGRAL, above, below, exact, is_between
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _MEANS = (DecimalType, IntegerType, DoubleType, FloatType, LongType)
+_MEDIAN = "expect_column_median_to_be_between"
 _WHOLE = "decimal(20, 0)"
 _EXACT_IN_FLOATS = 2**53
 
@@ -62,6 +63,8 @@ class Aggregate:
 def aggregate(kwargs: Kwargs) -> Aggregate:
     """Return an expectation as an aggregate. Raises NotPlain, and NoColumn."""
     kind = kwargs.expectation.type
+    if kind == _MEDIAN and isinstance(kwargs.column().dataType, (*INTEGRAL, DecimalType)):
+        return _exact_median(kwargs)
     if kind in _OF_A_COLUMN:
         return _of_a_column(kwargs, _OF_A_COLUMN[kind])
     if kind == "expect_column_proportion_of_non_null_values_to_be_between":
@@ -172,13 +175,49 @@ def _median(field: StructField) -> Column:
     return F.median(F.nanvl(value, F.lit(None).cast("double")))
 
 
+def _exact_median(kwargs: Kwargs) -> Aggregate:
+    """The median of whole numbers or decimals, which Spark has as DOUBLE, is compared by how many values are less."""
+    field = kwargs.column()
+    value, kind = value_of(field), field.dataType
+    low, high = kwargs.bounds(kind)
+    given = list(dict.fromkeys(bound for bound in (low, high) if bound is not None))
+    about = [each for bound in given for each in _about(value, kind, bound)]
+
+    def result(_: int, values: Sequence[Any]) -> Found:
+        shown, number, *found = values
+        if not number:
+            return Found(success=False)
+        signs = {bound: side_of_median(number, bound, *found[4 * at : 4 * at + 4]) for at, bound in enumerate(given)}
+        is_above = low is None or signs[low] > (0 if kwargs.flag("strict_min") else -1)
+        is_below = high is None or signs[high] < (0 if kwargs.flag("strict_max") else 1)
+        return Found(is_above and is_below, shown)
+
+    return Aggregate(kwargs.expectation, (_median(field), F.count(value), *about), result)
+
+
+def _about(value: Column, kind: DataType, bound: Any) -> tuple[Column, ...]:
+    """How many values are less than a bound, and at most it; the last one below it, and the first one above."""
+    less, more = below(value, kind, bound, is_strict=True), above(value, kind, bound, is_strict=True)
+    at_most = F.count(F.when(below(value, kind, bound, is_strict=False), value))
+    return F.count(F.when(less, value)), at_most, F.max(F.when(less, value)), F.min(F.when(more, value))
+
+
+def side_of_median(number: int, bound: Any, less: int, at_most: int, last: Any, first: Any) -> int:
+    """Return -1, 0 or 1 where the median of so many values is less than a bound, equal, or greater; see `_about`."""
+    sides = [(place > less) + (place > at_most) - 1 for place in ((number + 1) // 2, number // 2 + 1)]
+    if sides != [-1, 1]:
+        return max(min(sum(sides), 1), -1)
+    twice = Fraction(last) + Fraction(first) - 2 * Fraction(exact(bound))
+    return (twice > 0) - (twice < 0)
+
+
 _OF_A_COLUMN: dict[str, Callable[[StructField], Column]] = {
     "expect_column_min_to_be_between": _extreme(F.min),
     "expect_column_max_to_be_between": _extreme(F.max),
     "expect_column_mean_to_be_between": _mean,
     "expect_column_sum_to_be_between": _sum,
     "expect_column_stdev_to_be_between": _stdev,
-    "expect_column_median_to_be_between": _median,
+    _MEDIAN: _median,
 }
 
 ResultOf = Callable[[int, Sequence[Any]], Found]

@@ -182,6 +182,7 @@ VALUES = """
 """
 GREATER = "column_pair_values_a_to_be_greater_than_b"
 BETWEEN, IN_SET, MAX = "column_values_to_be_between", "column_values_to_be_in_set", "column_max_to_be_between"
+MEDIAN = "column_median_to_be_between"
 JUDGED = [
     (False, BETWEEN, {"column": "n", "max_value": 2**53}),
     (False, BETWEEN, {"column": "n", "max_value": 2**53, "row_condition": "f > 0", "condition_parser": "spark"}),
@@ -202,6 +203,13 @@ JUDGED = [
     (True, MAX, {"column": "f", "max_value": 0.3}),
     (False, "column_sum_to_be_between", {"column": "n", "max_value": 2**53}),
     (False, "column_mean_to_be_between", {"column": "n", "max_value": 2**53}),
+    (False, MEDIAN, {"column": "n", "max_value": 2**53}),
+    (True, MEDIAN, {"column": "n", "min_value": 2**53 + 1, "max_value": 2**53 + 1}),
+    (False, MEDIAN, {"column": "n", "min_value": 2**53 + 1, "strict_min": True}),
+    (False, MEDIAN, {"column": "big", "max_value": 2**53 + 1}),
+    (True, MEDIAN, {"column": "cent", "min_value": 0.1, "max_value": 0.1}),
+    (True, MEDIAN, {"column": "f", "max_value": 0.3}),
+    (False, MEDIAN, {"column": "none", "max_value": 1}),
     (False, MAX, {"column": "big", "max_value": 2**53 + 1}),
     (False, MAX, {"column": "none", "max_value": 1}),
     (False, IN_SET, {"column": "n", "value_set": [2**53, 2.5]}),
