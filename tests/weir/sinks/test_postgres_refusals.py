@@ -112,8 +112,8 @@ def test_an_identity_that_a_merge_cannot_write_is_refused_before_anything_is_pub
 def test_a_trigger_that_leaves_rows_out_of_a_merge_is_refused_before_anything_is_published(sink):
     sink.query(
         f"create table {sink.table} (k bigint primary key, s text, _epoch text); create function {sink.table}_f()"
-        " returns trigger language plpgsql as $$ begin return case when new.k = 1 then null else new end; end $$;"
-        f" create trigger some before insert on {sink.table} for each row execute function {sink.table}_f()"
+        " returns trigger language plpgsql as $$ begin if new.k = 1 then return null; end if; return new; end $$;"
+        f" create trigger no before insert on {sink.table} for each row execute function {sink.table}_f()"
     )
     target = sink.target(mode="upsert", key="k")
     with pytest.raises(Misconfigured, match="leaves out"):
