@@ -61,7 +61,10 @@ class Restores:
             if row in self.new or (row.is_rebuilt and row.id in self.pins):
                 parts = restored_parts(view, snapshots, row)
                 self.pins[row.id] = frozenset(part.partition for part in parts)
-                _note_made(view, parts, made, row)
+                _note_made(view, parts, made, None if row.is_rebuilt else row.lineage)
+        untold = {row.run for row in view.attempts.values() if row.is_restored and row.id not in made}
+        for row in (each for each in rows.values() if each.run in untold):  # the ledger has them from the store
+            _note_made(view, _parts_there(view, snapshots, row), made, None)
         for done in snapshots.newly_completed:
             self.pins = {id_: kept for id_, kept in self.pins.items() if not _follows(snapshots, done, rows[id_])}
 
@@ -112,12 +115,12 @@ def _parts_there(view: LedgerView, snapshots: Snapshots, row: Restore) -> Iterat
             yield part._replace(partition=partition)
 
 
-def _note_made(view: LedgerView, parts: Iterable[Part], made: dict[str, Made], row: Restore) -> None:
-    """Note that the synthetic attempts have made what the copied attempts had made."""
+def _note_made(view: LedgerView, parts: Iterable[Part], made: dict[str, Made], lineage: int | None) -> None:
+    """Note that the synthetic attempts (of a lineage, or of all) have made what the copied attempts had made."""
     for part in parts:
         found = view.current.get(part.partition)
         whose = None if found is None else view.attempts[found.attempt]
-        if whose is not None and whose.is_restored and (row.is_rebuilt or whose.lineage == row.lineage):
+        if whose is not None and whose.is_restored and lineage in (None, whose.lineage):
             stage = part.partition.id.stage
             made.setdefault(whose.id, Made()).contents[stage] = made[part.attempt].contents[stage]
 

@@ -267,7 +267,8 @@ def _left_out(
         begun = {each for each in ledger.regions() if each[0] == failover.run and each[1] != CLOSE}
         # A person clears what has failed for good; what a rebuild has fenced is tried again by Airflow.
         always |= {each for each in begun if not _has_ended_as(ledger, *each, "failed", "fenced")}
-    for where in always - rerun:
+    deleted = {run for run, row in ledger.runs().items() if row.run_id in history.deleted}
+    for where in (each for each in always - rerun if each[0] not in deleted):
         committed = ledger.committed(*where)
         if committed is not None and kinds.get(where) != JOINED and not ledger.is_running(*where):
             yield f"{_named(where)} always restarts, but the plan of failover {failover.id} says {kinds.get(where)}"
