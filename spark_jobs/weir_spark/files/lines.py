@@ -46,6 +46,9 @@ READER: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Options unless a source gives others: nor are columns taken by their places where a header has other names."""
 
+_FOLLOWS: Final = r"[}\]]\s*+[^\s,}\]/]"
+"""What comes after the end of an object or array: nothing but a comma, another end or a comment may."""
+
 _WHOLE_FILE_BYTES: Final = 32 * 2**20
 """A file whose JSON is of several lines is looked through as one text up to this size."""
 
@@ -221,16 +224,17 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
     keys = F.json_object_keys("value")
     # A field that is there twice is no JSON to a strict parser; nor is what only Spark's reader takes, such as '.
     is_strange = F.col("parsed").isNull()
-    has_twice = is_strange & (F.size(keys) > F.size(F.array_distinct(keys)))
+    has_twice = (is_strange & (F.size(keys) > F.size(F.array_distinct(keys)))) | _has_more()
     may_have_twice = is_strange & ~F.col("value").rlike("'|NaN|Infinity|INF|/")
     declared = names_of_kind({name: each.kind for name, each in fields_of_json(schema.json()).items()})
     seen = _seen(rows.limit(_SAMPLE).agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
     doubtful = [] if seen.is_open else [*_doubtful(declared, seen), *sorted(lines.of_folders)]
     values = [F.try_variant_get("parsed", f'$["{name}"]', "variant") for name in doubtful]
-    strange, twice, maybe, count, *found = rows.agg(
+    strange, twice, maybe, is_of_lines, count, *found = rows.agg(
         _first(_is_no_utf8()),
         _first(has_twice),
         F.first(F.when(may_have_twice, F.struct("file", F.col("value").alias("line"))), ignorenulls=True),
+        _are_records_of_a_line() if lines.has_several_lines else F.lit(False),  # noqa: FBT003
         F.count_if(is_strange),
         *(F.when(F.count(value) > 0, F.coalesce(F.schema_of_variant_agg(value), F.lit("VOID"))) for value in values),
     ).collect()[0]
@@ -239,7 +243,15 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
     if doubled is not None:
         line = doubled["line"]
         shown = _shown(line.encode()[:_SHOWN] if isinstance(line, str) else line)
-        raise Misconfigured(f"a line of JSON has a field twice: in {doubled['file']}, {shown}. Spark reads one of them")
+        raise Misconfigured(
+            f"a line of JSON has several records, or a field twice: in {doubled['file']}, {shown}. Spark reads one of "
+            "them: write a record a line"
+        )
+    if is_of_lines:
+        raise Misconfigured(
+            f"{_files(lines)}: records are of one line, of which Spark reads the first with multiLine: leave that "
+            "out of reader="
+        )
     for name, kind in zip(doubtful, found, strict=True):
         if kind is not None:
             seen.inside.setdefault(name, Names()).add(_seen(kind))
@@ -248,8 +260,26 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
             f"some lines of {_files(lines)} have the field {both[0]!r}, which is in the names of their folders, others "
             "do not: read them by two sources"
         )
-    if lines.requires_fields:
+    if lines.requires_fields and not lines.option("singleVariantColumn"):
         _require_fields(lines, declared, seen, is_complete=count == 0)
+
+
+def _has_more() -> Column:
+    """Return the condition that something follows the record of a line.
+
+    Spark leaves it out. Texts are taken away first: without their escapes, since Java goes one call deeper for each.
+    """
+    value = F.col("value")
+    without_escapes = F.replace(F.replace(value, F.lit("\\\\"), F.lit("")), F.lit('\\"'), F.lit(""))
+    bare = F.regexp_replace(without_escapes, '"[^"]*+"', '""')
+    follows = bare.rlike(r"\}\s*+\{") | (bare.rlike(_FOLLOWS) & ~bare.contains("'"))  # in ' texts may be, too
+    return value.rlike(_FOLLOWS) & follows
+
+
+def _are_records_of_a_line() -> Column:
+    """Return whether a file has two lines that are a whole record; in an array, all but the last end with a comma."""
+    is_record = F.col("value").rlike(r"^\{.*\}\s*$") & F.col("parsed").isNotNull()
+    return F.count_if(is_record) > F.count_distinct(F.when(is_record, F.col("file")))
 
 
 def _doubtful(declared: Names, seen: Names) -> Iterator[str]:
@@ -269,7 +299,7 @@ def _has_a_field_twice(line: str) -> bool:
 
     try:
         json.loads(line, object_pairs_hook=noted)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False  # Spark's reader says so
     return is_twice
 

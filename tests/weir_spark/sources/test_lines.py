@@ -1,6 +1,7 @@
 """A line of csv or JSON is a row of the schema, or the reading fails, whichever columns are used later."""
 
 import gzip
+import json
 import re
 
 import pytest
@@ -116,6 +117,9 @@ STRANGE_JSON = {
     '{"id":1,"name":"x","amount":1,"more":{"a":1,"a":2}}': "a field twice",
     '{"id":1,"name":"x"}': "no line .* has the field 'amount'",
     '{"id":1,"name":"x","amount":1}\n{"id":2,"Name":"y","amount":1}': "in two ways: 'name' and 'Name'",
+    '{"id":1,"name":"x","amount":1}{"id":2,"name":"y","amount":2}': "several records",
+    '{"id":1,"name":"\\\\","amount":1} {"id":2,"name":"y","amount":2}': "several records",
+    '{"id":1,"name":"x","amount":[]} 5': "several records",
 }
 
 
@@ -134,6 +138,17 @@ def test_a_field_of_json_that_is_spelled_otherwise_or_there_twice_is_an_error(at
     assert "userId" not in str(told)
     lacks = source(tmp_path / "4.json", if_missing="null")
     assert attempt.rows(lacks, resolved(lacks)) == [(1, "x", None)]
+
+
+def test_a_file_of_json_lines_that_is_read_as_one_record_is_an_error_and_texts_may_have_brackets(attempt, tmp_path):
+    text = json.dumps({"id": 1, "name": '}{ "}{\\" ] 5', "amount": 1}) + "\n"
+    stage = source(put(tmp_path / "texts.json", text))
+    assert attempt.rows(stage, resolved(stage)) == [(1, '}{ "}{\\" ] 5', 1)]
+    whole = source(tmp_path / "texts.json", "line VARIANT", reader={"singleVariantColumn": "line"})
+    assert read(attempt, whole).selectExpr("line:id::bigint").collect() == [(1,)]
+    told = refused(attempt, source(put(tmp_path / "lines.json", text * 2), reader={"multiLine": "true"}))
+    assert type(told) is Misconfigured
+    assert "with multiLine" in str(told)
 
 
 def test_fields_of_json_are_compared_at_every_depth_and_lenient_json_is_read(attempt, tmp_path):
