@@ -176,6 +176,12 @@ FILES: Final = (
         pattern="day=*/*.parquet",
         given=BY_DAY,
     ),
+    Files(
+        "partition columns of whole numbers, without a schema",
+        {"year=2013/n=3000000000/a.parquet": parquet(id=longs(1))},
+        [(1, 2013, 3000000000)],
+        pattern="year=*/n=*/*.parquet",
+    ),
     Files("a link to a file", {"real.bin": ONE, "b.csv": Link("real.bin")}, ANN, pattern="*.csv", given=CSV),
     Files("a file and a link to it", {"a.csv": ONE, "b.csv": Link("a.csv")}, names="b.csv", pattern="*.csv", given=CSV),
     Files(

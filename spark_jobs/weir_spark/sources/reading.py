@@ -7,12 +7,12 @@ folder is an error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructType
 
 from weir.errors import Misconfigured
 from weir_spark.files.failures import raising
@@ -20,6 +20,9 @@ from weir_spark.files.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lin
 from weir_spark.files.paths import WHOLE, spark_path
 from weir_spark.results.digest import quoted
 from weir_spark.sources.folders import NULL, values_of
+
+_OF_FOLDERS: Final = {"INT": IntegerType(), "BIGINT": LongType(), "DATE": DateType(), "STRING": StringType()}
+"""The types that names of folders have where no schema is given."""
 
 
 def rows_of(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str]) -> DataFrame:
@@ -59,7 +62,7 @@ def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
         raise told from error
     for each in split["folders"]:
         if not each["in_file"]:
-            found = found.add(each["name"], each["type"].lower())
+            found = found.add(each["name"], _OF_FOLDERS[each["type"]])
     return found
 
 
