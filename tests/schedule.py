@@ -31,7 +31,7 @@ AT_ONCE = "tests of many DAGs of one stack at once"
 LANES = {
     AT_ONCE: (STACKS, QUIET),
     "Airflow": ("tests/weir_airflow",),
-    "Spark": ("tests/weir_spark", "tests/pipelines"),
+    "Spark": ("tests/corpus", "tests/weir_spark", "tests/pipelines"),
     "stacks of their own": OWN_STACKS,
     "the rest": ("tests/simulation", "tests/weir/store/test_s3.py", "tests/weir/attempts", "tests"),
     ONE_BY_ONE: tuple(f"{STACKS}/test_{name}.py" for name in ("ladder_faults", "ladder_braid")),
