@@ -142,6 +142,18 @@ FILES: Final = (
         given={"schema": "id INT"},
     ),
     Files(
+        "parquet: an int that a smallint has not",
+        {"a.parquet": parquet(id=pa.array([1, 70000], pa.int32()))},
+        names="id",
+        given={"schema": "id SMALLINT"},
+    ),
+    Files(
+        "parquet: ints that a smallint and a tinyint have",
+        {"a.parquet": parquet(id=pa.array([-32768, None], pa.int32()), t=pa.array([127, None], pa.int32()))},
+        [(-32768, 127), (None, None)],
+        given={"schema": "id SMALLINT, t TINYINT"},
+    ),
+    Files(
         "parquet: int where the schema says long",
         {"a.parquet": parquet(id=pa.array([1], pa.int32()))},
         [(1,)],

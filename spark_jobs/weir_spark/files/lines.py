@@ -144,7 +144,8 @@ def _text(spark: SparkSession, lines: Lines) -> DataFrame:
     if lines.format == "json" and lines.has_several_lines and lines.largest <= _WHOLE_FILE_BYTES:
         reader = reader.option("wholetext", "true")
     paths = [spark_path(each) for each in lines.paths]
-    return reader.text(paths).select("value", F.input_file_name().alias("file"))
+    # `reader.text` has an argument of its own for `wholetext`, which wins over the option.
+    return reader.format("text").load(paths).select("value", F.input_file_name().alias("file"))
 
 
 def _first(where: Column) -> Column:

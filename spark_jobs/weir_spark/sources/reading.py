@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType, StringType, StructField, StructType
 
 from weir.errors import Misconfigured
 from weir_spark.files.failures import raising
@@ -36,13 +36,32 @@ def rows_of(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str])
     apart = {each["name"] for each in split["folders"] if not each["in_file"]}
     stored = StructType([each for each in whole.fields if each.name not in apart])
     if split["format"] == "parquet":
-        rows = spark.read.schema(stored).options(**WHOLE).options(**split["reader"]).parquet(*map(spark_path, paths))
+        rows = _parquet(spark, split, paths, stored)
     else:
         rows = read_lines(spark, _lines(split, paths, apart), stored)
     if not split["folders"]:
         return rows
     columns = _with_malformed(whole, split).fieldNames()
     return _with_folders(rows, split["folders"], paths).select(*map(quoted, columns))
+
+
+def _parquet(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str], schema: StructType) -> DataFrame:
+    """Return the rows of Parquet files; whole numbers that a narrower column has not are refused: Spark wraps them."""
+    narrow = [each for each in schema.fields if isinstance(each.dataType, (ByteType, ShortType))]
+    wide = StructType([StructField(each.name, IntegerType()) if each in narrow else each for each in schema.fields])
+    rows = spark.read.schema(wide).options(**WHOLE).options(**split["reader"]).parquet(*map(spark_path, paths))
+    for each in narrow:
+        value, kind = F.col(quoted(each.name)), each.dataType
+        told = F.concat(
+            F.lit(f"the column {each.name} is {kind.simpleString().upper()} in schema=, and has the value "),
+            value.cast("string"),
+            F.lit(" in "),
+            _file(rows),
+        )
+        held = value.isNull() | (value.try_cast(kind) == value)
+        rows = rows.where(F.when(held, F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
+        rows = rows.withColumn(each.name, value.try_cast(kind))
+    return rows
 
 
 def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
