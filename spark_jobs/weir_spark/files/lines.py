@@ -3,7 +3,8 @@
 Spark parses only the columns that a plan needs, so that a line that does not fit is an error of some plans and a row of
 nulls in others, or is counted. Here the line itself is asked for, with all columns that may not fit, by a condition
 that no plan can leave out. What Spark does not tell of a line is looked for in its text: bytes that are no UTF-8, a
-quote that a line leaves open, a field of JSON that is there twice, or that no line has.
+quote that a line leaves open, a field of JSON that is there twice, or that no line has. Values that it would change are
+read as text, see `exact`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from weir.dataflow.state_schema import fields_of_ddl, fields_of_json
 from weir.errors import Misconfigured
+from weir_spark.files.exact import ExactReading, has_floats
 from weir_spark.files.failures import raising
 from weir_spark.files.names import Names, Unmatched, names_of_kind, unmatched
 from weir_spark.files.paths import WHOLE, spark_path
@@ -49,8 +52,13 @@ READER: Final[Mapping[str, Mapping[str, str]]] = {
 _FOLLOWS: Final = r"[}\]]\s*+[^\s,}\]/]"
 """What comes after the end of an object or array: nothing but a comma, another end or a comment may."""
 
+_INFINITIES: Final[Mapping[str, frozenset[str]]] = {
+    "csv": frozenset({"Inf", "-Inf", "Infinity", "+Infinity", "-Infinity", "NaN"}),
+    "json": frozenset({"INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity", "NaN"}),
+}
+
 _WHOLE_FILE_BYTES: Final = 32 * 2**20
-"""A file whose JSON is of several lines is looked through as one text up to this size."""
+"""A file whose records are of several lines is looked through as one text up to this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,32 @@ class Lines:
         return self.option("multiLine").lower() == "true"
 
     @property
+    def is_looked_through_whole(self) -> bool:
+        """Report whether a file is one text when it is looked through."""
+        return self.has_several_lines and self.largest <= _WHOLE_FILE_BYTES
+
+    @property
+    def quote(self) -> str:
+        """Return the quote of csv; empty where quotes are text."""
+        return self.option("quote", '"')
+
+    @property
+    def sep(self) -> str:
+        """Return what separates the values of csv."""
+        sep = self.option("sep", self.option("delimiter", ","))
+        return {"\\t": "\t", "": ","}.get(sep, sep)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Return the options that the source gives, in lower case."""
+        return frozenset(each.lower() for each in self.reader)
+
+    @property
+    def infinities(self) -> frozenset[str]:
+        """Return Spark's words for infinite numbers, and for none."""
+        return _INFINITIES[self.format]
+
+    @property
     def is_utf8(self) -> bool:
         """Report whether the files are to be UTF-8."""
         return self.option("encoding", self.option("charset", "utf-8")).lower().replace("-", "") == "utf8"
@@ -94,27 +128,52 @@ class Lines:
 
 def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFrame:
     """Return the rows; their first scan stands below all that is done with them. Raises Misconfigured for the text."""
-    _require_text(spark, lines, schema)
+    has_words = _require_text(spark, lines, schema)
     reader = spark.read.format(lines.format).options(**READER[lines.format], **WHOLE).options(**lines.reader)
     paths = [spark_path(each) for each in lines.paths]
     if not lines.is_checked:
         return reader.schema(schema).load(paths)
-    asked = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE).schema(
-        StructType([*schema.fields]).add(_LINE, "string")
+    exact = ExactReading(lines.format, lines.given, lines.infinities if has_words else None)
+    as_read = exact.schema(schema)
+    rows = (
+        reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE)
+        .schema(StructType([*as_read.fields]).add(_LINE, "string"))
+        .load(paths)
     )
-    line, found = F.col(_LINE), F.to_json(F.struct(*map(quoted, schema.fieldNames())))
-    rows = asked.load(paths)
+    lost = {each.name: exact.lost(F.col(quoted(each.name)), each.dataType) for each in schema.fields}
+    kept = {name: condition for name, condition in lost.items() if condition is not None}
+    checked = _kept(rows, lines, as_read, kept) if lines.keeps_malformed else _fitting(rows, schema, kept)
+    values = {name: exact.value(F.col(quoted(name)), schema[name].dataType) for name in kept}
     if lines.keeps_malformed:
-        # The length is that of all columns: each is parsed, and a line that fits none is found whatever is used.
-        kept = rows.where(F.when(line.isNotNull(), F.length(found) >= 0).otherwise(F.lit(True)))  # noqa: FBT003
-        file = F.when(line.isNotNull(), F.input_file_name())
-        return kept.withColumns({CORRUPT_RECORD: line, CORRUPT_FILE: file}).drop(_LINE)
+        values = {name: F.when(~kept[name], value) for name, value in values.items()}
+    return checked.drop(_LINE).withColumns(values)
+
+
+def _kept(rows: DataFrame, lines: Lines, as_read: StructType, lost: Mapping[str, Column]) -> DataFrame:
+    """Return the rows with the text of lines that do not fit; of those with a lost value, the row as it was read."""
+    line, found = F.col(_LINE), _row_as_json(as_read)
+    # The length is that of all columns: each is parsed, and a line that fits none is found whatever is used.
+    kept = rows.where(F.when(line.isNotNull(), F.length(found) >= 0).otherwise(F.lit(True)))  # noqa: FBT003
+    text = line
+    if lost:
+        options = {each: lines.option(each) for each in ("sep", "delimiter", "quote", "escape") if lines.option(each)}
+        row = F.struct(*map(quoted, as_read.fieldNames()))
+        text = F.coalesce(line, F.when(_any(lost), F.to_csv(row, options) if lines.format == "csv" else found))
+    return kept.withColumns({CORRUPT_RECORD: text, CORRUPT_FILE: F.when(text.isNotNull(), F.input_file_name())})
+
+
+def _fitting(rows: DataFrame, schema: StructType, lost: Mapping[str, Column]) -> DataFrame:
+    line, found = F.col(_LINE), _row_as_json(schema)
+    changed = F.concat_ws(
+        ", ",
+        *(F.when(is_lost, F.lit(f"{name} {schema[name].dataType.simpleString()}")) for name, is_lost in lost.items()),
+    )
     # Spark neither merges nor pushes conditions through one with the file's name, which is of no row.
     told = F.concat(
         F.lit(f"a line does not fit the schema {schema.simpleString()}: in "),
         F.input_file_name(),
         F.lit(", "),
-        F.substring(line, 1, _SHOWN),
+        F.coalesce(F.substring(line, 1, _SHOWN), F.concat(F.lit("a value that would be another one as "), changed)),
         F.lit(", of which Spark reads "),
         F.substring(found, 1, _SHOWN),
         F.lit(
@@ -122,47 +181,80 @@ def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFra
             f"into the column {CORRUPT_RECORD}"
         ),
     )
-    fits = F.when(line.isNotNull(), raising(told)).otherwise(F.lit(True))  # noqa: FBT003
-    return rows.where(fits).drop(_LINE)
+    is_wrong = line.isNotNull() | _any(lost) if lost else line.isNotNull()
+    return rows.where(F.when(is_wrong, raising(told)).otherwise(F.lit(True)))  # noqa: FBT003
 
 
-def _require_text(spark: SparkSession, lines: Lines, schema: StructType) -> None:
-    """Look through the text of all lines, by one job. Raises Misconfigured, with file and line."""
+def _row_as_json(schema: StructType) -> Column:
+    return F.to_json(F.struct(*map(quoted, schema.fieldNames())))
+
+
+def _any(conditions: Mapping[str, Column]) -> Column:
+    return reduce(Column.__or__, conditions.values())
+
+
+def _require_text(spark: SparkSession, lines: Lines, schema: StructType) -> bool:
+    """Look through the text of all lines, by one job. Raises Misconfigured, with file and line.
+
+    Returns whether lines may have a word for infinity.
+    """
     if not lines.is_utf8:
-        return
+        return True
     text = _text(spark, lines)
+    words = F.lit(False)  # noqa: FBT003
+    if has_floats(schema):
+        words = reduce(Column.__or__, (F.contains("value", F.lit(each)) for each in sorted(lines.infinities)))
     if lines.format == "csv":
-        _require_csv(text, lines)
-    elif lines.is_checked:
-        _require_json(text, lines, schema)
+        return _require_csv(text, lines, words)
+    return lines.is_checked and _require_json(text, lines, schema, words)
 
 
 def _text(spark: SparkSession, lines: Lines) -> DataFrame:
     reader = spark.read.options(**WHOLE)
     if lines.option("lineSep"):
         reader = reader.option("lineSep", lines.option("lineSep"))
-    if lines.format == "json" and lines.has_several_lines and lines.largest <= _WHOLE_FILE_BYTES:
+    if lines.is_looked_through_whole:
         reader = reader.option("wholetext", "true")
     paths = [spark_path(each) for each in lines.paths]
     # `reader.text` has an argument of its own for `wholetext`, which wins over the option.
     return reader.format("text").load(paths).select("value", F.input_file_name().alias("file"))
 
 
-def _first(where: Column) -> Column:
+def _first(where: Column, text: Column | None = None) -> Column:
     # As bytes: what is no UTF-8 is no text for pyspark either.
-    found = F.struct("file", F.substring(F.col("value").cast("binary"), 1, _SHOWN).alias("line"))
+    shown = F.col("value") if text is None else text
+    found = F.struct("file", F.substring(shown.cast("binary"), 1, _SHOWN).alias("line"))
     return F.first(F.when(where, found), ignorenulls=True)
 
 
-def _require_csv(text: DataFrame, lines: Lines) -> None:
-    is_open = F.lit(False) if lines.has_several_lines else _is_open(lines)  # noqa: FBT003
-    strange, left_open = text.agg(_first(_is_no_utf8()), _first(is_open)).collect()[0]
+def _require_csv(text: DataFrame, lines: Lines, words: Column) -> bool:
+    rest = _never_closed(lines) if lines.has_several_lines else F.when(_is_open(lines), F.col("value"))
+    strange, left_open, has_words = text.agg(
+        _first(_is_no_utf8()), _first(rest.isNotNull(), rest), F.max(words)
+    ).collect()[0]
     _require_utf8(strange)
     if left_open is not None:
         raise Misconfigured(
-            f"a line ends within quotes: in {left_open['file']}, {_shown(left_open['line'])}. A value with a line "
+            f"{'a quote is never closed' if lines.has_several_lines else 'a line ends within quotes'}: in "
+            f"{left_open['file']}, {_shown(left_open['line'])}. A value with a line "
             'break is read with reader={"multiLine": "true"}; where quotes are text, reader={"quote": ""}'
         )
+    return bool(has_words)
+
+
+def _never_closed(lines: Lines) -> Column:
+    """Return a file's text from a quote that is never closed, or null: its value would have all of it."""
+    quote, escape, sep = lines.quote, lines.option("escape", "\\"), lines.sep
+    if not quote or quote == "\0" or lines.option("comment") or not lines.is_looked_through_whole:
+        return F.lit(None).cast("string")
+    s, q, e = (_in_java(each) for each in (sep, quote, escape or quote))
+    breaks = "\\r|\\n" + (f"|{_in_java(lines.option('lineSep'))}" if lines.option("lineSep") else "")
+    begins = f"(?<=^|{s}|{breaks}){q}"
+    # Without groups in the usual case: Java goes one call deeper for each turn of a group.
+    content = f"[^{q}]*+(?:{q}{q}[^{q}]*+)*+" if escape in (quote, "") else f"[^{q}{e}]*+(?:{e}[\\s\\S][^{q}{e}]*+)*+"
+    left = F.regexp_replace("value", f"{begins}{content}{q}", "x")
+    found = F.regexp_extract(left, f"{begins}[\\s\\S]{{0,{_SHOWN}}}", 0)
+    return F.when(F.col("value").contains(quote) & (found != ""), found)
 
 
 def _is_no_utf8() -> Column:
@@ -191,9 +283,7 @@ def _is_open(lines: Lines) -> Column:
     The expression for all cases takes as long as reading does. So lines without quotes, and those that end behind a
     closing quote, or have no quote behind one, are known by less.
     """
-    quote, escape = lines.option("quote", '"'), lines.option("escape", "\\")
-    sep = lines.option("sep", lines.option("delimiter", ","))
-    sep = {"\\t": "\t", "": ","}.get(sep, sep)
+    quote, escape, sep = lines.quote, lines.option("escape", "\\"), lines.sep
     if not quote or quote == "\0":
         return F.lit(False)  # noqa: FBT003
     value = F.col("value")
@@ -220,7 +310,7 @@ def _in_java(text: str) -> str:
     return "".join(f"\\x{{{ord(each):x}}}" for each in text)
 
 
-def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
+def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Column) -> bool:
     rows = text.where(F.trim("value") != "").withColumn("parsed", F.try_parse_json("value"))
     keys = F.json_object_keys("value")
     # A field that is there twice is no JSON to a strict parser; nor is what only Spark's reader takes, such as '.
@@ -231,12 +321,13 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
     seen = _seen(rows.limit(_SAMPLE).agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
     doubtful = [] if seen.is_open else [*_doubtful(declared, seen), *sorted(lines.of_folders)]
     values = [F.try_variant_get("parsed", f'$["{name}"]', "variant") for name in doubtful]
-    strange, twice, maybe, is_of_lines, count, *found = rows.agg(
+    strange, twice, maybe, is_of_lines, count, has_words, *found = rows.agg(
         _first(_is_no_utf8()),
         _first(has_twice),
         F.first(F.when(may_have_twice, F.struct("file", F.col("value").alias("line"))), ignorenulls=True),
         _are_records_of_a_line() if lines.has_several_lines else F.lit(False),  # noqa: FBT003
         F.count_if(is_strange),
+        F.max(words),
         *(F.when(F.count(value) > 0, F.coalesce(F.schema_of_variant_agg(value), F.lit("VOID"))) for value in values),
     ).collect()[0]
     _require_utf8(strange)
@@ -263,6 +354,7 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType) -> None:
         )
     if lines.requires_fields and not lines.option("singleVariantColumn"):
         _require_fields(lines, declared, seen, is_complete=count == 0)
+    return bool(has_words)
 
 
 def _has_more() -> Column:

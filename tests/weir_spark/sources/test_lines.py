@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+from datetime import date
+from decimal import Decimal
 
 import pytest
 from tests.weir_spark.sources.test_files import put, refused, resolved
@@ -165,3 +167,113 @@ def test_fields_of_json_are_compared_at_every_depth_and_lenient_json_is_read(att
         put(tmp_path / "several.json", '[\n{"id":1,\n"name":"x","amount":2}]'), reader={"multiLine": "true"}
     )
     assert attempt.rows(several, resolved(several)) == [(1, "x", 2)]
+
+
+EXACT = {
+    "DECIMAL(10,1)": (
+        ["1.10", "-1.5", "1e2", "15e-1", "10e-1", "0e-9"],
+        ["1.15", "-1.25", "1e-3", "1.00000001", "1e99"],
+    ),
+    "DECIMAL(38,18)": (
+        ["12345678901234567890.123456789012345678", "1.10"],
+        ["1.0000000000000000001", "123456789012345678901"],
+    ),
+    "DATE": (
+        ["'2013-01-02'", "'2013-1-2'", "'2013-01-02 00:00:00'", "'2013-01-02T00:00:00.000Z'"],
+        ["'2013-01-02 23:59:59'", "'2013-02-30'", "'2013-01-02 xx'", "'15706'", "'20130102'"],
+    ),
+    "TIMESTAMP": (
+        ["'2013-01-02 10:00:00.123456000'", "'2013-01-02T10:00:00+05:00'", "'2013-01-02'"],
+        ["'2013-01-02 10:00:00.1234567'", "'10:00:00'", "'T10:00'", "'2013-02-30 10:00:00'"],
+    ),
+    "TIMESTAMP_NTZ": (
+        ["'2013-01-02 10:00:00.1234560'", "'2013-01-02'", "'2013-01-02T10:00'"],
+        ["'2013-01-02 10:00:00.1234567'", "'2013-01-02 10:00:00+05:00'", "'2013-01-02 10:00:00Z'"],
+    ),
+    "DOUBLE": (["1e39", "1e-3", "'Infinity'", "'NaN'"], ["1e400", "-1e999"]),
+    "FLOAT": (["1e38", "1.5", "'-Infinity'"], ["1e39", "-1e39"]),
+    "TINYINT": (["127", "-128"], ["128", "200", "-129"]),
+    "INTERVAL DAY TO SECOND": (
+        ["'INTERVAL '1 10:00:00.123456' DAY TO SECOND'"],
+        ["'INTERVAL '1 10:00:00.1234567' DAY TO SECOND'"],
+    ),
+}
+"""For each type, what it can say, and what it cannot."""
+
+
+def exact_file(path, values, wrap="{}"):
+    texts = [each.replace("\\'", "\0").strip("'").replace("\0", "'") for each in values]
+    if path.suffix == ".csv":
+        return put(path, "".join(f"{at},{text}\n" for at, text in enumerate(texts)))
+    written = [json.dumps(text) if value.startswith("'") else text for value, text in zip(values, texts, strict=True)]
+    return put(path, "".join(f'{{"id":{at},"v":{wrap.format(text)}}}\n' for at, text in enumerate(written)))
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_value_is_what_its_line_says_or_is_kept_as_one_that_does_not_fit(attempt, tmp_path, form):
+    nested = ("{}", "{}"), ('[{{"x": {}}}]', "ARRAY<STRUCT<x: {}>>"), ('{{"k": {}}}', "MAP<STRING, {}>")
+    found = None
+    for at, (kind, (good, bad)) in enumerate(EXACT.items()):
+        for depth, (wrap, wrapped) in enumerate(nested if form == "json" else nested[:1]):
+            path = exact_file(tmp_path / f"{at}-{depth}.{form}", [*good, *bad], wrap)
+            rows = read(attempt, source(path, f"id BIGINT, v {wrapped.format(kind)}", on_malformed="keep"))
+            kept = rows.selectExpr(f"'{kind}/{depth}' as kind", "id", "_corrupt_record", "_corrupt_file")
+            found = kept if found is None else found.union(kept)
+    rows = found.collect()
+    for kind, (good, bad) in EXACT.items():
+        for depth in {row.kind[-1] for row in rows}:
+            fitting = {row.id for row in rows if row.kind == f"{kind}/{depth}" and row["_corrupt_record"] is None}
+            assert (kind, depth, fitting) == (kind, depth, set(range(len(good))))
+            assert sum(row.kind == f"{kind}/{depth}" for row in rows) == len(good) + len(bad)
+    assert all((row["_corrupt_record"] is None) == (row["_corrupt_file"] is None) for row in rows)
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_values_of_every_type_come_as_they_are_written_and_a_lost_one_is_an_error(attempt, tmp_path, form):
+    stage = source(exact_file(tmp_path / f"a.{form}", ["1.10", "1e2", "-0.5"]), "id BIGINT, v DECIMAL(10,1)")
+    assert [row[1] for row in attempt.rows(stage, resolved(stage))] == [
+        Decimal("1.1"),
+        Decimal("100.0"),
+        Decimal("-0.5"),
+    ]
+    bad = exact_file(tmp_path / f"b.{form}", ["1.10", "1.15"])
+    for use in (lambda rows: rows.select("id").collect(), USES["no column"]):
+        told = refused(attempt, source(bad, "id BIGINT, v DECIMAL(10,1)"), use)
+        assert type(told) is Misconfigured
+        assert str(bad) in str(told)
+        assert "v decimal(10,1)" in str(told)
+    day = source(exact_file(tmp_path / f"d.{form}", ["'2013-01-02 10:00'"]), "id BIGINT, v DATE")
+    own = files_source(
+        "own",
+        str(tmp_path / f"d.{form}"),
+        format=form,
+        schema="id BIGINT, v DATE",
+        reader={"dateFormat": "yyyy-MM-dd HH:mm"},
+    )
+    assert "v date" in str(refused(attempt, day))
+    assert attempt.rows(own, resolved(own)) == [(0, date(2013, 1, 2))]
+
+
+def test_whole_seconds_of_json_are_timestamps_and_a_year_is_no_number(attempt, tmp_path):
+    path = exact_file(tmp_path / "a.json", ["1356998400", "2013", "'2013'", "null"])
+    stage = source(path, "id BIGINT, v TIMESTAMP")
+    rows = read(attempt, stage).selectExpr("unix_seconds(v)").collect()
+    assert [row[0] for row in rows] == [1356998400, 2013, 1356998400, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_closed"),
+    [
+        ('1,"a\nb"\n2,"say ""x""\n"\n3,5" pipe\n4,""\n', True),
+        ('1,ann\n2,"never closed\n3,cy\n', False),
+        ('1,"a"\n2,"b ""c""\n', False),
+        ('"1",x\n2,"', False),
+    ],
+)
+def test_a_quote_that_is_never_closed_is_an_error_of_records_of_several_lines(attempt, tmp_path, text, is_closed):
+    stage = source(put(tmp_path / "a.csv", text), "id BIGINT, v STRING", reader={"multiLine": "true"})
+    if is_closed:
+        found = attempt.rows(stage, resolved(stage))
+        assert [row[1] for row in found] == ["a\nb", 'say "x"\n', '5" pipe', None]
+    else:
+        assert "never closed" in str(refused(attempt, stage))
