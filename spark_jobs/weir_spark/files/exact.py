@@ -47,6 +47,7 @@ _NO_TIME: Final = rf"^\s*T?\d{{1,3}}(?:\D|$)|{_MORE_PLACES}"
 
 _NUMBER: Final = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 _ZERO: Final = r"^[+-]?[0.]+(?:[eE].*)?$"
+_MOST_DIGITS: Final = 38
 _LARGEST_SECOND: Final = 2**63 // 10**6
 
 
@@ -59,6 +60,8 @@ class ExactReading:
     """The options that the source gives, in lower case."""
     infinities: frozenset[str] | None
     """Spark's words for infinity and for no number, where lines may have such; None where no line has."""
+    has_digits: bool = True
+    """False where Spark makes a text of a number by way of a DOUBLE: in JSON, unless it has the bytes of one line."""
 
     def schema(self, schema: StructType) -> StructType:
         """Return the schema with which Spark reads, of the same names."""
@@ -80,6 +83,8 @@ class ExactReading:
             return kind if self.infinities is None else StringType()
         if isinstance(kind, ByteType):
             return ShortType()
+        if isinstance(kind, DecimalType) and not self.has_digits:
+            return DecimalType(_MOST_DIGITS, _MOST_DIGITS - kind.precision + kind.scale)
         return VariantType() if self.format == "json" and isinstance(kind, TimestampType) else StringType()
 
     def value(self, column: Column, kind: DataType) -> Column:
@@ -126,12 +131,18 @@ class ExactReading:
         if isinstance(kind, (FloatType, DoubleType)):
             return self._float(column, kind)
         if isinstance(kind, DecimalType):
-            return _decimal(column, kind)
+            return self._decimal(column, kind)
         if isinstance(kind, TimestampType):
             return _timestamp(column) if self.format == "csv" else _timestamp_of_json(column)
         written = {DateType: column.rlike(_DATE), TimestampNTZType: column.rlike(_LOCAL_TIME)}
         is_whole = written.get(type(kind), ~column.cast("string").rlike(_MORE_PLACES))
         return F.when(is_whole, column.try_cast(kind))
+
+    def _decimal(self, column: Column, kind: DecimalType) -> Column:
+        if self.has_digits:
+            return _decimal(column, kind)
+        number = column.try_cast(kind)
+        return F.when(number == column, number)
 
     def _float(self, column: Column, kind: DataType) -> Column:
         number = column if self.infinities is None else column.try_cast(kind)

@@ -133,7 +133,8 @@ def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFra
     paths = [spark_path(each) for each in lines.paths]
     if not lines.is_checked:
         return reader.schema(schema).load(paths)
-    exact = ExactReading(lines.format, lines.given, lines.infinities if has_words else None)
+    has_digits = lines.format == "csv" or (lines.is_utf8 and not lines.has_several_lines)
+    exact = ExactReading(lines.format, lines.given, lines.infinities if has_words else None, has_digits)
     as_read = exact.schema(schema)
     rows = (
         reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE)

@@ -250,6 +250,12 @@ def test_values_of_every_type_come_as_they_are_written_and_a_lost_one_is_an_erro
         schema="id BIGINT, v DATE",
         reader={"dateFormat": "yyyy-MM-dd HH:mm"},
     )
+    if form == "json":
+        several = put(tmp_path / "e.json", '{"id":1,"v":1234567890123456789.15}')
+        stage = source(several, "id BIGINT, v DECIMAL(20,1)", reader={"multiLine": "true"})
+        assert "v decimal(20,1)" in str(refused(attempt, stage))
+        stage = source(several, "id BIGINT, v DECIMAL(38,18)", reader={"multiLine": "true"})
+        assert attempt.rows(stage, resolved(stage)) == [(1, Decimal("1234567890123456789.150000000000000000"))]
     assert "v date" in str(refused(attempt, day))
     assert attempt.rows(own, resolved(own)) == [(0, date(2013, 1, 2))]
 
