@@ -147,7 +147,7 @@ def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFra
     values = {name: exact.value(F.col(quoted(name)), schema[name].dataType) for name in kept}
     if lines.keeps_malformed:
         values = {name: F.when(~kept[name], value) for name, value in values.items()}
-    return checked.drop(_LINE).withColumns(values)
+    return checked.drop(_LINE).withColumns(values) if values else checked.drop(_LINE)
 
 
 def _kept(rows: DataFrame, lines: Lines, as_read: StructType, lost: Mapping[str, Column]) -> DataFrame:
