@@ -201,31 +201,45 @@ EXACT = {
 """For each type, what it can say, and what it cannot."""
 
 
-def exact_file(path, values, wrap="{}"):
-    texts = [each.replace("\\'", "\0").strip("'").replace("\0", "'") for each in values]
-    if path.suffix == ".csv":
-        return put(path, "".join(f"{at},{text}\n" for at, text in enumerate(texts)))
-    written = [json.dumps(text) if value.startswith("'") else text for value, text in zip(values, texts, strict=True)]
-    return put(path, "".join(f'{{"id":{at},"v":{wrap.format(text)}}}\n' for at, text in enumerate(written)))
+def written(form, value):
+    text = value.removeprefix("'").removesuffix("'").replace("\\'", "'")
+    return json.dumps(text) if form == "json" and value.startswith("'") else text
+
+
+def exact_file(path, values):
+    texts = [written(path.suffix[1:], each) for each in values]
+    line = "{},{}\n" if path.suffix == ".csv" else '{{"id":{},"v":{}}}\n'
+    return put(path, "".join(line.format(at, text) for at, text in enumerate(texts)))
+
+
+NESTED = {"{}": "{}", '[{{"x": {}}}]': "ARRAY<STRUCT<x: {}>>", '{{"k": {}}}': "MAP<STRING, {}>"}
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
 def test_a_value_is_what_its_line_says_or_is_kept_as_one_that_does_not_fit(attempt, tmp_path, form):
-    nested = ("{}", "{}"), ('[{{"x": {}}}]', "ARRAY<STRUCT<x: {}>>"), ('{{"k": {}}}', "MAP<STRING, {}>")
-    found = None
-    for at, (kind, (good, bad)) in enumerate(EXACT.items()):
-        for depth, (wrap, wrapped) in enumerate(nested if form == "json" else nested[:1]):
-            path = exact_file(tmp_path / f"{at}-{depth}.{form}", [*good, *bad], wrap)
-            rows = read(attempt, source(path, f"id BIGINT, v {wrapped.format(kind)}", on_malformed="keep"))
-            kept = rows.selectExpr(f"'{kind}/{depth}' as kind", "id", "_corrupt_record", "_corrupt_file")
-            found = kept if found is None else found.union(kept)
-    rows = found.collect()
-    for kind, (good, bad) in EXACT.items():
-        for depth in {row.kind[-1] for row in rows}:
-            fitting = {row.id for row in rows if row.kind == f"{kind}/{depth}" and row["_corrupt_record"] is None}
-            assert (kind, depth, fitting) == (kind, depth, set(range(len(good))))
-            assert sum(row.kind == f"{kind}/{depth}" for row in rows) == len(good) + len(bad)
-    assert all((row["_corrupt_record"] is None) == (row["_corrupt_file"] is None) for row in rows)
+    shapes = NESTED if form == "json" else {"{}": "{}"}
+    columns = [(wrap, kind, NESTED[wrap].format(kind)) for kind in EXACT for wrap in shapes]
+    lines, wrong = [], set()
+    for at, (wrap, kind, _) in enumerate(columns):
+        for value, is_wrong in [(v, False) for v in EXACT[kind][0]] + [(v, True) for v in EXACT[kind][1]]:
+            if is_wrong:
+                wrong.add(len(lines))
+            lines.append(line_with(form, len(lines), at, wrap.format(written(form, value)), len(columns)))
+    schema = ", ".join(["id BIGINT", *(f"v{at} {wrapped}" for at, (_, _, wrapped) in enumerate(columns))])
+    path = put(tmp_path / f"a.{form}", "\n".join(lines))
+    rows = read(attempt, source(path, schema, on_malformed="keep")).collect()
+    assert len(rows) == len(lines)
+    kept = {row.id: row["_corrupt_record"] for row in rows if row["_corrupt_record"] is not None}
+    assert {lines[at] for at in kept} == {lines[at] for at in wrong}
+    assert all((row["_corrupt_file"] is not None) == (row.id in wrong) for row in rows)
+    nulls = {row.id for row in rows if all(value is None for value in row[1:-2])}
+    assert nulls == wrong
+
+
+def line_with(form, number, at, text, count):
+    if form == "csv":
+        return f"{number}," + ",".join(text if each == at else "" for each in range(count))
+    return f'{{"id":{number},' + ",".join(f'"v{each}":{text if each == at else "null"}' for each in range(count)) + "}"
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
