@@ -125,7 +125,7 @@ class ExactReading:
             return all(self._is_plain(each.dataType) for each in kind.fields)
         if isinstance(kind, (FloatType, DoubleType)):
             return bool(_OF_FLOATS & self.options)
-        return self.kind(kind) == kind
+        return bool(self.kind(kind) == kind)
 
     def _simple_value(self, column: Column, kind: DataType) -> Column:
         if isinstance(kind, (FloatType, DoubleType)):
