@@ -332,6 +332,11 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Colu
         *(F.when(F.count(value) > 0, F.coalesce(F.schema_of_variant_agg(value), F.lit("VOID"))) for value in values),
     ).collect()[0]
     _require_utf8(strange)
+    if is_of_lines:
+        raise Misconfigured(
+            f"{_files(lines)}: records are of one line, of which Spark reads the first with multiLine: leave that "
+            "out of reader="
+        )
     doubled = twice or (maybe if maybe is not None and _has_a_field_twice(maybe["line"]) else None)
     if doubled is not None:
         line = doubled["line"]
@@ -339,11 +344,6 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Colu
         raise Misconfigured(
             f"a line of JSON has several records, or a field twice: in {doubled['file']}, {shown}. Spark reads one of "
             "them: write a record a line"
-        )
-    if is_of_lines:
-        raise Misconfigured(
-            f"{_files(lines)}: records are of one line, of which Spark reads the first with multiLine: leave that "
-            "out of reader="
         )
     for name, kind in zip(doubtful, found, strict=True):
         if kind is not None:
@@ -371,9 +371,13 @@ def _has_more() -> Column:
 
 
 def _are_records_of_a_line() -> Column:
-    """Return whether a file has two lines that are a whole record; in an array, all but the last end with a comma."""
+    """Return whether a file has two lines that are a whole record; in an array, all but the last end with a comma.
+
+    A value is a line, or where the files are small enough a whole file.
+    """
     is_record = F.col("value").rlike(r"^\{.*\}\s*$") & F.col("parsed").isNotNull()
-    return F.count_if(is_record) > F.count_distinct(F.when(is_record, F.col("file")))
+    has_two = F.count_if(is_record) > F.count_distinct(F.when(is_record, F.col("file")))
+    return has_two | (F.count_if(F.col("value").rlike(r"^\s*\{[^\n]*\}[ \t\r]*\n\s*\{")) > 0)
 
 
 def _doubtful(declared: Names, seen: Names) -> Iterator[str]:
