@@ -147,7 +147,6 @@ def test_a_moment_of_numpy_that_arrow_cannot_convert_is_refused_with_its_row() -
         (pa.struct([("a", pa.int64())]), pa.array([{"a": 1, "z": 2}])),
         (pa.list_(pa.decimal128(10, 2)), pa.array([[0.5, 0.125]])),
     ],
-    ids=repr,
 )
 def test_arrow_is_not_trusted_to_convert(kind, values) -> None:
     with pytest.raises(ValueError, match="the column n of an answer does not fit"):
