@@ -45,7 +45,9 @@ _MORE_PLACES: Final = r"\.\d{6}\d*[1-9]"
 _NO_TIME: Final = rf"^\s*T?\d{{1,3}}(?:\D|$)|{_MORE_PLACES}"
 """A text that is no timestamp of its own: a time without a date, or of more than six places."""
 
-_NUMBER: Final = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
+_NUMBER: Final = r"^[+-]?(?:(?:\d+|\d{1,3}(?:,\d{3})+)\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
+"""A number; Spark's readers take commas between any digits, so that 1,5 would be 15: here between thousands only."""
+
 _ZERO: Final = r"^[+-]?[0.]+(?:[eE].*)?$"
 _MOST_DIGITS: Final = 38
 _LARGEST_SECOND: Final = 2**63 // 10**6
@@ -188,14 +190,13 @@ def _any(values: Column, lost: Callable[[Column], Column | None]) -> Column:
 
 
 def _decimal(text: Column, kind: DecimalType) -> Column:
-    # Spark's readers take commas between digits, too.
     number = F.replace(text, F.lit(","), F.lit(""))
     places = F.length(F.regexp_extract(number, r"\.(\d*?)0*(?:[eE]|$)", 1))
     zeros = F.length(F.regexp_extract(number, r"(0*)\.?0*[eE]", 1))
     power = F.regexp_extract(number, r"[eE]([+-]?\d+)$", 1).try_cast("int")
     fits = F.when(places > 0, places).otherwise(-zeros) - power <= kind.scale
     is_exact = number.rlike(rf"^[+-]?\d*\.?\d{{0,{kind.scale}}}0*$") | number.rlike(_ZERO) | fits
-    return F.when(number.rlike(_NUMBER) & is_exact, number.try_cast(kind))
+    return F.when(text.rlike(_NUMBER) & is_exact, number.try_cast(kind))
 
 
 def _timestamp(text: Column) -> Column:

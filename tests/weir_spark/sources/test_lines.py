@@ -171,8 +171,8 @@ def test_fields_of_json_are_compared_at_every_depth_and_lenient_json_is_read(att
 
 EXACT = {
     "DECIMAL(10,1)": (
-        ["1.10", "-1.5", "1e2", "15e-1", "10e-1", "0e-9"],
-        ["1.15", "-1.25", "1e-3", "1.00000001", "1e99"],
+        ["1.10", "-1.5", "1e2", "15e-1", "10e-1", "0e-9", "'1,234.5'"],
+        ["1.15", "-1.25", "1e-3", "1.00000001", "1e99", "'1,5'", "'12,34'"],
     ),
     "DECIMAL(38,18)": (
         ["12345678901234567890.123456789012345678", "1.10"],
@@ -203,7 +203,9 @@ EXACT = {
 
 def written(form, value):
     text = value.removeprefix("'").removesuffix("'").replace("\\'", "'")
-    return json.dumps(text) if form == "json" and value.startswith("'") else text
+    if form == "csv":
+        return f'"{text}"' if "," in text else text
+    return json.dumps(text) if value.startswith("'") else text
 
 
 def exact_file(path, values):
