@@ -96,15 +96,25 @@ class Snapshot:
     place: tuple[str, str]
 
 
-def _snapshot(session: SparkSession) -> Snapshot:
+def _snapshot(session: SparkSession, *, has_global: bool = True) -> Snapshot:
+    place = (session.catalog.currentCatalog(), session.catalog.currentDatabase())
+    if is_remote(session):
+        functions = frozenset(row[0] for row in session.sql("SHOW USER FUNCTIONS IN spark_catalog.default").collect())
+        return Snapshot(session.conf.getAll, _listed_views(session), functions, place)
+    # Without SQL, for which Spark would make its warehouse in the working directory, or ask Hive.
+    catalog = session._jsparkSession.sessionState().catalog()  # noqa: SLF001  # there is no public way
+    local, made = catalog.listLocalTempViews("*"), catalog.listTemporaryFunctions()
+    views = frozenset(("", local.apply(at).table()) for at in range(local.size()))
+    if has_global:
+        views |= _listed_views(session)
+    functions = frozenset(made.apply(at).funcName() for at in range(made.size()))
+    return Snapshot(session.conf.getAll, views, functions, place)
+
+
+def _listed_views(session: SparkSession) -> frozenset[tuple[str, str]]:
     # A schema that no catalog keeps: temporary views are listed beside those of any schema.
     views = session.sql("SHOW VIEWS IN spark_catalog.global_temp").collect()
-    return Snapshot(
-        settings=session.conf.getAll,
-        views=frozenset((row[0], row[1]) for row in views if not row[1].startswith(RESERVED_PREFIX)),
-        functions=frozenset(row[0] for row in session.sql("SHOW USER FUNCTIONS IN spark_catalog.default").collect()),
-        place=(session.catalog.currentCatalog(), session.catalog.currentDatabase()),
-    )
+    return frozenset((row[0], row[1]) for row in views if not row[1].startswith(RESERVED_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +213,8 @@ class OwnNames:
     """Keeps the functions of a region apart, in a session that no other region has."""
 
     session: SparkSession
+    has_global: bool
+    """False if no code of the pipeline has the word global: it makes no views of all sessions."""
     _dropped: dict[str, str] = field(default_factory=dict)
     """The names that functions had made, and the owner of each."""
 
@@ -212,7 +224,7 @@ class OwnNames:
 
         Raises NotItsOwn for a changed setting and a global view, if it can in the middle of the function.
         """
-        made = _Made(owner, None if is_remote(self.session) else _snapshot(self.session))
+        made = _Made(owner, None if is_remote(self.session) else self._snapshot())
         try:
             with _watched(self.session, made):
                 yield
@@ -225,9 +237,12 @@ class OwnNames:
             raise made.refused
         self._drop(made)
 
+    def _snapshot(self) -> Snapshot:
+        return _snapshot(self.session, has_global=self.has_global)
+
     def _drop(self, made: _Made) -> None:
         if made.before is not None:
-            self._compare(made, made.before, _snapshot(self.session))
+            self._compare(made, made.before, self._snapshot())
         for view in made.views:
             self.session.catalog.dropTempView(view)
         for kind, names in (("FUNCTION", made.functions), ("VARIABLE", made.variables)):

@@ -111,7 +111,8 @@ class _Execution:
     names: OwnNames = field(init=False)
 
     def __post_init__(self) -> None:
-        self.names = OwnNames(self.session)
+        texts = (text for name, text in self.imported.archive.files.items() if name.endswith(".py"))
+        self.names = OwnNames(self.session, has_global=any(b"global" in text.lower() for text in texts))
 
     def run(self) -> RegionReport:
         with measured(self.seconds, "prepare"):
