@@ -80,8 +80,7 @@ class InOwnSession:
 def answered(text, session):
     """Run a job in a session of its own as a driver does; what the driver would report."""
     from weir_spark.region import region
-    from weir_spark.results.reader import unreadable_input
-    from weir_spark.transport.failures import translate_of_own_session, unreadable_source
+    from weir_spark.transport.failures import translate_of_own_session, unreadable
 
     job = region_job_from_json(text.encode())
     try:
@@ -89,7 +88,7 @@ def answered(text, session):
     except Exception as error:  # noqa: BLE001  it is the answer
         translated = translate_of_own_session(error, job.region)
         if translated is error:
-            translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
+            translated = unreadable(error, job) or error
         return {"kind": type(translated).__name__, "text": str(translated)}
     return {"report": region_report_to_json(report).decode()}
 

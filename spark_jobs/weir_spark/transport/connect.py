@@ -28,7 +28,6 @@ from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
 from weir_spark.region import region
-from weir_spark.results.reader import unreadable_input
 from weir_spark.session import Log
 from weir_spark.transport.connect_failures import (
     is_interruption,
@@ -37,7 +36,7 @@ from weir_spark.transport.connect_failures import (
     is_still_closing,
     translate,
 )
-from weir_spark.transport.failures import unreadable_source, with_notes_of
+from weir_spark.transport.failures import unreadable, with_notes_of
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -173,7 +172,7 @@ class ConnectEngine:
             alive = not _is_of_spark(error) or self._is_alive(server, error)
             translated = translate(error, job.region, self.address, is_server_alive=alive)
             if translated is error:
-                translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
+                translated = unreadable(error, job) or error
             if translated is error:
                 raise
             raise with_notes_of(error, translated) from error

@@ -37,8 +37,7 @@ from weir.secrecy import without_secrets
 from weir.settings import store_options
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
-from weir_spark.results.reader import unreadable_input
-from weir_spark.transport.failures import translate_of_own_session, unreadable_source, with_notes_of
+from weir_spark.transport.failures import translate_of_own_session, unreadable, with_notes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +84,7 @@ def _run_and_report(job: SparkJob, store: Store, step: Step) -> None:
     except Exception as error:
         translated = translate_of_own_session(error, job.region)
         if translated is error:
-            translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
+            translated = unreadable(error, job) or error
         _report_failure(job, store, with_notes_of(error, translated))
         if translated is error:
             raise

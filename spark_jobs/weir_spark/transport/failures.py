@@ -12,8 +12,10 @@ from __future__ import annotations
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from weir.errors import DiskFull, EngineLost, Misconfigured, StoreFull, WeirError
+from weir.formats.region_job import SparkJob
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
 from weir_spark.region.sql import READ_FAILED
+from weir_spark.results.reader import unreadable_input
 
 _LOST = (
     "stopped SparkContext",
@@ -68,6 +70,11 @@ def of_code_or_rows(error: Exception, region: str) -> Exception | None:
         return Misconfigured(f"region {region}: {refused}")
     advice = _advice_on(error)
     return None if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+
+
+def unreadable(error: Exception, job: SparkJob) -> WeirError | None:
+    """Return the error to raise in the place of `error` if Spark could not read an input or a source, else None."""
+    return unreadable_input(error, job) or unreadable_source(error, job.region, job.store)
 
 
 def unreadable_source(error: Exception, region: str, store: str) -> Misconfigured | None:
