@@ -40,6 +40,7 @@ def stack(stack_request, control):
         "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
         "PYTHONPATH": os.pathsep.join(map(str, (FLOWS, control.parent / "code"))),
         "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     }
     # Tasks that are held, and those that wait for them, each take a place.
     ladder = shutil.copytree(FLOWS / "dags", control.parent / "dags")

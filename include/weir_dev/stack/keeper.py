@@ -21,7 +21,7 @@ from weir.java import find_java
 from weir_dev.files import make_private, tail
 from weir_dev.ports import choose_ports
 from weir_dev.stack import airflow_database
-from weir_dev.stack.airflow_components import airflow_programs
+from weir_dev.stack.airflow_components import DAG_PROCESSOR, SCHEDULERS, TRIGGERER, airflow_programs
 from weir_dev.stack.airflow_environment import (
     SPARK,
     base_environment,
@@ -42,7 +42,7 @@ from weir_dev.stack.spark_programs import is_of_spark, spark_programs
 from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from weir_dev.stack.program import Program
@@ -127,10 +127,20 @@ class Keeper:
         is_new = self._migrate(environment)
         if server is not None and is_new and not self._must_stop():
             self._keep_template(server)
-        for program in airflow_programs(self._request, self._log("").parent, ports, environment):
-            if not self._must_stop():
-                self._launch(program)
+        self._start_airflow(airflow_programs(self._request, self._log("").parent, ports, environment))
         self._set(replace(self._state, message="waiting until all components are ready"))
+
+    def _start_airflow(self, programs: Sequence[Program]) -> None:
+        """Start the schedulers when all else is ready: a task that finds no API server, or no Spark, is lost."""
+        for program in programs:
+            if program.name not in SCHEDULERS and not self._must_stop():
+                self._launch(program)
+        for needed in [one for one in self._programs.values() if one.name not in (DAG_PROCESSOR, TRIGGERER)]:
+            self._set(replace(self._state, message=f"waiting for {needed.name}"))
+            self._await(needed)
+        for program in programs:
+            if program.name in SCHEDULERS and not self._must_stop():
+                self._launch(program)
 
     def _start_postgres(self, ports: Mapping[str, int]) -> PostgresServer:
         """Start the server of both databases; Spark, which takes longer, is already on its way."""

@@ -1,16 +1,27 @@
-"""Airflow's LocalExecutor for a stack that mostly waits for its person.
+"""Airflow's LocalExecutor for a small machine: its workers are its slots, and it knows what they have.
+
+Airflow's own (3.3.2) hands to its workers all that may run, and keeps no record of it (apache/airflow#71914):
+- What is handed over comes first, whatever its run and its weight: sixteen runs side by side, and the closing task of
+  a complete one at the end of the queue.
+- Some forty task instances fill the pipe to the workers. The scheduler then stands still until one of them has ended,
+  takes itself for dead, since it looks for orphans by the heartbeat before its last, and resets what is running.
 
 The scheduler has one interval between two looks for work, and each look costs 20 ms of a processor, Airflow's and
-the database's together: at an interval by which a chain of tasks loses no time, a quarter of a core. Invariant: while a
-task runs, and for a while after that, the scheduler looks as often as it is set to.
+the database's together: at an interval by which a chain of tasks loses no time, a quarter of a core. Invariants: a
+worker has at most one task instance; while a task runs, and for a while after that, the scheduler looks as often as it
+is set to.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import airflow.executors.local_executor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 SETTLED_SECONDS: Final = 10.0
 """After so long without a task the scheduler is idle: a retry that is due soon is not made to wait."""
@@ -20,7 +31,7 @@ PAUSE_SECONDS: Final = 0.5
 
 
 class LocalExecutor(airflow.executors.local_executor.LocalExecutor):  # type: ignore[misc]  # Airflow's classes are not followed
-    """Pauses the scheduler, which calls it in each of its loops, while there is nothing to do."""
+    """Counts what its workers have; pauses the scheduler, which calls it in each loop, while that is nothing."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -34,3 +45,12 @@ class LocalExecutor(airflow.executors.local_executor.LocalExecutor):  # type: ig
             self._busy_at = now
         elif now - self._busy_at > SETTLED_SECONDS:
             time.sleep(PAUSE_SECONDS)
+
+    def try_adopt_task_instances(self, tis: Sequence[Any]) -> Sequence[Any]:
+        """Return those that its workers do not have: what they have is no orphan, however late the scheduler is."""
+        return [ti for ti in tis if not self.has_task(ti)]
+
+    def _process_workloads(self, workload_list: Sequence[Any]) -> None:
+        """Hand task instances to the workers, and count them until a worker, or a missed heartbeat, reports the end."""
+        self.running.update(workload.key for workload in workload_list)
+        super()._process_workloads(workload_list)

@@ -25,5 +25,6 @@ dag = dataflow_dag(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     end_date=datetime(2026, 1, 3, tzinfo=UTC),
     catchup=True,
+    max_active_runs=2,  # days that run side by side, the oldest first
     is_paused_upon_creation=False,
 )
