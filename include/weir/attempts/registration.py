@@ -466,7 +466,10 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
             work.append(_work(run, row))
             killed = origin is Origin.RETRY and row is older[-1]
             if killed:
-                lost = f"the process of try {row.try_number} ended without a result (killed, or its machine was lost)"
+                lost = (
+                    f"the process of try {row.try_number} ended without a result (killed, reset by Airflow's scheduler, "
+                    "or its machine was lost)"
+                )
                 end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.KILLED, error=lost)
             else:
                 end(row, AttemptState.FENCED, services.now())

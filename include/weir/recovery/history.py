@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -43,6 +43,12 @@ from weir.topology.regions import RegionId, Topology
 Row = TypeVar("Row", AttemptRow, PendingClearRow)
 
 _TASK = re.compile(r"^(?P<task>[^\[\]]+)(\[(?P<index>\d+)\])?$")
+
+_NEVER_BEGAN: Final = (
+    "Airflow took it back: on a busy machine its scheduler takes its own tasks for orphaned (LocalExecutor with a pool "
+    "of more slots than parallelism, or a low scheduler_health_check_threshold), its process was killed at its start, "
+    "or it was cleared while it was queued. Or the ledger was rebuilt since"
+)
 
 SHOWN = 5
 """The largest number of partitions of a stage in a line."""
@@ -266,12 +272,27 @@ def events_of(session: Session, history: TaskHistory) -> list[Event]:
     """Return the events of a task instance, oldest first."""
     run = history.run
     events = [
+        *_never_begun(history),
         *(event for row in history.attempts for event in _attempt(session, run, row)),
         *(_clear(session, row) for row in history.clears),
         *_failovers(session, run, history),
         *(_failed_begin(row) for row in history.failed_begins),
     ]
     return sorted(events, key=lambda event: event.at)
+
+
+def _never_begun(history: TaskHistory) -> Iterator[Event]:
+    """Return the tries that Airflow has counted and of which nothing is recorded, each at the time of the next one.
+
+    Of those that failed before they were registered only the newest is.
+    """
+    last = max((row.try_number for row in history.failed_begins), default=0)
+    for row in sorted((each for each in history.attempts if each.is_of_dag_run), key=lambda each: each.try_number):
+        if row.try_number > last + 1:
+            first, newest = last + 1, row.try_number - 1
+            tries = f"try {first}" if first == newest else f"tries {first} to {newest}"
+            yield Event(row.began_at, f"{tries}: never began, and left no log", (_NEVER_BEGAN,))
+        last = max(last, row.try_number)
 
 
 def _failed_begin(row: FailedBeginRow) -> Event:

@@ -65,6 +65,16 @@ def test_once_the_task_has_begun_the_failure_is_history(changed):
     assert told.index("try 1: failed before it was registered") < told.index("try 2 (")
 
 
+def test_tries_that_airflow_took_back_before_they_began_are_told(changed):
+    """An overloaded scheduler resets its own tasks: their processes find that they are gone, and write no log."""
+    changed.airflow.deploy(FLOW)
+    changed.airflow.task(changed.run, "flights").try_number += 2
+    changed.airflow.clear_by_hand(changed.run, "flights")
+    changed.airflow.run_until_quiet()
+    told = typed("why", "flights", "--run", SECOND)
+    assert told.index("try 1: failed before") < told.index("tries 2 to 3: never began") < told.index("try 4 (")
+
+
 def test_a_task_instance_has_one_row_however_often_it_fails(changed):
     for _ in range(3):
         changed.airflow.clear_by_hand(changed.run, "flights")
