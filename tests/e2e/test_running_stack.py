@@ -25,7 +25,6 @@ from weir.ledger.database.tables import DataflowRow
 from weir.store.store import MARKER, Store
 from weir_dev.stack.airflow_components import COMPONENTS, health
 from weir_dev.stack.doctor_subject import local_stack
-from weir_dev.stack.spark_server import accepts_grpc
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Phase
 
@@ -149,8 +148,7 @@ def test_a_running_stack_is_whole_and_mends_its_spark_server(stack, api, begun, 
 
     os.kill(before.process("spark").pid, signal.SIGKILL)
     eventually(lambda: stack.state.process("spark") != before.process("spark"), 30)
-    eventually(lambda: "spark" in stack.state.ready, 90)
-    assert accepts_grpc(before.ports["spark"], 10)
+    eventually(lambda: "spark" in stack.state.ready, 90)  # it has answered a question
 
 
 def _listens_on_loopback_only(state):

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from weir.errors import Misconfigured
-from weir_dev.commands.stack import stack_of_project
+from weir_dev.commands.stack import not_ready, stack_of_project
 from weir_dev.stack import airflow_database
 from weir_dev.stack.airflow_components import COMPONENTS, SCHEDULERS, airflow_programs
 from weir_dev.stack.airflow_environment import (
@@ -76,6 +76,14 @@ def test_a_process_that_is_started_again_is_counted_and_not_ready():
     assert again.process("spark").pid == 2
     assert again.starts == {"spark": 2}
     assert again.ready == ("scheduler",)
+
+
+@pytest.mark.parametrize(("ready", "missing"), [(("api-server",), "spark"), (("api-server", "spark"), "")])
+def test_a_stack_that_was_up_names_what_does_not_answer(ready, missing):
+    processes = tuple(ProcessRecord(name, 1, "a") for name in ("keeper", "api-server", "spark"))
+    state = StackState(phase=Phase.UP, processes=processes, ready=ready)
+    assert not_ready(state).partition(" but ")[2].partition(" ")[0] == missing
+    assert not_ready(replace(state, phase=Phase.STARTING)) == ""
 
 
 @pytest.mark.parametrize("database", Database)

@@ -82,7 +82,7 @@ def status() -> None:
                 f"Left behind by a keeper that was killed: {', '.join(left)}; ./weir down ends them.", soft_wrap=True
             )
         raise typer.Exit(EXIT_DOWN)
-    console.print(f"The stack is {state.phase.value}. {state.message}".rstrip())
+    console.print(f"The stack is {state.phase.value}{not_ready(state)}. {state.message}".rstrip())
     print_rows((key("component"), number("pid"), value("state"), number("started again")), _components(state), console)
     _print_access(console, stack)
 
@@ -124,6 +124,12 @@ def stack_of_project(
         preferred_ports={API: 8080, SPARK_UI: 4040, MASTER: 7077, MASTER_UI: 8081},
     )
     return Stack(request, on_change)
+
+
+def not_ready(state: StackState) -> str:
+    """Name what does not answer in a stack that was up: it is being started again."""
+    names = [one.name for one in state.processes if one.name not in {*state.ready, KEEPER}]
+    return f", but {', '.join(names)} does not answer yet" if names and state.phase is Phase.UP else ""
 
 
 def _components(state: StackState) -> Iterator[tuple[str, ...]]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir_dev.ports import LOCALHOST, LOOPBACK, accepts_connections
 from weir_dev.stack.program import Program
@@ -31,6 +32,12 @@ PROTECTION = {
     "spark.ui.killEnabled": "false",
 }
 """Of each process of Spark: every user of this machine can connect to its ports."""
+
+_ANSWER_SECONDS = 60.0
+"""How long a question may take; on a busy machine a server has not loaded all of its classes before."""
+
+_EXTENDED = bytes([2 << 3, 2])
+"""The field `explain_mode`, with which a query is planned down to what would run."""
 
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -64,7 +71,7 @@ class SparkServer:
             log=self.log,
             grace_seconds=8.0,
             prepare=self._prepare,
-            is_ready=lambda: accepts_grpc(self.port),
+            is_ready=SparkAnswers(self.port, self.token),
         )
 
     def command(self) -> tuple[str, ...]:
@@ -128,16 +135,45 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def accepts_grpc(port: int, timeout_seconds: float = 1.0) -> bool:
-    """Report whether a gRPC server answers on this port."""
-    if not accepts_connections(port):
-        return False
-    import grpc  # noqa: PLC0415  takes half a second, and `weir status` never needs it
+class SparkAnswers:
+    """Asks a server to plan a query: one whose port accepts connections may need many seconds for its first session.
 
-    options = [("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(f"{LOOPBACK}:{port}", options=options) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=timeout_seconds)
-        except grpc.FutureTimeoutError:
+    Spark Connect's messages are written by hand, since its client would import pandas into the keeper.
+    """
+
+    def __init__(self, port: int, token: str) -> None:
+        self._port = port
+        self._token = token
+        self._channel: Any = None
+        self._answer: Any = None
+
+    def __call__(self) -> bool:
+        """Report whether it has answered; the next call asks again."""
+        if self._answer is None and accepts_connections(self._port):
+            self._ask()
+        if self._answer is None or not self._answer.done():
             return False
-    return True
+        is_answered = self._answer.exception() is None
+        self._channel.close()
+        self._answer = None
+        return is_answered
+
+    def _ask(self) -> None:
+        import grpc  # noqa: PLC0415  takes half a second, and `weir status` never needs it
+
+        self._channel = grpc.insecure_channel(f"{LOOPBACK}:{self._port}", options=[("grpc.enable_http_proxy", 0)])
+        method = self._channel.unary_unary("/spark.connect.SparkConnectService/AnalyzePlan")
+        metadata = [("authorization", f"Bearer {self._token}")]
+        self._answer = method.future(question(str(uuid.uuid4())), timeout=_ANSWER_SECONDS, metadata=metadata)
+
+
+def question(session: str) -> bytes:
+    """Return an AnalyzePlanRequest for a session of its own: how would `SELECT 1` run?"""
+    sql = _field(10, _field(1, b"SELECT 1"))
+    explain = _field(1, _field(1, sql)) + _EXTENDED
+    return _field(1, session.encode()) + _field(2, _field(1, b"weir")) + _field(5, explain)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a protobuf message that is shorter than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
