@@ -467,8 +467,8 @@ def _fence(older: list[AttemptRow], origin: Origin, services: Services, run: Run
             killed = origin is Origin.RETRY and row is older[-1]
             if killed:
                 lost = (
-                    f"the process of try {row.try_number} ended without a result (killed, reset by Airflow's scheduler, "
-                    "or its machine was lost)"
+                    f"the process of try {row.try_number} ended without a result (killed, reset by Airflow's "
+                    "scheduler, or its machine was lost)"
                 )
                 end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.KILLED, error=lost)
             else:
