@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, first_line
 from weir.settings import SPARK_VARIABLE
 
 try:
@@ -139,14 +139,10 @@ def _set(session: SparkSession, key: str, value: str) -> None:
         session.conf.set(key, value)
     except (AnalysisException, IllegalArgumentException) as error:
         raise Misconfigured(
-            f"the Spark setting {key}={value!r} cannot be set for a session: {_first_line(error)}. What only a start "
+            f"the Spark setting {key}={value!r} cannot be set for a session: {first_line(error)}. What only a start "
             "can set (memory, cores, jars) belongs where the Connect server is started; in `spark` of a stage it has "
             "an effect where the region is submitted, by a connection of the type 'spark'"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
 from weir.code.application_rules import ApplicationFailed
-from weir.errors import EngineLost, Fenced, Misconfigured, Retryable
+from weir.errors import EngineLost, Fenced, Misconfigured, Retryable, first_line
 from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Submission:
                 "correct the connection's extra `spark-binary`"
             ) from error
         except AirflowException as error:
-            self._hook.kept.append(str(error).splitlines()[0])
+            self._hook.kept.append(first_line(error))
         finally:
             self.exit_code = self._hook.exit_code
 

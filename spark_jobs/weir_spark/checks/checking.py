@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError, first_line
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.codec import region_job_from_json, region_report_to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
@@ -50,7 +50,7 @@ def check_partition(
     except SPARK_ERRORS as error:
         if not _UNREADABLE.search(str(error)):
             raise
-        return (_unreadable(stored, why, str(error).split("\n", 1)[0]),)
+        return (_unreadable(stored, why, first_line(error)),)
 
 
 def _unreadable(stored: RestoredToCheck, why: CheckReason, error: str) -> CheckReport:

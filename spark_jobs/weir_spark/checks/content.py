@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StructType
 
-from weir.errors import WeirError
+from weir.errors import WeirError, first_line
 from weir.formats.content_check import ContentAnswer, ResultToCheck, request_from_json
 from weir.formats.manifest import READ_OPTIONS, digest_version
 from weir.formats.region_job import StateToRead
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             session.stop()
     except (WeirError, OSError, *SPARK_ERRORS) as error:
-        print(f"{type(error).__name__}: {_first_line(error)}", file=sys.stderr)
+        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -60,7 +60,7 @@ def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
         if found != result.expected and found != _digest(session, result):
             return ContentAnswer(result.number, error="its digest is another one each time that it is computed")
     except (*SPARK_ERRORS, WeirError) as error:
-        return ContentAnswer(result.number, error=f"{type(error).__name__}: {_first_line(error)}")
+        return ContentAnswer(result.number, error=f"{type(error).__name__}: {first_line(error)}")
     return ContentAnswer(result.number, found)
 
 
@@ -95,10 +95,6 @@ def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(answer, results))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]
 
 
 def _parser() -> argparse.ArgumentParser:

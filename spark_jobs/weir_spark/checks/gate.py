@@ -16,7 +16,7 @@ from weir.formats.expectation_types import CONDITION, PARSER, sql_condition, wit
 from weir.formats.suite import Expectation, Suite
 from weir_spark.checks import gx
 from weir_spark.checks.expectation_kwargs import NoColumn, NotPlain
-from weir_spark.checks.one_aggregation import Plain, answers, first_line, result_of
+from weir_spark.checks.one_aggregation import Plain, answers, in_one_line, result_of
 from weir_spark.checks.plain_expectations import plain
 from weir_spark.session import Log
 
@@ -108,7 +108,7 @@ def _of_condition(rows: DataFrame, expectations: Mapping[int, Expectation]) -> d
         chosen = rows.where(condition) if condition else gx.chosen(rows, one)
         _ = chosen.select(F.lit(1)).schema  # a remote session analyses it now; the schema of the rows it knows
     except AnalysisException as error:
-        reason = f"its {CONDITION} {one.kwargs[CONDITION]!r}: {first_line(error)}"
+        reason = f"its {CONDITION} {one.kwargs[CONDITION]!r}: {in_one_line(error)}"
         return {number: result_of(each, reason) for number, each in expectations.items()}
     found = _of_rows(chosen, bare)
     return {number: replace(each, kwargs=expectations[number].kwargs) for number, each in found.items()}

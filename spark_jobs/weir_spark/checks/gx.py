@@ -19,7 +19,7 @@ from weir.errors import Misconfigured
 from weir.formats.checks import ExpectationResult
 from weir.formats.expectation_types import registry_problems
 from weir.formats.suite import Expectation, Suite
-from weir_spark.checks.one_aggregation import EXAMPLES, first_line, require_fault_of_expectation, result_of
+from weir_spark.checks.one_aggregation import EXAMPLES, in_one_line, require_fault_of_expectation, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.typed_numbers import in_python
 from weir_spark.session import SPARK_ERRORS
@@ -139,7 +139,7 @@ def _alone(rows: DataFrame, expectation: Expectation) -> ExpectationResult:
         (answer,) = _answers(rows, [expectation])
     except Exception as error:  # noqa: BLE001  # as above
         _require_fault_of_expectation(error)
-        return result_of(expectation, first_line(error))
+        return result_of(expectation, in_one_line(error))
     return _result(expectation, answer)
 
 

@@ -23,7 +23,7 @@ from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.checks.gate import Checked, check, line_of, report
-from weir_spark.checks.one_aggregation import answers, first_line, result_of
+from weir_spark.checks.one_aggregation import answers, in_one_line, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.results.digest import VERSIONS, digest_of, quoted, type_signature
@@ -103,7 +103,7 @@ class _Restored:
         except SPARK_ERRORS as error:
             if "CANNOT_MERGE" not in str(error):
                 raise
-            return result_of(expectation, Found(success=False, observed=first_line(error)))
+            return result_of(expectation, Found(success=False, observed=in_one_line(error)))
         return result_of(expectation, Found(wrong is None, None if wrong is None else _shown(wrong)))
 
     def _other_schema(self) -> StructType | None:

@@ -105,7 +105,7 @@ def require_fault_of_expectation(error: Exception) -> None:
         raise error
 
 
-def first_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """Return the first line of an error, shortened."""
     text = str(error).strip()
     if "PatternSyntaxException" in text:
@@ -120,7 +120,7 @@ def _alone(rows: DataFrame, plain: Plain) -> _Answer:
         return _measured(rows, [plain])[0]
     except SPARK_ERRORS as error:
         require_fault_of_expectation(error)
-        return _Answer(first_line(error))
+        return _Answer(in_one_line(error))
 
 
 def _measured(rows: DataFrame, plains: Sequence[Plain]) -> list[_Answer]:

@@ -18,7 +18,7 @@ from weir.code.functions import check_call, load
 from weir.code.sql_rules import is_sql, text_of
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
-from weir.errors import Internal, Misconfigured, WeirError
+from weir.errors import Internal, Misconfigured, WeirError, first_line
 from weir.formats.region_job import (
     CheckJob,
     CodeToRun,
@@ -220,7 +220,7 @@ class _Execution:
 
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""
-        said, place = str(error).strip().partition("\n")[0], self.imported.place_of(error)
+        said, place = first_line(error), self.imported.place_of(error)
         return Misconfigured(f"{_owner(stage)}: Spark refuses its plan: {said}" + (f"\n{place}" if place else ""))
 
     def _kept(

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.sql_rules import line_of, no_input, require_bindable, sql_problems, statement_of
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, Misconfigured, first_line
 from weir_spark.region.context import StageContext
 from weir_spark.session import Log, is_remote
 
@@ -184,7 +184,7 @@ def _values_of(context: StageContext, wanted: Collection[str]) -> dict[str, Any]
 
 def _explained(path: str, text: str, error: AnalysisException) -> str:
     """Return what Spark says of a query, with the line of the file, and without the plan."""
-    said = str(error).strip().splitlines()[0]
+    said = first_line(error)
     place = _PLACE.search(said)
     if place is None:
         return f"{path}: {said}"

@@ -9,7 +9,7 @@ import grpc
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from weir.errors import EngineLost, Fenced, Misconfigured, WeirError
+from weir.errors import EngineLost, Fenced, Misconfigured, WeirError, first_line
 from weir_spark.transport.failures import disk_full, is_checkpoint_lost, of_code_or_rows
 
 _INTERRUPTED = frozenset(
@@ -49,10 +49,10 @@ def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool
         )
     if is_server_gone(error) or not is_server_alive:
         return EngineLost(
-            f"region {region}: the Spark server at {url} went away or does not answer: {_first_line(error)}"
+            f"region {region}: the Spark server at {url} went away or does not answer: {first_line(error)[:300]}"
         )
     if is_interruption(error):
-        return Fenced(f"region {region}: its Spark work was interrupted: {_first_line(error)}")
+        return Fenced(f"region {region}: its Spark work was interrupted: {first_line(error)[:300]}")
     return None
 
 
@@ -85,7 +85,3 @@ def is_server_gone(error: BaseException) -> bool:
         return not isinstance(error, grpc.Call) or error.code() in _UNREACHABLE
     # pyspark's error for a session id that a server started since does not know.
     return isinstance(error, AssertionError) and "server side session ID" in str(error)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:300]
