@@ -6,7 +6,8 @@ damaged, or was given up, never does, so that it is not found again and again. N
 written before they are entered.
 
 Cost: before a pass of upkeep deletes anything of a dataflow, and before a savepoint, three listings of it, two for each
-of its sinks, and one small file. A begin lists the store only where its suspicion is aroused, and then one folder for
+of its sinks, and one small file; each manifest of a checkpoint that was not completed or was given up, of which
+there is hardly ever one. A begin lists the store only where its suspicion is aroused, and then one folder for
 each partition.
 """
 
@@ -23,12 +24,13 @@ from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, WeirError
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.codec import manifest_from_json, region_job_from_json
+from weir.formats.codec import checkpoint_from_json, manifest_from_json, region_job_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
     attempt_of_folder,
     attempt_records_folder,
     checkpoint_number,
+    checkpoint_path,
     checkpoints_folder,
     epoch_folder,
     folder_of,
@@ -43,7 +45,7 @@ from weir.formats.paths import (
 from weir.formats.pointer import pointer_from_json
 from weir.formats.region_job import JOB_NAME
 from weir.formats.run_record import RunRecord
-from weir.ledger.checkpoints import numbers_taken
+from weir.ledger.checkpoints import is_other, numbers_taken, unfinished_checkpoints
 from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key, topology_of
 from weir.store.errors import NotFound
@@ -79,7 +81,25 @@ def require_not_behind(services: Services, dataflow: str) -> None:
             raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
     if unknown:
         raise services.ledger.behind(dataflow, f"it does not know checkpoint or savepoint {min(unknown)}")
+    _require_own_manifests(services, dataflow, numbers)
     require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
+
+
+def _require_own_manifests(services: Services, dataflow: str, numbers: set[int]) -> None:
+    """Compare the manifests of checkpoints that the ledger does not call complete. Raises LedgerBehind, or Retryable.
+
+    It may have given a number again whose checkpoint it has lost; the process is gone that would have found out.
+    """
+    with services.ledger.transaction() as session:
+        rows = [row for row in unfinished_checkpoints(session, dataflow) if row.number in numbers]
+    for row in rows:
+        try:
+            found = checkpoint_from_json(services.store.read(checkpoint_path(dataflow, row.number)))
+        except (NotFound, Misconfigured):
+            continue
+        if (found.dataflow, found.number) == (dataflow, row.number) and is_other(row, found):
+            services.ledger.saw(dataflow, found.revision)
+            raise services.ledger.behind(dataflow, f"it does not know checkpoint {found.number}, of {found.attempt}")
 
 
 def _numbers_in(services: Services, dataflow: str) -> set[int]:

@@ -1,10 +1,14 @@
 """A checkpoint or savepoint: the state of a dataflow at the end of an epoch, as one versioned JSON file.
 
-Invariant: this file and the files that it names are all that the next epoch needs to continue.
+Invariant: this file and the files that it names are all that the next epoch needs to continue. Equal content has an
+equal fingerprint: the same files of keyed state and the same results in flight, with the same digests, whichever
+attempt committed them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -128,3 +132,19 @@ class Checkpoint:
     def files(self) -> dict[str, StateFile]:
         """The files of keyed state that it names, by path."""
         return {file.path: file for state in self.states for part in state.partitions for file in part.files}
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """Return the fingerprint of all that a checkpoint consists of."""
+    states = [
+        [state.state.name, state.max_parallelism, [_part(part) for part in state.partitions]]
+        for state in checkpoint.states
+    ]
+    results = [[each.stage, each.subtask, each.layout, each.folder, each.digest] for each in checkpoint.results]
+    text = json.dumps([checkpoint.run, states, results], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _part(part: StatePartition) -> list[object]:
+    files = [[file.path, file.epoch, *file.key_groups] for file in part.files]
+    return [part.subtask, *part.key_groups, part.digest, files]

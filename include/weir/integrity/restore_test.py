@@ -16,7 +16,7 @@ from sqlalchemy import select
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.errors import Loss, Misconfigured
-from weir.formats.checkpoint import Checkpoint
+from weir.formats.checkpoint import Checkpoint, fingerprint
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.paths import checkpoint_path, name_of
@@ -50,7 +50,6 @@ from weir.snapshots.source import (
     read_checkpoint,
     read_savepoint,
 )
-from weir.state.checkpoint_content import fingerprint
 from weir.store.errors import NotFound
 from weir.store.verification import compare_results
 from weir.topology.regions import PartitionId

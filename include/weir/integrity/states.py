@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
-from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.codec import checkpoint_from_json, state_files_from_plain
 from weir.formats.content_check import ContentAnswer, ResultToCheck
 from weir.formats.manifest import DataFile, is_chain
@@ -28,7 +28,7 @@ from weir.ledger.checkpoints import abandon, is_retained
 from weir.ledger.database.tables import CheckpointRow, CompactionRow
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.state.assigned import state_as_of
-from weir.state.checkpoint_content import fingerprint, read_checkpoint
+from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compactions import Compacted, compactions_in
 from weir.store.errors import NotFound
 from weir.store.probe import size_differs

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
-from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.notification import Subject, checkpoint_event
 from weir.formats.paths import name_of, savepoints_folder
 from weir.ledger.database.tables import CheckpointRow, ResultRow
@@ -66,6 +66,8 @@ _FAILED = CheckpointRow.status == CheckpointStatus.FAILED.value
 
 _UNDELETED = _OWN.where(_FAILED | CheckpointRow.subsumed_at.is_not(None), CheckpointRow.deleted_at.is_(None))
 
+_UNFINISHED = _OWN.where(CheckpointRow.status != CheckpointStatus.COMPLETED.value, CheckpointRow.deleted_at.is_(None))
+
 _COMPLETED = _OWN.where(CheckpointRow.completed_at.is_not(None))
 
 _LOST = _COMPLETED.where(_FAILED, CheckpointRow.subsumed_at.is_(None))
@@ -105,6 +107,11 @@ def numbers_taken(session: Session, dataflow: str, numbers: Collection[int]) -> 
 def pending_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the pending checkpoints of a dataflow."""
     return _own(session, dataflow, _PENDING)
+
+
+def unfinished_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """Return the checkpoints that are not complete, or were given up, and whose manifest may exist; by number."""
+    return _own(session, dataflow, _UNFINISHED)
 
 
 def undeleted_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
@@ -226,6 +233,14 @@ def checkpoint_row(session: Session, dataflow: str, number: int) -> CheckpointRo
     """Return the row of a number, if there is one."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, CheckpointRow.number == number)
     return session.scalar(query)
+
+
+def is_other(row: CheckpointRow, found: Checkpoint) -> bool:
+    """Report whether a manifest is not that of the row of its number: a ledger that has lost it gave the number again.
+
+    A try may complete what an earlier one has written. Of a number that is only known to be taken nothing can differ.
+    """
+    return bool(row.run) and row.attempt != found.attempt and row.content != fingerprint(found)
 
 
 def complete(session: Session, dataflow: str, number: int, now: datetime) -> CheckpointRow:

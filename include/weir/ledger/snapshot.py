@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import UNRECORDED
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
+from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.reads import read_sets, reads_of_current
 from weir.ledger.runs import Run, run_key, topology_of
@@ -90,30 +91,18 @@ _OLDEST_OPEN = (
     .limit(1)
 )
 
-_NEWER = AttemptRow.__table__.alias("newer")
 _IS_READER = (
     (ConsumptionRow.run == bindparam("run"))
     & (ConsumptionRow.stage == bindparam("stage"))
     & (ConsumptionRow.layout == bindparam("layout"))
 )
-_IS_NEWEST_COMMIT = (
-    (_ATTEMPT.state == AttemptState.COMMITTED.value)
-    & AttemptRow.is_of_dag_run
-    & ~select(_NEWER.c.id)
-    .where(
-        _NEWER.c.run == _ATTEMPT.run,
-        _NEWER.c.region == _ATTEMPT.region,
-        _NEWER.c.subtask == _ATTEMPT.subtask,
-        _NEWER.c.try_number > _ATTEMPT.try_number,
-        _NEWER.c.state == AttemptState.COMMITTED.value,
-    )
-    .exists()
-)
+# Also a committed try that Airflow has lost, which is numbered below 1: its results stay until others replace them.
+_HAS_CURRENT_RESULTS = select(_RESULT.id).where(_RESULT.attempt == _ATTEMPT.id, _RESULT.is_current).exists()
 _SETS_READ = select(ConsumptionRow.read_set).where(_IS_READER).distinct()
 _LATER_READERS = (
     select(_ATTEMPT.run, _ATTEMPT.region, _ATTEMPT.subtask, ConsumptionRow.read_set)
     .join(ConsumptionRow, ConsumptionRow.attempt == _ATTEMPT.id)
-    .where(_IS_READER, _ATTEMPT.run != bindparam("run"), _IS_NEWEST_COMMIT)
+    .where(_IS_READER, _ATTEMPT.run != bindparam("run"), _HAS_CURRENT_RESULTS)
     .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
 )
 _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
@@ -122,7 +111,8 @@ _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
 _WITHOUT_READING = select(_ATTEMPT.subtask).where(
     _ATTEMPT.run == bindparam("reader"),
     _ATTEMPT.region == bindparam("region"),
-    _IS_NEWEST_COMMIT,
+    _ATTEMPT.origin != Origin.RESTORED.value,
+    _HAS_CURRENT_RESULTS,
     ~select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == _ATTEMPT.id, _IS_READER).exists(),
 )
 
@@ -263,7 +253,7 @@ def committed_attempt(session: Session, run: str, region: RegionId) -> AttemptRo
 
 @dataclass(frozen=True, slots=True)
 class LaterReader:
-    """A region of another run whose newest commit has read a run, and the name of the set that it has read."""
+    """A region of another run whose current results were made of a run, and the name of the set that it has read."""
 
     run: RunId
     region: RegionId
@@ -277,7 +267,7 @@ def read_sets_of(session: Session, run: str, stage: str, layout: str) -> dict[st
 
 
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[LaterReader]:
-    """Return the regions of other runs whose newest commit has read `run`; oldest epoch first."""
+    """Return the regions of other runs whose current results were made of `run`; oldest epoch first."""
     session.flush()
     rows = session.connection().execute(_LATER_READERS, {"run": run, "stage": stage, "layout": layout})
     return [LaterReader(of, RegionId(name, subtask), read_set) for of, name, subtask, read_set in rows]

@@ -1,9 +1,10 @@
 """Enter the checkpoints, savepoints and pins of forks that a store holds into a ledger that is rebuilt.
 
-Invariant: no number is given out twice: those of savepoints in other stores, and of dropped ones, are taken too. A
-manifest that can be read is given up only if the ledger records it as given up: its content was that of committed
-results when it was written, and its files are deleted only after it. Whether a run has published does not matter: it
-may have no sink, and versions expire.
+Invariant: no number is given out twice: those of savepoints in other stores, and of dropped ones, are taken too. Where
+a ledger that had lost commits has given one out again, it is that of the manifest in the store. A manifest that can be
+read is given up only if the ledger records it as given up: its content was that of committed results when it was
+written, and its files are deleted only after it. Whether a run has published does not matter: it may have no sink, and
+versions expire.
 
 Invariant 4: whichever dataflow is rebuilt first, no file is deleted that another dataflow in the store was restored
 with: pins of forks are entered before any dataflow is rebuilt.
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
-from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
@@ -36,6 +37,7 @@ from weir.ledger.checkpoints import (
     checkpoints_of,
     enter_checkpoint,
     enter_taken,
+    is_other,
     results_named,
     savepoint_url,
 )
@@ -45,7 +47,6 @@ from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.rebuild.ledger import enter_pins
 from weir.snapshots.restored_results import partitions_in
 from weir.snapshots.source import Folder, Source, read_savepoint
-from weir.state.checkpoint_content import fingerprint
 from weir.store.catalogue import restored, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.walk import files_in, folders_in
@@ -165,6 +166,10 @@ def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str
         elif row.subsumed_at is None:
             row.status = CheckpointStatus.FAILED.value
         return
+    if row is not None and is_other(row, found):
+        session.delete(row)  # no manifest of it can be written any more
+        session.flush()
+        row = None
     if row is None:
         row = enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at))
     elif row.status == CheckpointStatus.PENDING.value and not _is_closed(session, found.run):

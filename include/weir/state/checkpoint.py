@@ -23,7 +23,7 @@ from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.errors import Conflict
 from weir.execution.run_state import CLOSE, CurrentResult, RunState
-from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
@@ -44,7 +44,7 @@ from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.runs import Run, all_slices_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import checkpointed
-from weir.state.checkpoint_content import checkpoint_of, files_retained, fingerprint, read_checkpoint
+from weir.state.checkpoint_content import checkpoint_of, files_retained, read_checkpoint
 from weir.state.checkpoint_order import is_complete
 from weir.state.compactions import compacted_files, present_compactions
 from weir.state.files_in_use import ending_pins, unpin

@@ -1,13 +1,10 @@
 """Compute the content of a run's checkpoint, and read checkpoints from the store.
 
-Invariant: equal content has an equal fingerprint: the same files of keyed state and the same results in flight, with
-the same digests, whichever attempt committed them. A checkpoint that is not as it was written counts as missing.
+Invariant: a checkpoint that is not as it was written counts as missing.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from functools import lru_cache
@@ -134,7 +131,7 @@ def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:
     )
 
 
-# Files and fingerprint
+# Files
 
 
 def files_named(checkpoint: Checkpoint) -> dict[str, int]:
@@ -145,22 +142,6 @@ def files_named(checkpoint: Checkpoint) -> dict[str, int]:
 def _files(states: Iterable[KeyedSnapshot], results: Iterable[ResultInFlight]) -> dict[str, int]:
     of_state = {file.path: file.file.bytes for state in states for part in state.partitions for file in part.files}
     return of_state | {f"{each.folder}/{file.name}": file.bytes for each in results for file in each.files}
-
-
-def fingerprint(checkpoint: Checkpoint) -> str:
-    """Return the fingerprint of all that a checkpoint consists of."""
-    states = [
-        [state.state.name, state.max_parallelism, [_part(part) for part in state.partitions]]
-        for state in checkpoint.states
-    ]
-    results = [[each.stage, each.subtask, each.layout, each.folder, each.digest] for each in checkpoint.results]
-    text = json.dumps([checkpoint.run, states, results], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _part(part: StatePartition) -> list[object]:
-    files = [[file.path, file.epoch, *file.key_groups] for file in part.files]
-    return [part.subtask, *part.key_groups, part.digest, files]
 
 
 # Reading from the store

@@ -16,7 +16,8 @@ from tests.weir.restoring import (
 )
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, source
-from weir.ledger.database.tables import RunRow
+from weir.formats.paths import checkpoint_path
+from weir.ledger.database.tables import CheckpointRow, RunRow
 from weir.rebuild.rebuild import rebuild
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files
@@ -146,6 +147,28 @@ def test_what_a_fork_began_with_stays_although_its_origin_is_built_again_first(w
     assert set(fork.states().values()) == {"success"}
     keep_up(world)
     assert not any(is_there(world, path) for path in files)
+
+
+@pytest.mark.parametrize("status", ["pending", "failed"])
+@pytest.mark.parametrize("by", ["a person", "upkeep"])
+def test_a_number_that_was_given_again_is_that_of_the_manifest_in_the_store(world, status, by):
+    """A ledger that had lost checkpoint 2 has given its number to another one, whose manifest was never written."""
+    world.airflow.deploy(sinkless())
+    run_days(world.airflow, 1, 2)
+    with world.ledger.transaction("ladder") as session:
+        row = session.scalar(select(CheckpointRow).where(CheckpointRow.number == 2))
+        row.run, row.epoch, row.attempt, row.content = f"ladder@{EPOCHS[0]}", EPOCHS[0], "t0002-another", "another"
+        row.status, row.completed_at = status, None
+    assert checkpoints(world) == {1: EPOCHS[0]}
+    if by == "a person":
+        rebuild(world.services)
+    for _ in range(2):
+        keep_up(world)
+    world.airflow.run_until_quiet()
+    assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1]}
+    assert is_there(world, checkpoint_path("ladder", 2))
+    run_days(world.airflow, 3)
+    assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1], 3: EPOCHS[2]}
 
 
 def test_an_epoch_that_had_not_begun_is_awaited_by_the_next_one_as_before(world):

@@ -9,7 +9,8 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.attempts import close
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
-from weir.ledger.database.tables import ConsumptionRow, ResultRow, RunRow
+from weir.execution.run_state import CLOSE
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.rebuild.rebuild import rebuild
@@ -173,6 +174,20 @@ def test_losses_in_several_earlier_runs_are_found_in_one_decision(three):
 
 def test_a_change_in_an_earlier_epoch_is_followed_by_all_later_ones(three):
     before = digests(three)
+    three.content["day"] = "corrected"
+    three.airflow.clear_by_hand(three.runs[0], "day")
+    three.airflow.run_until_quiet()
+    assert everything_is_valid(three)
+    assert all(old != new for old, new in zip(before, digests(three), strict=True))
+
+
+def test_a_change_is_followed_where_the_try_that_had_read_is_one_that_airflow_has_lost(three):
+    """Its results are current until it is made anew, and its number is below 1."""
+    before = digests(three)
+    with three.ledger.transaction("ladder") as session:
+        of_history = select(AttemptRow).where(AttemptRow.run == f"ladder@{EPOCHS[1]}", AttemptRow.region != "day")
+        for row in session.scalars(of_history.where(AttemptRow.region != CLOSE.name)):
+            row.try_number = 0
     three.content["day"] = "corrected"
     three.airflow.clear_by_hand(three.runs[0], "day")
     three.airflow.run_until_quiet()

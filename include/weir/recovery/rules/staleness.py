@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.state import OnReprocess
-from weir.execution.run_state import ReadResult, ReadSet, RunState
+from weir.execution.run_state import CurrentResult, ReadResult, ReadSet, RunState
 from weir.formats.manifest import digest_version, is_chain
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -61,8 +61,13 @@ def stale_consumers(state: RunState, replaced: Mapping[PartitionId, Replacement]
                 answers[id(reads)] = _first_reason(state.topology, reads, replaced)
             reason = answers[id(reads)]
             if reason is not None:
-                found.setdefault(consumer, f"{reason}; try {result.try_number} read another one")
+                found.setdefault(consumer, f"{reason}; {_name_of(result)} read another one")
     return found
+
+
+def _name_of(result: CurrentResult) -> str:
+    """Name the attempt of a result: a number below 1 is no try of the present DagRun."""
+    return f"try {result.try_number}" if result.try_number > 0 else result.attempt
 
 
 def _first_reason(topology: Topology, reads: ReadSet, replaced: Mapping[PartitionId, Replacement]) -> str | None:

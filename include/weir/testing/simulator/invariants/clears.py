@@ -51,14 +51,14 @@ def _consumers(history: History, row: Attempt) -> set[RunRegion]:
 def _read_something_else(history: History, row: Attempt, run: str, consumer: RegionId) -> Read | None:
     """The first result of the region of `row` that the consumer read, and that is another one now."""
     ledger = history.ledger
-    for read in (each for attempt in _made_by(history, run, consumer) for each in ledger.reads.get(attempt, ())):
+    for read in (each for attempt in made_by(history, run, consumer) for each in ledger.reads.get(attempt, ())):
         found = ledger.current.get(read.partition)
         if found is not None and found.attempt == row.id and history.is_other(read, found):
             return read
     return None
 
 
-def _made_by(history: History, run: str, consumer: RegionId) -> set[str]:
+def made_by(history: History, run: str, consumer: RegionId) -> set[str]:
     """Return the attempts that made the current results of a region: two where some of them were restored."""
     if consumer == CLOSE:
         committed = history.ledger.committed(run, CLOSE)

@@ -17,6 +17,7 @@ from weir.testing.simulator.history.ledger_view import Clear, Partition, Read, R
 from weir.testing.simulator.invariants.clears import (
     a_clear_is_settled_when_airflow_has_followed,
     a_commit_records_the_clears_that_follow_from_it,
+    made_by,
     nothing_is_cleared_again_and_again_in_vain,
 )
 from weir.testing.simulator.invariants.code import (
@@ -208,13 +209,11 @@ def _is_to_fail(history: History, clear: Clear) -> bool:
 def _reads_something_else(history: History, clear: Clear) -> bool:
     ledger = history.ledger
     run, region = clear.run_region
-    committed = ledger.committed(run, region)
-    if committed is None:
-        return False
+    made = made_by(history, run, region)
     # The closing task also runs again where files that it had published are missing.
-    reads = ledger.reads[committed.id]
+    reads = [read for attempt in made for read in ledger.reads.get(attempt, ())]
     is_other = any(_differs(history, read, is_same_wanted=region == CLOSE) for read in reads)
-    return is_other or ledger.has_missed(run, committed.id)
+    return is_other or any(ledger.has_missed(run, attempt) for attempt in made)
 
 
 def _differs(history: History, read: Read, *, is_same_wanted: bool) -> bool:
