@@ -37,7 +37,6 @@ ENVIRONMENT: Final = {
     # The DAG file does not change while the demo runs: it is not parsed again.
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",
 }
 
 JAVA_VARIABLE: Final = "JDK_JAVA_OPTIONS"

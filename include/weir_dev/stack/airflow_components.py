@@ -77,10 +77,14 @@ def airflow_programs(
 
 def health(port: int) -> dict[str, Any]:
     """Return the health of all components from the api-server; empty if it does not answer."""
+    return _answer(port, "/api/v2/monitor/health")
+
+
+def _answer(port: int, path: str) -> dict[str, Any]:
     # Without a handler for proxies, which the environment may name.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{LOOPBACK}:{port}/api/v2/monitor/health", timeout=5) as answer:
+        with opener.open(f"http://{LOOPBACK}:{port}{path}", timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
     except (OSError, ValueError):
         return {}
@@ -90,6 +94,7 @@ def health(port: int) -> dict[str, Any]:
 def _check(name: str, port: int) -> Callable[[], bool]:
     def is_healthy() -> bool:
         answer = health(port).get(_HEALTH_KEYS[name]) or {}
-        return answer.get("status") == "healthy"
+        # The first request of a task costs the server 3 s of a core, in which it makes an API for each of its versions.
+        return answer.get("status") == "healthy" and (name != API_SERVER or bool(_answer(port, "/execution/health")))
 
     return is_healthy
