@@ -226,9 +226,9 @@ def _servers(ports: Mapping[str, int], credentials: Credentials) -> dict[str, st
 
 
 def _tempo(parallelism: int) -> dict[str, str]:
-    """With Airflow's defaults a chain of twenty empty tasks takes 23 seconds; if the
-    scheduler looks for work each 0.1 s, 4. That costs a seventh of a core while sixteen runs are under way.
+    """Settings for short tasks: by Airflow's defaults a chain of twenty empty ones takes 23 seconds.
 
+    It takes 4 if the scheduler looks for work each 0.1 s, which costs a seventh of a core while sixteen runs are open.
     Shares of a core that an idle stack saves, of 0.42: 0.2 by the executor, which pauses the scheduler and so its
     database while nothing runs; 0.1 by files that are parsed again after 30 seconds instead of 5.
     """
