@@ -41,7 +41,8 @@ from sqlalchemy.exc import (
 )
 
 from weir.connections import LIBPQ, Connection
-from weir.errors import Misconfigured, Retryable, first_line, is_for_person, is_login_refused, is_passing
+from weir.errors import Misconfigured, Retryable, first_line, is_for_person
+from weir.refusals import Verdict, is_login_refused, is_passing, verdict
 from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _answering(conn_id: str) -> Iterator[None]:
     except PydanticError as error:  # no answer of a catalog: that of a proxy, for example
         raise CatalogAway(f"the catalog of connection {conn_id} cannot be understood: {said(error)}") from error
     except Exception as error:
-        if is_refusal(error):
+        if is_refusal(error) or verdict(error) is Verdict.REFUSED:
             raise Misconfigured(f"the catalog of connection {conn_id} cannot do that: {said(error)}") from error
         if isinstance(error, (RESTError, OSError, DBAPIError)):
             raise CatalogAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from weir.errors import WeirError, is_for_person
+from weir.refusals import Verdict, verdict
 from weir.secrecy import without_secrets
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -27,6 +28,8 @@ def is_refusal(error: BaseException) -> bool:
         return False
     text = said(error)
     number, status = _NUMBER.search(text), _STATUS.search(text)
+    if verdict(error) is Verdict.REFUSED:
+        return True
     if number:
         return is_for_person(OSError(int(number[1] or number[2]), ""))
     if isinstance(error, OSError):

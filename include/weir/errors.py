@@ -6,7 +6,6 @@ Invariant: a message names the object, what was expected, what was found and the
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -54,30 +53,6 @@ class InputUnreadable(Retryable):
 def first_line(error: BaseException) -> str:
     """Return the first line of a message: what follows in a database's shows rows."""
     return str(error).strip().partition("\n")[0]
-
-
-# How codes of PostgreSQL begin that say that it is away, overloaded or busy: connections, deadlocks, resources, a
-# shutdown or start, its own system, and a lock or an idle transaction that was waited for too long.
-_PASSING = ("08", "40", "53", "57P0", "58", "25P03", "55P03")
-
-
-def is_passing(sqlstate: str | None) -> bool:
-    """Report whether an error of PostgreSQL may pass by itself; without a code, the connection was lost.
-
-    All other answers are refusals: 54 (a limit of the server) and 57014 (a statement's time-out) are what they say.
-    """
-    return sqlstate is None or sqlstate.startswith(_PASSING)
-
-
-_LOGIN_REFUSED = re.compile(
-    r"authentication failed|no pg_hba\.conf entry|no password supplied|not permitted to log in|permission denied|"
-    r"(database|role|file) .* does not exist|certificate verify failed|does not match host name"
-)
-
-
-def is_login_refused(error: BaseException) -> bool:
-    """Report whether PostgreSQL or its client has refused a login, by its words: a failed login has no code."""
-    return _LOGIN_REFUSED.search(str(error)) is not None
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -45,8 +45,8 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
 from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
-from weir.sinks.delivery import Undelivered, deliver, note_unprepared, prepare
-from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetFailed, Version, VersionFile
+from weir.sinks.delivery import DOUBTFUL, UNKNOWN_FOR, Undelivered, deliver, note_unprepared, prepare
+from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetUnknown, Version, VersionFile
 from weir.state.checkpoint import checkpoint_run
 from weir.state.checkpoint_order import await_predecessor
 from weir.state.operator_state import require_equal_broadcasts
@@ -238,9 +238,14 @@ def _version(services: Services, registered: Registered, state: RunState, sink: 
 
 
 def _wait_for_target(services: Services, registered: Registered, away: TargetAway) -> Awaiting:
-    """Wait, longer each time, until a target answers; nothing of the run is complete."""
+    """Wait, longer each time, until a target answers; nothing of the run is complete.
+
+    Raises Misconfigured for one whose name is unknown for long.
+    """
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
+        if isinstance(away, TargetUnknown) and row.began_at + UNKNOWN_FOR <= services.now():
+            raise Misconfigured(f"nothing is published: {away}") from away
         waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
         note_unprepared(session, row, away, services.now())
         drop_leases(session, row.id)  # the next turn finds the results, and takes its own
@@ -268,7 +273,7 @@ def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkRes
         problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
     for problem in problems:
         if problem.run == run.id and problem.fails_close(services.now()):
-            kind = Misconfigured if isinstance(problem.error, TargetFailed) else type(problem.error)
+            kind = Misconfigured if isinstance(problem.error, DOUBTFUL) else type(problem.error)
             raise kind(str(problem)) from problem.error
     if not problems:
         return None

@@ -25,7 +25,7 @@ from weir.coordination.airflow import MISSING, Clearer, ClearItem
 from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import owe_record, stored_record, write_record
-from weir.coordination.services import Services, region_folder
+from weir.coordination.services import Services, region_folder, require_connections
 from weir.coordination.values import (
     Attempt,
     Awaiting,
@@ -301,7 +301,11 @@ def _register(
 
 
 def _pin(services: Services, request: BeginRequest, store_id: str, archives: Archives | None) -> None:
-    """Pin the run, unless it is, and write its record."""
+    """Pin the run, unless it is, and write its record.
+
+    Raises Misconfigured if a connection of a target or source does not exist: not only when all is computed.
+    """
+    require_connections(services.connections, request.dataflow)
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
     stored = stored_record(services, dataflow, epoch)
     is_known_to_store = stored is not None and stored.pinned is not None

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from weir.connections import Connections, LookUps, Variables, from_environment, variable_from_environment
+from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
+from weir.dataflow.sources import connections_of
+from weir.errors import Misconfigured
 from weir.formats.paths import attempt_record_folder, result_folder
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
@@ -95,6 +98,19 @@ class Services:
 
     def _new_id(self, kind: AttemptKind, try_number: int = 0) -> AttemptId:
         return new_attempt_id(kind, self.new_uuid().hex[:12], try_number)
+
+
+def require_connections(look_up: Connections, flow: Dataflow) -> None:
+    """Look up what targets and ready-made sources name. Raises Misconfigured with all that is missing, or Retryable."""
+    missing: dict[str, str] = {}
+    for stage in flow.stages:
+        for conn_id, who in connections_of(stage).items():
+            try:
+                look_up(conn_id)
+            except Misconfigured as error:
+                missing[str(error)] = f"stage {stage.name!r}, {who}: {error}"
+    if missing:
+        raise Misconfigured("; ".join(missing.values()))
 
 
 def attempt_folder(run: Run, stage: str, layout: str, subtask: int, attempt: str) -> str:

@@ -17,8 +17,10 @@ from typing import Any
 from weir.code.application_rules import name_in_archive
 from weir.code.archive import pack, top_level
 from weir.code.functions import check_call, import_module, load
+from weir.connections import Connections
 from weir.dataflow import Dataflow, Receiver, Stage, Target
 from weir.dataflow.notifications import Channel
+from weir.dataflow.sources import connections_of
 from weir.doctor.problems import Problem, texts_of
 from weir.errors import Misconfigured, WeirError
 from weir.formats.suite import Suite
@@ -53,6 +55,18 @@ def problems_of(
         Problem(file=file, dataflow=flow.name, stage=first, text=text + _also(others))
         for text, (first, *others) in found.items()
     ]
+
+
+def connection_problems(file: str, flow: Dataflow, look_up: Connections) -> Iterator[Problem]:
+    """Yield a problem for each connection that a stage or a receiver names, and that does not exist or answer."""
+    named = [(stage.name, *each) for stage in flow.stages for each in connections_of(stage).items()]
+    named += [(each.name, each.task.spark_conn_id, "its Spark") for each in flow.stages if each.task.spark_conn_id]
+    named += [("", each.address, each.name) for each in flow.notify if each.channel is Channel.WEBHOOK]
+    for stage, conn_id, who in named:
+        try:
+            look_up(conn_id)
+        except WeirError as error:
+            yield Problem(file=file, dataflow=flow.name, stage=stage, text=f"{who}: {error}")
 
 
 def of_gx(flow: Dataflow, expectations: str) -> list[str]:

@@ -36,9 +36,10 @@ from weir.ledger.deliveries import (
 )
 from weir.ledger.outbox import tell
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
+from weir.refusals import Verdict, verdict
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
-from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, TargetFailed, Version
+from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, TargetFailed, TargetUnknown, Version
 from weir.topology.ids import Epoch
 
 _Value = TypeVar("_Value")
@@ -48,6 +49,9 @@ TOLD_AFTER: Final = timedelta(hours=1)
 
 UNKNOWN_FOR: Final = timedelta(minutes=10)
 """How long a closing task tries a version again whose target raises errors that it does not know."""
+
+DOUBTFUL: Final = (TargetFailed, TargetUnknown)
+"""What is tried for that long: it may pass, and mostly does not."""
 
 PATIENCE: Final = timedelta(minutes=2)
 """How long upkeep waits in vain for one server before it leaves the other versions for it to a later run."""
@@ -94,7 +98,7 @@ class Undelivered:
 
     def fails_close(self, now: datetime) -> bool:
         """Report whether waiting is no use: the target refuses the version, or its errors have not passed by."""
-        if isinstance(self.error, TargetFailed):
+        if isinstance(self.error, DOUBTFUL):
             return self.since + UNKNOWN_FOR <= now
         return not isinstance(self.error, Retryable)
 
@@ -338,8 +342,17 @@ def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None
 def _said(target: Target, error: Exception) -> WeirError:
     """Return an error of a target as one of ours, without secrets.
 
-    What the target did not mean as one is waited for only if a connection was lost or a disk is full.
+    What the target did not mean as one is waited for only if a connection was lost or a disk is full. What refuses a
+    login, a right, a name or a certificate is no silence, whatever the target makes of it.
     """
+    found = verdict(error)
+    if found is Verdict.REFUSED and not isinstance(error, Misconfigured):
+        return Misconfigured(
+            f"{target} refuses access: {without_secrets(f'{type(error).__name__}: {error}')}. Mend its connection, the "
+            "rights of its account or the server's certificate"
+        )
+    if isinstance(error, TargetAway) and found is Verdict.DOUBTFUL:
+        return TargetUnknown(f"{without_secrets(str(error))}. Is the connection right?")
     if isinstance(error, Misconfigured | Retryable):
         error.args = (without_secrets(str(error)),)
         return error

@@ -145,6 +145,14 @@ class TargetAway(Retryable):
     """The target does not answer: nothing is known to be wrong, and the same call is made again later."""
 
 
+class TargetUnknown(TargetAway):
+    """No host has the name of the target, or it answers a login with what only a person can read.
+
+    A server that is started again may have no name for a while: it is waited for, for ten minutes, as for a target that
+    fails. Raised by who calls a target, not by targets.
+    """
+
+
 class TargetConflict(Misconfigured):
     """The target is not as it has to be: somebody else has changed it, and a person must decide.
 

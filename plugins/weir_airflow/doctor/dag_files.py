@@ -2,7 +2,8 @@
 
 It writes lines of JSON to its standard output: the name of each file before it is imported, and what was found in it.
 What DAG files and libraries print goes to its standard error.
-Invariants: neither Airflow's database nor Spark is asked. A DAG file is a problem of the report, whatever it raises.
+Invariants: Spark is not asked, and Airflow's database for connections only, where these are to be looked up. A DAG file
+is a problem of the report, whatever it raises.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from weir.dataflow.sources import days_in_utc
-from weir.doctor.declarations import of_gx, problems_of
+from weir.doctor.declarations import connection_problems, of_gx, problems_of
 from weir.doctor.problems import Problem, texts_of
 from weir.settings import EXPECTATIONS
 from weir.topology.regions import compacted_regions, compaction_task
+from weir_airflow.connections.connections import user_connection
 from weir_airflow.dags.declaration import CLOSE, declared_meanwhile
-from weir_airflow.doctor.doctor import reserve_standard_output
+from weir_airflow.doctor.doctor import enable_connections_in_database, reserve_standard_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,15 +44,19 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m weir_airflow.doctor.dag_files", description=__doc__)
     parser.add_argument("paths", nargs="+", help="DAG files, and folders of them")
     parser.add_argument("--expectations", default="", help="the folder of the suites, if not that of the settings")
+    parser.add_argument("--connections", action="store_true", help="look up the connections that are named, too")
     parser.add_argument("--declare", action="store_true", help="write what is declared, and check nothing")
     given = parser.parse_args(arguments)
     answers = reserve_standard_output()
     os.environ[_CONNECT_MODE] = "1"
     os.environ.pop("SPARK_REMOTE", None)
     expectations = given.expectations or _expectations()
+    if given.connections:
+        enable_connections_in_database()
     for file in files_of(given.paths):
         _write(answers, {"begun": file})
-        _write(answers, declared(file, expectations) if given.declare else checked(file, expectations))
+        found = declared(file, expectations) if given.declare else checked(file, expectations, given.connections)
+        _write(answers, found)
     sys.stderr.flush()
     os._exit(0)  # also while a thread of a DAG file runs
 
@@ -73,12 +79,13 @@ def files_of(paths: Sequence[str]) -> Iterator[str]:
                 yield file
 
 
-def checked(file: str, expectations: str) -> dict[str, Any]:
+def checked(file: str, expectations: str, with_connections: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
     """Import a DAG file and check its dataflows; return what was found as plain JSON values."""
     with declared_meanwhile() as found:
         problems = list(_import_problems(file))
     for each in found:
         problems += problems_of(file, each.flow, expectations, each.recovery.failure_enrichers, _gx_registry)
+        problems += connection_problems(file, each.flow, user_connection) if with_connections else ()
     return {
         "file": file,
         "dataflows": [_described(each) for each in found],

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     findings = reserve_standard_output()
     if not given.without_databases:
-        _enable_connections_in_database()
+        enable_connections_in_database()
 
     def write(finding: Finding) -> None:
         findings.write(json.dumps(finding.to_json()) + "\n")
@@ -150,7 +150,7 @@ def _no_ledger() -> tuple[str, ...]:
     raise Retryable("the ledger is in a server that does not run")
 
 
-def _enable_connections_in_database() -> None:
+def enable_connections_in_database() -> None:
     """Let Airflow look up connections in its own database, where there is one: by default only its servers do."""
     from airflow.configuration import conf  # noqa: PLC0415  slow to import
 

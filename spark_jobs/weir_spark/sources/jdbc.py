@@ -13,6 +13,7 @@ from weir.dataflow.queries import single_query
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured
 from weir.intervals import shown
+from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,6 +26,14 @@ _URL: Final = "jdbc:"
 _QUERY: Final = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 _NO_DRIVER: Final = re.compile(r"ClassNotFoundException(?:\)|:) (?P<driver>[\w.$]+)|No suitable driver")
 """As a session of its own says it, and Spark Connect."""
+
+_REFUSED: Final = re.compile(
+    r"\w*(?:SQL|Sql|Jdbc)\w*Exception\w*: (?P<said>[^\n]*(?:[Aa]uthentication failed|[Aa]ccess denied|"
+    r"Unknown database|pg_hba\.conf|[Pp]ermission(?: was)? denied|"
+    r"[Dd]atabase ['\"].*['\"] (?:does not exist|not found)|(?:role|user) \".*\" does not exist|Login failed|"
+    r"Cannot open database|Incorrect username or password|ORA-(?:01017|01031|01045|12505|12514|28000|28001)|[Ii]nvalid authori[sz]ation|PKIX path)[^\n]*)"
+)
+"""What drivers say of a login, a right, a database or a certificate, in the trace of Java."""
 
 _KNOWN: Final = {
     "postgresql": ("org.postgresql.Driver", "postgresql-<version>.jar"),
@@ -47,7 +56,9 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
 
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
-    """Have Spark read the table or query. Raises Misconfigured where its driver is missing."""
+    """Have Spark read the table or query. Raises Misconfigured where its driver is missing, or access is refused."""
+    from weir_spark.files.failures import trace_of  # noqa: PLC0415  resolvers of this package need no Spark
+
     connection = ctx.connection(slice["conn_id"])
     query = single_query("jdbc_source", slice["query"], is_any_dialect=True)
     driver = slice.get("driver") or str(connection.extra.get("driver_class") or "")
@@ -64,6 +75,9 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
         found = rows.load()
         found.schema  # noqa: B018  Spark looks for the driver now
     except Exception as error:
+        if refused := _REFUSED.search(trace_of(error)):
+            said = without_secrets(refused["said"].strip())
+            raise Misconfigured(f"the database of connection {connection.id} refuses: {said}. Mend it") from None
         missing = _NO_DRIVER.search(str(error))
         if missing is None:
             raise

@@ -13,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable, WeirError
+from weir.refusals import Verdict, verdict
+from weir.secrecy import without_secrets
 from weir_spark.files.paths import is_hidden, is_pattern
 from weir_spark.sources.accounts import fsspec_options
 from weir_spark.sources.marks import HASHED_BYTES, file_mark
@@ -59,8 +61,15 @@ def reaching(pattern: str) -> Iterator[None]:
     except ImportError as error:
         cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
         raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}. {cure}") from error
-    except OSError as error:  # also of a file that has gone since it was found
-        raise Retryable(f"{pattern} could not be listed: {type(error).__name__}: {error}") from error
+    except (WeirError, ValueError, TypeError):
+        raise
+    except Exception as error:  # each client library has errors of its own; also of a file that has gone since
+        said = without_secrets(f"{type(error).__name__}: {error}")
+        if verdict(error) is Verdict.REFUSED:
+            raise Misconfigured(
+                f"{pattern} cannot be listed: {said}. Mend the account that is asked with, or the pattern"
+            ) from error
+        raise Retryable(f"{pattern} could not be listed: {said}") from error
 
 
 def opened(path: str, conn_id: str | None, connections: Connections) -> tuple[AbstractFileSystem, str]:
@@ -87,6 +96,8 @@ def _found(
         files.invalidate_cache()
         fixed = _fixed(place)
         matching = sorted(files.glob(place, detail=True).items())
+        if not matching and pattern.startswith("s3://"):
+            files.call_s3("list_objects_v2", Bucket=place.partition("/")[0], MaxKeys=1)  # no bucket is no empty one
         return files, {path: info for path, info in matching if not _is_left_out(path, info, fixed)}
 
 

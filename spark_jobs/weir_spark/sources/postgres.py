@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.connections import Connection
 from weir.dataflow.queries import single_query
 from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
-from weir.errors import Misconfigured, Retryable, first_line, is_login_refused, is_passing
+from weir.errors import Misconfigured, Retryable, first_line
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
+from weir.refusals import is_login_refused, is_passing, login_line
 from weir_spark.files.paths import WHOLE
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def _transaction(connection: Connection) -> Iterator[Any]:
     except psycopg2.Error as error:
         is_away = is_passing(error.pgcode) and not isinstance(error, psycopg2.ProgrammingError)
         if is_away and not is_login_refused(error):
-            raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {first_line(error)}") from error
+            raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {login_line(error)}") from error
+        if is_away:
+            raise Misconfigured(f"the connection {connection.id} is refused: {login_line(error)}. Mend it") from error
         is_late = isinstance(error, psycopg2.errors.QueryCanceled)
         hint = ": give the account more time, by its statement_timeout, or read less" if is_late else ""
         raise Misconfigured(

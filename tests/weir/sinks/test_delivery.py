@@ -13,9 +13,9 @@ from tests.weir.small_dataflow import World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
 from weir.attempts import close
-from weir.dataflow import Dataflow, files, sink, target
+from weir.dataflow import Dataflow, files, postgres, sink, target
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import CheckpointRow, DeliveryRow, LeaseRow, PublicationRow, RunRow
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, DeliveryRow, LeaseRow, PublicationRow, RunRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
@@ -664,7 +664,9 @@ def test_a_class_that_is_no_target_is_named(world, lake):
 
 
 @pytest.mark.parametrize("method", ["prepare", "commit"])
-@pytest.mark.parametrize("error", [KeyError("k"), PermissionError(13, "no")])
+@pytest.mark.parametrize(
+    "error", [KeyError("k"), NotADirectoryError(20, "no"), TargetAway("no such host: Name or service not known")]
+)
 def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_pass(
     world, lake, monkeypatch, method, error
 ):
@@ -680,11 +682,46 @@ def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_p
     world.airflow.run_until_quiet()
     closing = world.airflow.task(run, CLOSE)
     assert closing.state == "failed"
-    assert type(error).__name__ in closing.notes[-1]
-    assert 1 < len(calls) < 40
+    told = "Is the connection right?" if isinstance(error, TargetAway) else type(error).__name__
+    assert told in closing.notes[-1]
+    assert 1 < len(calls) < 60
     monkeypatch.undo()
     deliver_everywhere(world.services).require_whole()
     assert commits(lake) == ([f"{EPOCH} 1"] if method == "commit" else [])
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit"])
+@pytest.mark.parametrize("error", [PermissionError(13, "no"), TargetAway("self-signed: certificate verify failed")])
+def test_a_login_a_right_or_a_certificate_that_is_refused_fails_the_close_at_once(
+    world, lake, monkeypatch, method, error
+):
+    calls = []
+
+    def step(name):
+        if name == method:
+            calls.append(name)
+            raise error
+
+    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    run = world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    assert (world.airflow.task(run, CLOSE).state, len(calls)) == ("failed", 1)
+    monkeypatch.undo()
+    world.airflow.clear_by_hand(run, CLOSE)
+    world.airflow.run_until_quiet()
+    assert commits(lake) == [f"{EPOCH} 1"]
+
+
+def test_a_connection_that_does_not_exist_fails_the_first_task_before_anything_is_computed(tmp_path):
+    stages = [*ladder().stages[:-1], sink("report", "delays", to=postgres("lost_db", "t"))]
+    world = World(tmp_path / "world", Dataflow("ladder", stages))
+    world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    failed = [each for each in world.airflow.tasks.values() if each.state == "failed"]
+    assert failed
+    assert all("lost_db" in each.notes[-1] and each.try_number == 1 for each in failed)
+    with world.ledger.transaction() as session:
+        assert session.scalars(select(AttemptRow.id)).all() == []
 
 
 def test_an_error_that_a_target_does_not_know_and_that_passes_is_healed_by_the_next_try(world, lake, monkeypatch):

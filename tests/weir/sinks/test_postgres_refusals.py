@@ -18,7 +18,8 @@ from weir.dataflow import Dataflow, pipelined, postgres, source  # noqa: F401
 from weir.dataflow import sink as published
 from weir.dataflow.ranges import DAY as MICROS
 from weir.dataflow.ranges import Form, range_of
-from weir.errors import Misconfigured, is_passing
+from weir.errors import Misconfigured
+from weir.refusals import is_passing
 from weir.sinks import Outcome, TargetAway, TargetConflict
 from weir.testing.sink_contract import DAY, NEXT
 

@@ -41,6 +41,28 @@ flow = Dataflow("delays", [
 """
 
 
+def test_connections_that_do_not_exist_are_found_where_they_are_asked_for(check, tmp_path, monkeypatch):
+    from weir_airflow.doctor.dag_files import checked
+
+    flow = (FLOW % "clean").replace('"cleaned"', '"cleaned", to=[postgres("known_db", "t"), postgres("lost_db", "u")]')
+    others = """
+        flow = Dataflow("delays", [
+            *flow.stages, iceberg_source("lake", "lost_lake.db.t"), sink("lake", "of_lake", to=[files("/of/lake")])
+        ], notify=[webhook("lost_hook")])
+        dataflow_dag(flow, schedule='@daily', start_date=START)
+        """
+    of_dataflow = "from weir.dataflow import files, iceberg_source, postgres, webhook\n"
+    assert check(of_dataflow + flow + textwrap.dedent(others))["problems"] == []
+    monkeypatch.setenv("AIRFLOW_CONN_KNOWN_DB", "postgres://u:hush@h/d")
+    found = checked(str(tmp_path / "dag.py"), str(tmp_path), True)["problems"]
+    assert [(each["stage"], each["text"].split("'")[1]) for each in found if "lost" in each["text"]] == [
+        ("cleaned", "lost_db"),
+        ("lake", "lost_lake"),
+        ("", "lost_hook"),
+    ]
+    assert len(found) == 3
+
+
 def test_a_file_is_imported_by_its_path_without_dots(check, tmp_path):
     from weir_airflow.doctor.dag_files import checked
 

@@ -56,6 +56,37 @@ def test_a_driver_that_spark_lacks_is_named_with_its_jar(attempt, driver, proble
     assert "hunter22" not in str(raised.value)
 
 
+@pytest.mark.spark
+def test_a_database_that_does_not_exist_is_refused_by_its_name(attempt):
+    shop = Connection(id="shop", kind="jdbc", host="jdbc:derby:memory:none", login="me", password="hunter22")
+    stage = jdbc_source("orders", "shop", "orders", driver=DERBY)
+    with pytest.raises(Misconfigured, match="of connection shop refuses: .*memory:none"):
+        attempt.read(stage, resolved(stage)[0], shop)
+
+
+@pytest.mark.parametrize(
+    ("is_refused", "trace"),
+    [
+        (True, 'org.postgresql.util.PSQLException: FATAL: password authentication failed for user "me"'),
+        (True, 'org.postgresql.util.PSQLException: FATAL: database "none" does not exist'),
+        (True, 'org.postgresql.util.PSQLException: ERROR: permission denied for table orders'),
+        (True, "java.sql.SQLException: Access denied for user 'me'@'h' (using password: YES)"),
+        (True, "java.sql.SQLSyntaxErrorException: Unknown database 'none'"),
+        (True, "com.microsoft.sqlserver.jdbc.SQLServerException: Login failed for user 'me'."),
+        (True, "java.sql.SQLException: ORA-01017: invalid username/password; logon denied"),
+        (True, "net.snowflake.client.jdbc.SnowflakeSQLException: Incorrect username or password was specified."),
+        (False, "org.postgresql.util.PSQLException: Connection to db:5432 refused. Check that the hostname is correct"),
+        (False, "org.postgresql.util.PSQLException: FATAL: the database system is starting up"),
+        (False, "com.mysql.cj.jdbc.exceptions.CommunicationsException: Communications link failure"),
+        (False, "java.lang.SecurityException: Access denied"),
+    ],
+)
+def test_what_a_driver_says_of_a_login_a_right_or_a_name_is_known(is_refused, trace):
+    from weir_spark.sources.jdbc import _REFUSED
+
+    assert bool(_REFUSED.search(f"x\nCaused by: {trace}\n\tat y")) is is_refused
+
+
 def test_a_connection_without_a_url_is_refused():
     stage = jdbc_source("orders", "shop", "orders")
     from weir_spark.sources.jdbc import _url

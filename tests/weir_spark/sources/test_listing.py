@@ -3,12 +3,13 @@
 import uuid
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from tests.weir_spark.sources.conftest import looked_up
 
 from weir.connections import Connection
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, Retryable
 from weir_dev.servers.s3 import client_of, options_of, running_s3
-from weir_spark.sources.listing import listed
+from weir_spark.sources.listing import listed, reaching
 
 
 @pytest.fixture
@@ -114,3 +115,22 @@ def test_objects_that_stand_for_folders_are_left_out():
         for pattern in ("t/*", "t/*.csv", "t/day=*", "t/e.csv"):
             with pytest.raises(Misconfigured, match="is a folder, and a pattern names files"):
                 found_there(pattern)
+        assert found_there("none/*") == []
+        with pytest.raises(Misconfigured, match="no-such-bucket"):
+            listed("s3://no-such-bucket/*", "lake", looked_up(lake))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Misconfigured, PermissionError("The AWS Access Key Id you provided does not exist in our records.")),
+        (Misconfigured, OSError("certificate verify failed: self-signed certificate")),
+        (Retryable, EndpointConnectionError(endpoint_url="http://s3")),
+        (Retryable, OSError(16, "Please reduce your request rate.")),
+        (Retryable, FileNotFoundError("gone since it was found")),
+        (ValueError, ValueError("not of a file system")),
+    ],
+)
+def test_what_a_listing_meets_is_refused_or_may_pass(kind, error):
+    with pytest.raises(kind), reaching("s3://lake/*"):
+        raise error

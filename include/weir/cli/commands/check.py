@@ -1,6 +1,7 @@
 """`weir check`: what is wrong with DAG files, before they are deployed.
 
-Invariants: it needs no stack, ledger, database or Spark, and writes nothing. DAG files and the modules that they name
+Invariants: it needs no stack, ledger, database or Spark, and writes nothing. Only with --connections is Airflow's
+database asked. DAG files and the modules that they name
 are imported in a process of their own, so that whatever they do there is a line of the report. The exit code is 1 if
 there is a problem.
 """
@@ -64,17 +65,22 @@ def check(
     expectations: Annotated[
         Path | None, typer.Option(help="The folder of the suites, if not that of the settings.", show_default=False)
     ] = None,
+    connections: Annotated[  # noqa: FBT002  Typer's
+        bool, typer.Option("--connections", help="Look up the connections that are named, as Airflow finds them here.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Check DAG files: that they import, that functions exist and fit their stages, and that suites can be read.
 
-    Needs no stack and no Spark. Exits with 1 if there is a problem, one line for each.
+    Needs no stack and no Spark; --connections asks Airflow's database and secrets backends. Exits with 1 if there is a
+    problem, one line for each.
     """
     wanted = paths or [Path("dags")]
     missing = [path for path in wanted if not path.exists()]
     if missing:
         raise typer.BadParameter(f"there is no file or folder {missing[0]}: name DAG files, or folders of them")
     options = [] if expectations is None else ["--expectations", str(expectations)]
+    options += ["--connections"] if connections else []
     report = report_of([*options, *map(str, wanted)])
     if as_json:
         sys.stdout.write(json.dumps(report.to_json(), indent=1) + "\n")

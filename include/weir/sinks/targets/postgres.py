@@ -17,7 +17,8 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.errors import Misconfigured, Retryable, first_line, is_login_refused, is_passing
+from weir.errors import Misconfigured, Retryable, first_line
+from weir.refusals import is_login_refused, is_passing, login_line
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -349,8 +350,8 @@ class PostgresTarget(SinkTarget):
             return psycopg2.connect(**parameters)
         except psycopg2.OperationalError as error:
             if is_login_refused(error):
-                raise Misconfigured(f"the connection {conn_id} is refused: {first_line(error)}. Mend it") from error
-            raise TargetAway(f"the database of connection {conn_id} cannot be reached: {first_line(error)}") from error
+                raise Misconfigured(f"the connection {conn_id} is refused: {login_line(error)}. Mend it") from error
+            raise TargetAway(f"the database of connection {conn_id} cannot be reached: {login_line(error)}") from error
         except psycopg2.ProgrammingError as error:
             raise Misconfigured(f"the connection {conn_id} cannot be used: {first_line(error)}") from error
 
