@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.notes import SAYS, try_to_annotate, try_to_withdraw_note
+from weir.attempts.notes import try_to_annotate, try_to_withdraw_note
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import (
     Heartbeat,
@@ -36,6 +36,7 @@ from weir.coordination.values import (
 )
 from weir.errors import Conflict, Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
 from weir.execution.failure_class import FailureClass, classify
+from weir.execution.failure_words import SAYS
 from weir.formats.region_job import RegionReport
 
 
@@ -62,7 +63,7 @@ def run_attempt(
             return _compute(task, engine, described.key, outcome, make_pages)
         case Adopted():
             try_to_have_run_closed(task, described)
-            try_to_withdraw_note(task, described.key, described.try_number)
+            try_to_withdraw_note(task, dataflow, described.key, described.try_number)
             task.log("An earlier try has committed this result, and the task was not cleared since: adopted")
             return dict(outcome.summary)
         case _:
@@ -160,7 +161,7 @@ def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: C
 
 def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
     """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
-    try_to_withdraw_note(task, key, begun.attempt.try_number)
+    try_to_withdraw_note(task, begun.run.dataflow.name, key, begun.attempt.try_number)
     _note_warnings(task, key, begun, evaluated)
     if committed.owed:
         try_to_deliver_clears(task, begun.run.dataflow.name)

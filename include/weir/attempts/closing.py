@@ -44,7 +44,7 @@ def run_close(
     for sink, version in outcome.versions.items():
         task.log(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
     announce(described, outcome.versions)
-    try_to_withdraw_note(task, described.key, described.try_number, may_have_waited=True)
+    try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
     if described.clear_number:
         try_to_withdraw_run_note(task, described.key)
     try_to_release(task, dataflow)

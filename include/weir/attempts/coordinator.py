@@ -19,8 +19,10 @@ from weir.coordination.values import (
     Evaluated,
     FailedTry,
     FailureDecision,
+    TaskKey,
 )
 from weir.errors import StoreFull
+from weir.execution.failure_words import PastFailure
 from weir.formats.region_job import RegionReport
 from weir.notifications import delivery
 from weir.notifications.channels import AirflowContext
@@ -93,6 +95,10 @@ class Coordinator:
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Add labels to a recorded failure and return all of its labels. Raises Retryable."""
         return failure.label(self._services, dataflow, attempt, labels)
+
+    def past_failures(self, dataflow: str, key: TaskKey, try_number: int) -> list[PastFailure]:
+        """Return the failures before a try, since the task last committed or a person cleared it. Raises Retryable."""
+        return failure.past_failures(self._services, dataflow, key, try_number)
 
     def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
         """Plan the compaction of the state that a region keeps; None if none is needed. Raises Retryable."""

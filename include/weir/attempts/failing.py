@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from weir.attempts.notes import SAYS, annotate
+from weir.attempts.notes import annotate
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import deliver_clears
 from weir.coordination.values import Action, FailedTry, FailureDecision
 from weir.errors import Fenced, Retryable, WeirError
-from weir.execution.labels import BUILT_IN, TYPE, Enriched, built_in_labels, shown
+from weir.execution.failure_words import message_of, note_of_failure
+from weir.execution.labels import Enriched, built_in_labels, shown
 from weir.secrecy import without_secrets
 
 LEDGER_DELAY: Final = 5.0
@@ -55,7 +56,7 @@ def decide_failure(
         action, delay, reason = Action.FAIL, 0, f"{trouble} (while booking: {failure})"
     decision = FailureDecision(action=action, delay_seconds=delay, reason=reason)
     try:
-        leave_note(note_of(decision, f"{reason}. The failure was: {failure}", {}))
+        leave_note(note_of(decision, message_of(error), f"{reason}. The failure was: {failure}", {}))
     except Exception as untold:  # noqa: BLE001  Airflow's own database may answer with any error, and the decision holds
         return replace(decision, reason=f"{reason}; no note was left at the task instance: {untold}")
     return decision
@@ -96,16 +97,15 @@ def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, rea
             found = enrich(labels)
             lines += [f"failure enricher {complaint}" for complaint in found.complaints]
             labels = task.coordinator.label(failed.dataflow, decision.attempt, {**labels, **found.labels})
-        annotate(task.airflow, failed.key, note_of(decision, reason, labels))
+        annotate(task.airflow, failed.key, note_of(decision, message_of(failed.error), reason, labels))
         lines.insert(0, f"labels: {shown(labels)}")
     except Exception as error:  # noqa: BLE001  raised, it would have Airflow forget the decision and use its own retries
         lines.append(f"labels or note are missing: {type(error).__name__}: {error}")
     return "".join(f"; {line}" for line in lines)
 
 
-def note_of(decision: FailureDecision, reason: str, labels: Mapping[str, str]) -> str:
-    """Compose the note at the task instance: the decision, the labels of the user's enrichers, and the reason."""
-    decided = "tried again" if decision.action is Action.RETRY else "not tried again"
-    own = shown({key: value for key, value in labels.items() if key not in BUILT_IN})
-    head = f"{SAYS}{labels.get(TYPE, 'failed')}, {decided}{f' ({own})' if own else ''}. "
-    return f"{head}{reason}"
+def note_of(decision: FailureDecision, message: str, reason: str, labels: Mapping[str, str]) -> str:
+    """Compose the note at the task instance about an error that `message` describes."""
+    delay = decision.delay_seconds if decision.action is Action.RETRY else None
+    kind = "" if decision.failure is None else decision.failure.value
+    return note_of_failure(message, reason, labels, delay=delay, kind=kind)

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services, attempt_folder
-from weir.coordination.values import Action, FailedTry, FailureDecision
+from weir.coordination.values import Action, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
 from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
+from weir.execution.failure_words import PastFailure, message_of
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.manifest import COPY_NAME
@@ -41,7 +42,7 @@ from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, probe_for
 from weir.recovery.rules.decision import Failure
-from weir.recovery.rules.plan import Plan
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.restarts.answer import Refusal, RestartDecision, decide_restart
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.secrecy import without_secrets
@@ -59,6 +60,8 @@ COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
 
 PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
 """The classes of failures whose next try waits longer each time."""
+
+_DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
 
 PATIENCE = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 """Seconds to wait for a store or a Spark server that does not answer, by the number of the failure.
@@ -109,21 +112,22 @@ def _is_refused(row: AttemptRow, failure: FailureClass) -> bool:
 
 
 def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:
-    key = failed.key
-    query = (
+    is_it = (AttemptRow.try_number == failed.try_number) & AttemptRow.ti_id.in_((failed.ti_id, ""))
+    return session.scalar(_of_task(failed.dataflow, failed.key).where(is_it))  # a rebuilt ledger does not know the id
+
+
+def _of_task(dataflow: str, key: TaskKey) -> Select[AttemptRow]:
+    return (
         select(AttemptRow)
         .join(RunRow, RunRow.id == AttemptRow.run)
         .where(
-            RunRow.dataflow == failed.dataflow,
+            RunRow.dataflow == dataflow,
             RunRow.dag_id == key.dag_id,
             RunRow.run_id == key.run_id,
             AttemptRow.task_id == key.task_id,
             AttemptRow.map_index == key.map_index,
-            AttemptRow.try_number == failed.try_number,
-            AttemptRow.ti_id.in_((failed.ti_id, "")),  # a ledger that was rebuilt does not know the id
         )
     )
-    return session.scalar(query)
 
 
 def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureClass) -> FailureDecision:
@@ -138,7 +142,7 @@ def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureCl
         try_number=failed.try_number,
         failed_at=services.now(),
         failure=failure.value,
-        error=_message_of(failed.error),
+        error=message_of(failed.error),
     )
     action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
     with services.ledger.transaction(failed.dataflow) as session:
@@ -256,7 +260,7 @@ def book(
     row = session.get(AttemptRow, attempt)
     if row is None or row.state not in LIVE:
         return already_ended(row)
-    message, cause = _message_of(error), cause_of(error)
+    message, cause = message_of(error), cause_of(error)
     end(row, AttemptState.RETRYING, services.now(), failure=failure, cause=cause, error=message)
     row.labels = built_in_labels(failure, error)
     drop_leases(session, attempt)
@@ -274,7 +278,7 @@ def _decide(
     error: BaseException,
     strategy: RestartStrategy,
 ) -> FailureDecision:
-    message = _message_of(error)
+    message = message_of(error)
     region = RegionId(row.region, row.subtask)
     if failure is FailureClass.FATAL:
         return _hopeless(error, row.id)
@@ -298,17 +302,12 @@ def _decide(
 
 def _hopeless(error: BaseException, attempt: str = "") -> FailureDecision:
     """Decide about an error that no other try can help; `attempt` is the one whose failure was recorded."""
-    message, cause = _message_of(error), hopeless_cause(error)
+    message, cause = message_of(error), hopeless_cause(error)
     because = "" if cause is None or message.startswith(cause) else f" ({cause})"
     reason = f"not recoverable by another try{because}: {message}"
     return FailureDecision(
         action=Action.FAIL, delay_seconds=0, reason=reason, attempt=attempt, failure=FailureClass.FATAL
     )
-
-
-def _message_of(error: BaseException) -> str:
-    """Describe an error, with its notes, for ledger and logs; the message of a user's function may have a secret."""
-    return without_secrets(". ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
 
 
 def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
@@ -452,6 +451,32 @@ def override(
         if was_refused and action is Action.RETRY:
             restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
     return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)
+
+
+def past_failures(services: Services, dataflow: str, key: TaskKey, try_number: int) -> list[PastFailure]:
+    """Return the failures of a task instance since it last committed, or a person last cleared it. Raises Retryable."""
+    found: list[AttemptRow] = []
+    with services.ledger.transaction() as session:
+        tries = _of_task(dataflow, key).where(AttemptRow.try_number.between(1, try_number))
+        for row in session.scalars(tries.order_by(AttemptRow.try_number)):
+            is_earlier = row.try_number < try_number
+            if row.origin == Origin.CLEARED_BY_PERSON.value or (is_earlier and row.state in _DONE):
+                found.clear()
+            if is_earlier and row.failure is not None and row.state not in _DONE:
+                found.append(row)
+        failovers = select(FailoverRow).where(FailoverRow.attempt.in_([row.id for row in found]))
+        plans = {row.attempt: Plan.from_json(row.plan) for row in session.scalars(failovers)}
+        return [
+            PastFailure(failure=str(row.failure), error=row.error or "", again=_run_again(plans.get(row.id), row))
+            for row in found
+        ]
+
+
+def _run_again(plan: Plan | None, row: AttemptRow) -> int:
+    if plan is None or plan.held_back or plan.impossible:
+        return 0
+    own = RegionId(row.region, row.subtask)
+    return sum(step.region != own for step in plan.of(StepKind.RERUN))
 
 
 def label(services: Services, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:

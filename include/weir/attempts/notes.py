@@ -18,15 +18,13 @@ from weir.coordination.airflow import NOTE_LENGTH, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import TaskKey
 from weir.errors import Retryable, WeirError
+from weir.execution.failure_words import SAYS, healed, note_of_failure
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import RunRow
 from weir.ledger.snapshot import committed_attempt
 from weir.secrecy import without_secrets
 from weir.topology.regions import RegionId
-
-SAYS: Final = "Weir: "
-"""How the notes begin that a task leaves at its own task instance. Those of clears do not."""
 
 NOT_CLOSED: Final = f"{SAYS}this run is not closed, and nothing was published of it. "
 
@@ -77,14 +75,22 @@ def try_to_note_wait(task: TaskPorts, key: TaskKey, reason: str) -> None:
         task.log(f"No note was left at the task instance: {error}")
 
 
-def try_to_withdraw_note(task: TaskPorts, key: TaskKey, try_number: int, *, may_have_waited: bool = False) -> None:
-    """Replace the note of an earlier try, or of a wait, since this try has succeeded; notes of others stay."""
+def try_to_withdraw_note(
+    task: TaskPorts, dataflow: str, key: TaskKey, try_number: int, *, may_have_waited: bool = False
+) -> None:
+    """Say that this try has succeeded, and what had happened, in place of what an earlier try or a wait has noted.
+
+    A try that was killed could leave no note, and gets one now; notes of others stay.
+    """
     if try_number <= 1 and not may_have_waited:
         return
-    earlier = "; `weir why` shows the earlier ones" if try_number > 1 else ""
     try:
-        if task.airflow.note(key).startswith(SAYS):
-            task.airflow.annotate(key, f"{SAYS}try {try_number} has succeeded{earlier}")
+        seen = task.airflow.note(key)
+        if seen and not seen.startswith(SAYS):
+            return
+        failures = task.coordinator.past_failures(dataflow, key, try_number) if try_number > 1 else []
+        if seen or failures:
+            annotate(task.airflow, key, healed(failures, try_number))
     except WeirError as error:
         task.log(f"The note of an earlier try is still at the task instance: {error}")
 
@@ -160,7 +166,8 @@ def _failures(session: Session, run: RunRow) -> Iterator[_Failed]:
         row = tries[-1]
         if row.state == AttemptState.FAILED.value:
             item = ClearItem(run.dag_id, run.run_id, row.task_id, row.map_index, None)
-            note = f"{SAYS}{row.failure or 'failed'}, not tried again. {row.error}"
+            message, labels = row.error or "", row.labels or {}
+            note = note_of_failure(message, message, labels, delay=None, kind=row.failure or "")
             yield _Failed(row.id, region, item, note)
 
 

@@ -14,11 +14,13 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.notes import SAYS, annotate, try_to_annotate
+from weir.attempts.notes import annotate, try_to_annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import ClearItem
 from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
 from weir.errors import Conflict, Fenced, Internal, LedgerBehind, WeirError
+from weir.execution.failure_class import FailureClass
+from weir.execution.failure_words import note_of_failure
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
@@ -130,7 +132,8 @@ def _begun(task: TaskPorts, dataflow: str, begin: Callable[[], T]) -> T:
 def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[str, Any]:
     """End a try that computes nothing: fail it where its restarts are exhausted, else return its summary."""
     if isinstance(outcome, Exhausted):
-        try_to_annotate(task, key, f"{SAYS}killed, not tried again. {outcome.reason}")
+        what, kind = "its process was killed", FailureClass.KILLED.value
+        try_to_annotate(task, key, note_of_failure(what, outcome.reason, {}, delay=None, kind=kind))
         # No retry policy is asked: the restart strategy has answered already.
         task.fail(outcome.reason)
     if isinstance(outcome, NotInRecord):

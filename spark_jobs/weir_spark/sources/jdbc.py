@@ -31,7 +31,8 @@ _REFUSED: Final = re.compile(
     r"\w*(?:SQL|Sql|Jdbc)\w*Exception\w*: (?P<said>[^\n]*(?:[Aa]uthentication failed|[Aa]ccess denied|"
     r"Unknown database|pg_hba\.conf|[Pp]ermission(?: was)? denied|"
     r"[Dd]atabase ['\"].*['\"] (?:does not exist|not found)|(?:role|user) \".*\" does not exist|Login failed|"
-    r"Cannot open database|Incorrect username or password|ORA-(?:01017|01031|01045|12505|12514|28000|28001)|[Ii]nvalid authori[sz]ation|PKIX path)[^\n]*)"
+    r"Cannot open database|Incorrect username or password|PKIX path|[Ii]nvalid authori[sz]ation|"
+    r"ORA-(?:01017|01031|01045|12505|12514|28000|28001))[^\n]*)"
 )
 """What drivers say of a login, a right, a database or a certificate, in the trace of Java."""
 

@@ -220,7 +220,7 @@ def test_a_task_that_was_killed_too_often_gets_a_note_and_fails_for_good(driven)
     task = driven.next_try(FIRST)
     with pytest.raises(FailedForGood, match="ended without a result"):
         attempt(driven, FIRST)
-    assert task.notes[-1].startswith("Weir: killed, not tried again. ")
+    assert task.notes[-1].startswith("Weir: its process was killed; not tried again. ")
 
 
 def test_an_attempt_has_heartbeats_from_its_computation_to_its_commit(driven):

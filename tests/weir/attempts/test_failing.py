@@ -55,8 +55,9 @@ def test_the_steps_after_a_failure_are_taken_in_this_order(driven, failed):
         "failure enricher slow:slow: no answer"
     )
     note = driven.airflow.tasks[failed.key].notes[-1]
-    assert note.startswith("Weir: application, tried again (owner=routes). ")
-    assert note.endswith("ValueError: bad row; Mine agrees")
+    assert note.startswith("Weir: ValueError: bad row; tried again in 7 s.")
+    assert "Mine agrees" in note
+    assert note.endswith("(application, owner=routes)")
 
 
 def test_the_answer_of_the_policy_is_the_decision(driven, failed):
@@ -83,7 +84,9 @@ def test_a_failure_before_the_try_was_registered_has_a_note_and_no_labels_of_the
     unknown = replace(failed, try_number=5)
     assert not book_failure(driven.ports, unknown, stays, lambda _labels: pytest.fail("enriched")).attempt
     assert driven.steps == ["book", "deliver clears", "note"]
-    assert driven.airflow.tasks[failed.key].notes == ["Weir: application, tried again. bad row"]
+    (note,) = driven.airflow.tasks[failed.key].notes
+    assert note.startswith("Weir: ValueError: bad row; tried again")
+    assert note.endswith("(application)")
 
 
 def test_a_failure_that_another_process_has_booked_leaves_its_note_alone(driven, failed):
@@ -97,7 +100,7 @@ def test_a_note_that_airflow_does_not_take_at_once_is_left_at_the_second_request
     driven.airflow.slow_requests = 1
     book_failure(driven.ports, failed, stays, none)
     (note,) = driven.airflow.tasks[failed.key].notes
-    assert note.startswith("Weir: application, tried again. ")
+    assert note.startswith("Weir: ValueError: bad row; tried again")
 
 
 def test_a_fenced_try_books_nothing_and_is_tried_again():
@@ -111,9 +114,8 @@ def test_a_ledger_that_does_not_answer_means_another_try_and_a_long_outage_a_lon
     decision = decide_failure(BUG, tries_left, refuses, notes.append)
     assert (decision.action, decision.delay_seconds) == (Action.RETRY, seconds)
     assert decision.reason == "Weir could not book the failure: refused"
-    assert notes == [
-        "Weir: failed, tried again. Weir could not book the failure: refused. The failure was: bad row",
-    ]
+    text = "Weir could not book the failure: refused. The failure was: bad row"
+    assert notes == [f"Weir: ValueError: bad row; tried again in {seconds} s. {text}"]
 
 
 @pytest.mark.parametrize("trouble", [Misconfigured("no ledger"), Internal("a rule is broken")], ids=str)
@@ -124,7 +126,7 @@ def test_any_other_error_of_the_booking_fails_the_task_and_names_both(trouble):
     notes = []
     decision = decide_failure(BUG, 999, book, notes.append)
     assert (decision.action, decision.reason) == (Action.FAIL, f"{trouble} (while booking: bad row)")
-    assert notes[0].startswith(f"Weir: failed, not tried again. {trouble}")
+    assert notes[0].startswith(f"Weir: ValueError: bad row; not tried again. {trouble}")
 
 
 def test_a_note_that_cannot_be_left_does_not_change_the_decision_about_an_unbooked_failure():
@@ -173,4 +175,4 @@ def test_a_secret_that_the_length_of_a_note_would_cut_is_not_in_it():
 def test_a_secret_in_the_answer_of_a_policy_is_in_no_note_or_log(driven, failed):
     decision = book_failure(driven.ports, failed, lambda found: (found, "; Mine failed: password=geheim"), none)
     assert decision.reason.count("; Mine failed: password=***") == 1
-    assert driven.airflow.tasks[failed.key].notes[-1].endswith("; Mine failed: password=***")
+    assert driven.airflow.tasks[failed.key].notes[-1].endswith("; Mine failed: password=*** (application)")

@@ -7,6 +7,7 @@ from weir.attempts import notes
 from weir.attempts.notes import NOT_CLOSED, annotate, annotate_open_runs
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.testing.fakes.airflow import Killed
 
 RUN = "ladder@20130101T000000Z"
 
@@ -39,8 +40,26 @@ def test_the_note_of_a_mended_failure_does_not_stay_at_the_green_task(world):
     run = world.airflow.dag_run()
     world.airflow.run_until_quiet()
     failed, mended = world.airflow.task(run, "weather").notes
-    assert failed.startswith("Weir: application, tried again. ")
-    assert mended == "Weir: try 2 has succeeded; `weir why` shows the earlier ones"
+    assert failed.startswith("Weir: ValueError: boom; tried again")
+    assert mended.startswith("Weir: healed: ValueError: boom. ")
+
+
+def test_a_task_that_was_killed_says_so_once_it_is_green(world):
+    fail_once(world, "weather", Killed())
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    assert [note[:23] for note in world.airflow.task(run, "weather").notes] == ["Weir: healed: its proce"]
+
+
+def test_a_task_that_has_healed_says_what_was_lost_and_how_many_tasks_ran_again(world):
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "weather"))
+    world.lose("weather", 0)
+    world.airflow.run_until_quiet()
+    said = [note for task in world.airflow.tasks.values() for note in task.notes if note.startswith("Weir: healed")]
+    assert said
+    assert all("the input weather[0] had been deleted" in note for note in said)
+    assert sum("a task ran again" in note for note in said) == 1
 
 
 def test_a_note_that_a_person_has_left_stays_at_the_green_task(world):
@@ -68,7 +87,7 @@ def test_the_note_of_a_closing_task_that_failed_does_not_stay_when_the_run_is_cl
     world.airflow.task(run, "weir_close").notes.append("Weir: backtrack, tried again. something was lost")
     world.airflow.clear_by_hand(run, "weir_close")
     world.airflow.run_until_quiet()
-    assert world.airflow.task(run, "weir_close").notes[-1].startswith("Weir: try 2 has succeeded")
+    assert world.airflow.task(run, "weir_close").notes[-1].startswith("Weir: try 2 has succeeded; ")
 
 
 def test_upkeep_leaves_the_note_of_a_final_failure_that_airflow_did_not_take(world):
@@ -83,7 +102,8 @@ def test_upkeep_leaves_the_note_of_a_final_failure_that_airflow_did_not_take(wor
     (line,) = annotate_open_runs(world.services, world.airflow)
     assert line == f"weather[-1] of {run} has a note of its failure now"
     assert task.notes == [task.notes[0]]
-    assert task.notes[0].startswith("Weir: fatal, not tried again. ")
+    assert task.notes[0].startswith("Weir: SyntaxError: bad stage; not tried again.")
+    assert task.notes[0].endswith("(fatal)")
     assert "bad stage" in task.notes[0]
     assert annotate_open_runs(world.services, world.airflow) == []
 
@@ -127,7 +147,8 @@ def test_a_dag_that_cannot_be_inspected_keeps_no_other_dag_from_its_notes(world)
         "Notes may be missing in DAG former: refused POST /weir/dags/former/clear with 403",
         f"weather[-1] of {run} has a note of its failure now",
     ]
-    assert task.notes[0].startswith("Weir: fatal, not tried again. ")
+    assert task.notes[0].startswith("Weir: SyntaxError: bad stage; not tried again.")
+    assert task.notes[0].endswith("(fatal)")
 
 
 def test_a_run_that_takes_no_note_keeps_no_other_run_from_its_notes(world):

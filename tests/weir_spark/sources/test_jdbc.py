@@ -60,7 +60,7 @@ def test_a_driver_that_spark_lacks_is_named_with_its_jar(attempt, driver, proble
 def test_a_database_that_does_not_exist_is_refused_by_its_name(attempt):
     shop = Connection(id="shop", kind="jdbc", host="jdbc:derby:memory:none", login="me", password="hunter22")
     stage = jdbc_source("orders", "shop", "orders", driver=DERBY)
-    with pytest.raises(Misconfigured, match="of connection shop refuses: .*memory:none"):
+    with pytest.raises(Misconfigured, match=r"of connection shop refuses: .*memory:none"):
         attempt.read(stage, resolved(stage)[0], shop)
 
 
@@ -69,7 +69,7 @@ def test_a_database_that_does_not_exist_is_refused_by_its_name(attempt):
     [
         (True, 'org.postgresql.util.PSQLException: FATAL: password authentication failed for user "me"'),
         (True, 'org.postgresql.util.PSQLException: FATAL: database "none" does not exist'),
-        (True, 'org.postgresql.util.PSQLException: ERROR: permission denied for table orders'),
+        (True, "org.postgresql.util.PSQLException: ERROR: permission denied for table orders"),
         (True, "java.sql.SQLException: Access denied for user 'me'@'h' (using password: YES)"),
         (True, "java.sql.SQLSyntaxErrorException: Unknown database 'none'"),
         (True, "com.microsoft.sqlserver.jdbc.SQLServerException: Login failed for user 'me'."),

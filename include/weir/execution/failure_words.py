@@ -1,0 +1,138 @@
+"""Says in a person's words what has happened to a task, for its note.
+
+Invariant: what happened, and what follows, is within the characters of a note that Airflow's lists show. How it was
+decided comes after that, and labels last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weir.execution.failure_class import FailureClass
+from weir.execution.labels import BUILT_IN, TYPE, shown
+from weir.secrecy import without_secrets
+
+SAYS: Final = "Weir: "
+"""How the notes begin that a task leaves at its own task instance. Those of clears do not."""
+
+VISIBLE: Final = 100
+"""The characters of a note that Airflow's lists show."""
+
+LONGEST: Final = 1000
+"""The characters that a note may have in Airflow."""
+
+_OWN_KIND: Final = re.compile(
+    r"(?:Misconfigured|Retryable|ResultUnavailable|Corrupt|Conflict|EngineLost|InputUnreadable|QualityFailed|Internal|"
+    r"DiskFull|StoreFull|QuotaExceeded|LedgerBehind|Target\w+|CatalogAway|SuppressRestarts): "
+)
+"""The classes of Weir's own errors, whose messages say what happened; those of others say it with their class."""
+
+_UNAVAILABLE: Final = re.compile(
+    r"(?P<count>\d+) result partition\(s\) unavailable: (?P<first>\S+).*?: (?P<fault>[\w ]+),"
+)
+
+_FAULTS: Final = {
+    "missing": "had been deleted",
+    "damaged": "had been damaged",
+    "never committed": "had never been computed",
+    "stale": "had been made from inputs that have changed",
+    "distrusted": "had suspicious rows",
+}
+"""What had become of an input, by the value of its Fault."""
+
+_LOST: Final = "Spark was lost: "
+
+_PAST: Final[Mapping[str, str]] = {
+    FailureClass.KILLED.value: "its process was killed",
+    FailureClass.CONFLICT.value: "its inputs changed while it computed",
+    FailureClass.ENGINE.value: "Spark was lost",
+}
+"""What is said of a failure that is over, by the value of its FailureClass; of others, their message is told."""
+
+
+def message_of(error: BaseException) -> str:
+    """Describe an error, with its notes, for ledger and logs; the message of a user's function may have a secret."""
+    return without_secrets(". ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastFailure:
+    """A failed try before one that has succeeded; `again` is how many tasks its recovery has run again."""
+
+    failure: str
+    error: str
+    again: int = 0
+
+
+def note_of_failure(
+    message: str, reason: str, labels: Mapping[str, str], *, delay: float | None, kind: str = ""
+) -> str:
+    """Compose the note of a failed try: what happened, what follows, how that was decided, and the labels.
+
+    `message` is `message_of` the error, `reason` the decision's, `delay` the seconds to the next try (None: there is
+    none), `kind` the value of the FailureClass, if it is known.
+    """
+    happened = _happened(kind, message)
+    if delay is None:
+        follows = "not tried again"
+    elif kind == FailureClass.BACKTRACK.value:
+        follows = "it runs again after what is missing"
+    else:
+        follows = "tried again" if delay < 1 else f"tried again in {delay:.0f} s"
+    what = _cut(happened, VISIBLE - len(f"{SAYS}; {follows}."))
+    told = what == happened and message.endswith(what.removeprefix(_LOST))
+    decided = reason.replace(message, "").strip().rstrip(":").strip() if told else reason
+    named = ", ".join(each for each in (kind or labels.get(TYPE, ""), _own(labels)) if each)
+    head, tail = f"{SAYS}{what}; {follows}.", f" ({named})" if named else ""
+    return f"{head}{_cut(f' {decided}', LONGEST - len(head + tail)) if decided else ''}{tail}"
+
+
+def healed(failures: Sequence[PastFailure], try_number: int) -> str:
+    """Compose the note of a try that has succeeded after failures: what had happened, and what it took."""
+    if not failures:
+        return f"{SAYS}try {try_number} has succeeded{'; `weir why` shows the earlier ones' if try_number > 1 else ''}"
+    told: dict[str, int] = {}
+    for each in failures:
+        text = _past(each)
+        told[text] = told.get(text, 0) + 1
+    texts = (text if count == 1 else f"{text} ({count} times)" for text, count in told.items())
+    return f"{SAYS}healed: {'; '.join(texts)}. `weir why` shows all tries"
+
+
+def _happened(kind: str, message: str) -> str:
+    if found := _UNAVAILABLE.search(message):
+        return _inputs(found)
+    own = _OWN_KIND.match(message)
+    text = " ".join((message if own is None else message[own.end() :]).split())
+    if kind == FailureClass.ENGINE.value and "lost" not in text[:VISIBLE].lower():
+        return f"{_LOST}{text}"
+    return text or "it failed without a message"
+
+
+def _past(failed: PastFailure) -> str:
+    found = _UNAVAILABLE.search(failed.error)
+    if found:
+        text = _inputs(found)
+    elif failed.failure in _PAST:
+        text = _PAST[failed.failure]
+    else:
+        text = _cut(_happened(failed.failure, failed.error), VISIBLE)
+    if not failed.again:
+        return text
+    return f"{text}, {'a task' if failed.again == 1 else f'{failed.again} tasks'} ran again"
+
+
+def _inputs(found: re.Match[str]) -> str:
+    count, fault = int(found["count"]), _FAULTS.get(found["fault"], f"were {found['fault']}")
+    return f"the input {found['first']} {fault}" if count == 1 else f"{count} inputs {fault}"
+
+
+def _own(labels: Mapping[str, str]) -> str:
+    return shown({key: value for key, value in labels.items() if key not in BUILT_IN})
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3].rstrip()}..."

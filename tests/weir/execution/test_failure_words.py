@@ -1,0 +1,51 @@
+"""A note begins with what happened; what follows is in the first hundred characters, and labels come last."""
+
+import pytest
+
+from weir.errors import Fault, Loss, ResultUnavailable
+from weir.execution.failure_class import FailureClass
+from weir.execution.failure_words import LONGEST, SAYS, VISIBLE, PastFailure, healed, message_of, note_of_failure
+
+LABELS = {"type": "application", "exception": "KeyError", "team": "routes"}
+
+
+def lost(fault, count):
+    parts = (Loss("shop@20130101T000000Z", "clean", at, "plain", "t1", fault, "x: y, z") for at in range(count))
+    return message_of(ResultUnavailable(tuple(parts)))
+
+
+@pytest.mark.parametrize("kind", FailureClass)
+@pytest.mark.parametrize(
+    "message", ["KeyError: 'price'", "Misconfigured: no such table", f"ValueError: {'x' * 3000}", "E: "]
+)
+@pytest.mark.parametrize("delay", [None, 0.5, 86_400.0])
+def test_what_happened_and_what_follows_is_visible_and_labels_come_last(kind, message, delay):
+    note = note_of_failure(message, f"by the strategy: {message}", LABELS, delay=delay, kind=kind.value)
+    shown = note[:VISIBLE]
+    own_class, _, text = message.partition(": ")
+    assert note.startswith(SAYS)
+    assert len(note) <= LONGEST
+    assert text[:10] in shown
+    assert (own_class in shown) == (own_class != "Misconfigured")
+    assert ("not tried again." in shown) == (delay is None)
+    assert "again" in shown
+    assert note.endswith(f"({kind.value}, team=routes)")
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_what_became_of_inputs_is_told_and_counted(fault):
+    one, two = (healed([PastFailure(failure="backtrack", error=lost(fault, n), again=n)], 2) for n in (1, 2))
+    assert one.startswith(f"{SAYS}healed: the input clean[0] ")
+    assert two.startswith(f"{SAYS}healed: 2 inputs ")
+    assert "a task ran again" in one
+    assert "2 tasks ran again" in two
+
+
+def test_equal_failures_are_told_once_with_their_number():
+    killed = PastFailure(failure="killed", error="")
+    assert healed([killed, killed, PastFailure(failure="application", error="KeyError: 'k'")], 4).count("killed") == 1
+    assert "(2 times)" in healed([killed, killed], 3)
+
+
+def test_without_a_failure_only_the_success_is_told():
+    assert "healed" not in healed([], 2)
