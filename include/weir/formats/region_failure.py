@@ -22,6 +22,7 @@ from weir.errors import (
     StoreFull,
 )
 from weir.execution.failure_class import FailureClass, classify
+from weir.execution.tracebacks import with_users_frames
 from weir.secrecy import without_secrets
 from weir.topology.ids import AttemptId
 
@@ -54,7 +55,7 @@ class JobFailed(Exception):
 
 def failure_of(error: BaseException, attempt: AttemptId) -> RegionFailure:
     """Describe an error for another process."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
+    lines = "".join(traceback.format_exception(with_users_frames(error))).splitlines()
     return RegionFailure(
         attempt=attempt,
         kind=classify(error).value,

@@ -71,6 +71,13 @@ class _SparkOperator(_WeirOperator):
         self._engine = engine
 
 
+def _leave_out_own_frames(error: Exception) -> None:
+    """Let Airflow's log show the user's frames: before each `raise` here, since that adds this module's."""
+    from weir.execution.tracebacks import with_users_frames  # noqa: PLC0415  spares each parse of a DAG file its imports
+
+    with_users_frames(error)
+
+
 class WeirRegionOperator(_SparkOperator):
     """Runs one subtask of a region: begin, compute, commit."""
 
@@ -90,7 +97,11 @@ class WeirRegionOperator(_SparkOperator):
         """
         from weir_airflow.tasks.running import run_region  # noqa: PLC0415  spares each parse of a DAG file its imports
 
-        return run_region(self.declared, self.weir_region, context, self.log.info, self.on_engine)
+        try:
+            return run_region(self.declared, self.weir_region, context, self.log.info, self.on_engine)
+        except Exception as error:
+            _leave_out_own_frames(error)
+            raise
 
 
 class WeirCompactOperator(_SparkOperator):
@@ -118,4 +129,8 @@ class WeirCloseOperator(_WeirOperator):
         """
         from weir_airflow.tasks.running import run_close  # noqa: PLC0415  spares each parse of a DAG file its imports
 
-        return run_close(self.declared, context, self.log.info)
+        try:
+            return run_close(self.declared, context, self.log.info)
+        except Exception as error:
+            _leave_out_own_frames(error)
+            raise
