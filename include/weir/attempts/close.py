@@ -114,6 +114,7 @@ def close(services: Services, request: BeginRequest, clearer: Clearer) -> CloseO
     undelivered = _deliver(services, registered, sinks)
     if undelivered is not None:
         return undelivered
+    done = _with_targets(services, registered.run.id, sinks, done)
     return done if checkpoint is None else replace(done, summary={**done.summary, CHECKPOINT: checkpoint})
 
 
@@ -433,15 +434,27 @@ def _complete(
         # A result may have been replaced since all were found valid, and others may be stale by now.
         note_whether_closed(session, services, run, registered.topology)
         versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
+        last = {sink.sink: last_publication(session, run.id, sink.sink) for sink in sinks}
     summary = {
         sink.sink: {
             "rows": sum(manifest.rows for manifest in sink.manifests),
-            "version": versions[sink.sink],
+            "version": last[sink.sink].version,  # type: ignore[union-attr]  # all are visible
             "published": "a new version" if versions[sink.sink] else "nothing: equal content is published already",
         }
         for sink in sinks
     }
     return Published(summary, versions)
+
+
+def _with_targets(services: Services, run: str, sinks: Sequence[SinkResult], done: Published) -> Published:
+    """Add to the summary what each target holds of the version that is published."""
+    summary = dict(done.summary)
+    with services.ledger.transaction() as session:
+        for sink in (each for each in sinks if each.targets):
+            rows = deliveries_of(session, run, sink.sink, summary[sink.sink]["version"])
+            held = {str(Delivery.from_json(row.delivery).target): row.outcome or "pending" for row in rows}
+            summary[sink.sink] = {**summary[sink.sink], "targets": held}
+    return replace(done, summary=summary)
 
 
 def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> None:

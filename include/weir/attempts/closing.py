@@ -41,8 +41,8 @@ def run_close(
     outcome = ready_outcome(task, dataflow, begin)
     if not isinstance(outcome, Published):
         return end_without_result(task, described.key, outcome)
-    for sink, version in outcome.versions.items():
-        task.log(f"Sink {sink}: {'unchanged' if version is None else f'version {version} is published'}")
+    for sink in outcome.versions:
+        task.log(_told(sink, outcome.summary[sink]))
     announce(described, outcome.versions)
     try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
     if described.clear_number:
@@ -50,3 +50,9 @@ def run_close(
     try_to_release(task, dataflow)
     try_to_notify(task, dataflow, context)
     return dict(outcome.summary)
+
+
+def _told(sink: str, found: Mapping[str, Any]) -> str:
+    """Say what is published of a sink, with its version, rows and targets."""
+    targets = "".join(f"; {target}: {outcome}" for target, outcome in found.get("targets", {}).items())
+    return f"Sink {sink}: version {found['version']}, {found['rows']} rows, published: {found['published']}{targets}"

@@ -86,6 +86,10 @@ def test_a_version_is_in_its_target_when_the_run_is_closed(world, lake):
     assert world.airflow.state_of(run) == "success"
     assert without_digest(held(lake)) == published_content(world)
     assert outcomes(world) == [(1, "committed")]
+    closing = world.airflow.task(run, CLOSE)
+    closing.state, closing.try_number = "running", 2
+    closed = close.close(world.services, world.airflow.request(closing), world.airflow).summary["delays"]
+    assert (closed["rows"], closed["version"], [*closed["targets"].values()]) == (1, 1, ["committed"])
 
 
 def test_equal_content_makes_no_version_and_other_content_replaces_the_epoch(world, lake):
