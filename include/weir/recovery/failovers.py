@@ -8,7 +8,7 @@ it; the costs with which plans are estimated are those of committed attempts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import Enum
@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from weir.coordination.values import ClearOutcome
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow, unknown_run
@@ -28,6 +29,9 @@ from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
 _DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+
+
+_WITHOUT_EFFECT = (ClearOutcome.MISSING.value, ClearOutcome.SKIPPED.value)
 
 
 class FailoverKind(Enum):
@@ -54,13 +58,15 @@ def kind_of(row: FailoverRow) -> FailoverKind:
 class FailoverReport:
     """A failover, its plan, the recomputed results of its clears, and the non-deterministic results among these.
 
-    `spared` is the number of regions of the run that have not run again because of it.
+    `spared` is the number of regions of the run that have not run again because of it; `is_over` says that all that it
+    has cleared has ended, so that `recomputed` is all.
     """
 
     row: FailoverRow
     plan: Plan
     recomputed: Total
     spared: int
+    is_over: bool
     findings: tuple[NotDeterministic, ...]
 
     @property
@@ -84,6 +90,7 @@ class FailoverReport:
             "plan": self.plan.to_json(),
             "recomputed": asdict(self.recomputed),
             "spared": self.spared,
+            "is_over": self.is_over,
             "not_deterministic": [asdict(each) for each in self.findings],
             "usual_causes": USUAL_CAUSES if self.findings else None,
         }
@@ -168,12 +175,21 @@ def failover_reports(session: Session, dataflow: str | None = None, epoch: str |
 
 def _report(session: Session, row: FailoverRow) -> FailoverReport:
     clears = session.scalars(select(PendingClearRow).where(PendingClearRow.failover == row.id))
-    caused = [attempt for clear in clears for attempt in _caused_by(session, clear)]
+    by_clear = [(clear, _caused_by(session, clear)) for clear in clears]
+    caused = [attempt for _, attempts in by_clear for attempt in attempts]
     costs = costs_of_attempts(session, caused)
     recomputed = total_of(_finished(caused, costs))
     plan = Plan.from_json(row.plan)
     spared = len(plan.spared()) - _changed(session, row, plan)
-    return FailoverReport(row, plan, recomputed, spared, findings_of(session, list(costs)))
+    is_over = all(_has_ended(*each) for each in by_clear)
+    return FailoverReport(row, plan, recomputed, spared, is_over, findings_of(session, list(costs)))
+
+
+def _has_ended(clear: PendingClearRow, caused: Sequence[AttemptRow]) -> bool:
+    """Report whether nothing more comes of a clear: it has had no effect, or its tries have ended."""
+    if clear.is_void or clear.outcome in _WITHOUT_EFFECT:
+        return True
+    return bool(caused) and caused[-1].state in (*_DONE, AttemptState.FAILED.value)
 
 
 def _changed(session: Session, failover: FailoverRow, plan: Plan) -> int:

@@ -130,7 +130,8 @@ def _print_failover(story: FailoverReport) -> None:
     if code:
         print_line(f"  code: {code}")
     print_line(f"  spared: {story.spared} region(s)")
-    print_line(f"  recomputed: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
+    so_far = "" if story.is_over else " so far"
+    print_line(f"  recomputed{so_far}: {amount(story.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for finding in story.findings:
         print_line(f"  not deterministic: {finding}. Usual causes: {USUAL_CAUSES}")
 

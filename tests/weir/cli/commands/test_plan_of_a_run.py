@@ -104,8 +104,10 @@ def test_an_applied_plan_is_delivered_by_any_later_process(world):
     assert "1 clear(s) are pending; delivered by the DAG weir_upkeep" in told
     assert "WEIR_API=http://LOGIN:PASSWORD@HOST:PORT" in told
     assert owed(world) == ["joined"]
+    assert "recomputed so far: " in typed("failovers")
     world.airflow.coordinator.deliver(world.airflow, "ladder")
     world.airflow.run_until_quiet()
+    assert "recomputed: " in typed("failovers")
     assert world.airflow.executed(world.run)["joined[1]"] == 2
     assert "Nothing to do." in typed("plan", RUN, "--apply")
 
