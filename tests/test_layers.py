@@ -16,7 +16,7 @@ PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins",
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     "errors",
-    *("extras", "preloading", "secret_forms", "secrecy", "units", "intervals"),
+    *("extras", "preloading", "secret_forms", "secrecy", "units", "intervals", "refusals"),
     *("code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "connections", "catalogs", "delta_rs", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
@@ -210,7 +210,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
-    known = {"errors", "extras", "secret_forms", "secrecy", "units", "intervals"}
+    known = {"errors", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals"}
     known |= {"code", "dataflow", "topology", "execution", "formats"}
     known |= {"state", "store", "settings", "connections", "catalogs", "delta_rs", "quality"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}

@@ -5,7 +5,6 @@ Invariant: a wrong name, and a function that cannot be called with what it gets,
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -13,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from weir.code.hints import did_you_mean, hint_of, modules_beside
 from weir.errors import Misconfigured
 from weir.extras import command_for
 
@@ -31,8 +31,7 @@ def load(reference: str, owner: str) -> Callable[..., Any]:
         return function  # type: ignore[no-any-return]  # getattr gives Any
     if function is not None:
         raise Misconfigured(f"{owner}: {reference} is no function and no class, but of type {type(function).__name__}")
-    near = difflib.get_close_matches(name, [key for key in vars(module) if not key.startswith("_")], 1)
-    hint = f", did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, [key for key in vars(module) if not key.startswith("_")])
     kind = "class" if name[:1].isupper() else "function"
     raise Misconfigured(f"{owner}: the module {module_name} has no {kind} {name!r}{hint} ({module.__file__})")
 
@@ -56,12 +55,13 @@ def import_module(name: str, owner: str) -> Any:
     except ImportError as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
+            near = did_you_mean(name, _modules_like(name, missing))
+            hint = near or "; is its package installed where tasks run, or its folder on PYTHONPATH?"
             raise Misconfigured(
-                f"{owner}: there is no module {missing!r} on this machine{_place_of_package(missing)}; is its package "
-                "installed where tasks run, or its folder on PYTHONPATH?"
+                f"{owner}: there is no module {missing!r} on this machine{_place_of_package(missing)}{hint}"
             ) from error
         command = command_for(error)
-        cure = "" if command is None else f". {command} where it runs"
+        cure = hint_of(error) if command is None else f". {command} where it runs"
         raise Misconfigured(f"{owner}: importing the module {name} failed: {error}{cure}") from error
     except (RecursionError, MemoryError) as error:
         if not _is_of_compiler(error):
@@ -70,6 +70,15 @@ def import_module(name: str, owner: str) -> Any:
             f"{owner}: importing the module {name} failed: {error}: an expression, in it or in a module that it "
             "imports, has more parts than Python compiles. Build it in a loop, as functools.reduce(operator.add, ...)"
         ) from error
+    except Exception as error:
+        if hint := hint_of(error):
+            error.add_note(f"in module {name}{hint}")
+        raise
+
+
+def _modules_like(name: str, missing: str) -> list[str]:
+    """Return full names for one of which a part is missing, with the rest of it."""
+    return [f"{each}{name.removeprefix(missing)}" for each in modules_beside(missing)]
 
 
 def _is_of_compiler(error: BaseException) -> bool:

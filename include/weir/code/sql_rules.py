@@ -19,6 +19,7 @@ from weir.errors import Misconfigured
 SUFFIX: Final = ".sql"
 
 _PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
+_CLOSED_BY: Final = {"(": ")", "[": "]"}
 _IN_QUOTES: Final = re.compile(r"\{\{\s*[A-Za-z_].*?\}\}", re.DOTALL)
 _OF_SERVER: Final = re.compile(r"\$\{(?:\w+:)?[^\s{}]+\}")
 _LONGEST_OF_SERVER: Final = 20
@@ -150,14 +151,22 @@ def _query_problems(query: Sequence[Token]) -> Iterator[str]:
     first = next((token for token in found if token.text != "("), found[0])
     if first.lower not in QUERIES:
         yield f"line {first.line}: it begins with {first.text!r}, but a stage is one query: SELECT ..., or WITH ..."
-    depth = 0
+    yield from _bracket_problems(found)
+
+
+def _bracket_problems(found: Sequence[Token]) -> Iterator[str]:
+    opened: list[Token] = []
     for token in found:
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth < 0:
-            yield f"line {token.line}: this ) closes no ("
-            return
-    if depth:
-        yield f"{depth} ( are opened and not closed" if depth > 1 else "a ( is opened and not closed"
+        if token.text in _CLOSED_BY:
+            opened.append(token)
+        elif token.text in _CLOSED_BY.values():
+            if not opened or _CLOSED_BY[opened[-1].text] != token.text:
+                before = f", where the {opened[-1].text} of line {opened[-1].line} is open" if opened else ""
+                yield f"line {token.line}: this {token.text} closes nothing{before}"
+                return
+            opened.pop()
+    for token in opened:
+        yield f"line {token.line}: a {token.text} is opened and not closed"
 
 
 def _problems_of_server(found: Sequence[Token]) -> Iterator[str]:

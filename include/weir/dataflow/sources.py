@@ -359,7 +359,8 @@ def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], 
 
 def connections_of(stage: Stage) -> dict[str, str]:
     """Return the ids of the connections that a stage's targets and its ready-made source name, each with who does."""
-    found = {str(each.options.get("conn_id") or ""): f"its target {each}" for each in stage.targets}
+    own = [each for each in stage.targets if ":" not in each.kind]
+    found = {str(each.options.get("conn_id") or ""): f"its target {each}" for each in own}
     if (stage.resolve or "").startswith("weir_spark.sources."):
         catalog = str(stage.options.get("table", "")).partition(".")[0] if ".iceberg:" in str(stage.resolve) else ""
         found[str(stage.options.get("conn_id") or catalog)] = "its source"

@@ -7,6 +7,7 @@ the same code as in a run. What a module of the user raises when it is imported 
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ from weir.notifications.channels import imported
 from weir.quality.rules import suite_problems
 from weir.quality.suites import suite_in
 from weir.sinks.opening import class_of
+
+_OF_LIBRARIES = re.compile(r"site-packages|dist-packages|<frozen|/lib/python3\.\d+/")
 
 Registry = Callable[[], Any]
 """Imports Great Expectations, which takes seconds, and returns its registry of expectations; None if it has none."""
@@ -164,7 +167,9 @@ class _Check:
 def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not _OF_LIBRARIES.search(each.filename)]
+    last = (own or frames)[-1]
     return f"{last.filename}:{last.lineno}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from weir.code.hints import hint_of
 from weir.errors import WeirError
 
 
@@ -41,6 +42,7 @@ class Problem:
 def texts_of(error: BaseException) -> list[str]:
     """Return what an error says: a list of problems one by one, and the type of an error that is none of Weir's."""
     if not isinstance(error, WeirError):
-        return [f"{type(error).__name__}: {error}"]
+        text, hint = f"{type(error).__name__}: {error}", hint_of(error)
+        return [f"{text.rstrip('.')}{hint}" if hint else text]
     first, *listed = str(error).split("\n- ")
     return [f"{first.partition(' has ')[0]}: {each}" for each in listed] or [first]

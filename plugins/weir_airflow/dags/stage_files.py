@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from weir import errors
 from weir.code.application_rules import parameter_problems
+from weir.code.hints import files_like
 from weir.code.sql_rules import is_sql, sql_problems, text_of
 from weir.dataflow.validation import refuse
 
@@ -79,9 +80,11 @@ def _found(stage: Stage, folders: Sequence[Path]) -> Path | None:
 
 def _missing(stage: Stage, folders: Sequence[Path]) -> str:
     places = " or ".join(str(folder) for folder in folders)
+    near = files_like(stage.function, [folder for folder in folders if folder.is_dir()])
+    hint = f"did you mean {near[0]!r}? Else " if near else ""
     return (
-        f"stage {stage.name!r}: there is no file {stage.function!r} below {places}: write the path from the folder of "
-        "the DAG file, or give another folder by dataflow_dag(..., template_searchpath=[...])"
+        f"stage {stage.name!r}: there is no file {stage.function!r} below {places}: {hint}write the path from the "
+        "folder of the DAG file, or give another folder by dataflow_dag(..., template_searchpath=[...])"
     )
 
 

@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.functions import check_call, load
+from weir.code.hints import hint_of
 from weir.code.sql_rules import is_sql, text_of
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
@@ -216,7 +217,7 @@ class _Execution:
             stages = own or _reading(stages, error) or stages
         names = ", ".join(each.name for each in stages)
         where = f"stage {names}" if len(stages) == 1 else f"one of the stages {names}, which Spark computes together"
-        return f"in {where}, {place}" if place else f"in {where}"
+        return (f"in {where}, {place}" if place else f"in {where}") + hint_of(error)
 
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""

@@ -301,7 +301,7 @@ class PostgresTarget(SinkTarget):
     @contextmanager
     def _transaction(self, version: Version) -> Iterator[Any]:
         """Open a transaction that holds the table's lock, and commit it at the end."""
-        parameters = self._parameters()
+        parameters = self.reach.connection(self.options["conn_id"]).for_libpq(_SESSION)
         connection = self._connect(parameters)
         try:
             with self._translated(version), watched(connection, parameters):
@@ -340,9 +340,6 @@ class PostgresTarget(SinkTarget):
             f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. {mend}, then "
             "clear weir_close"
         )
-
-    def _parameters(self) -> dict[str, Any]:
-        return self.reach.connection(self.options["conn_id"]).for_libpq(_SESSION)
 
     def _connect(self, parameters: Mapping[str, Any]) -> Any:
         conn_id = self.options["conn_id"]

@@ -1,0 +1,118 @@
+"""What users' code mostly means where Python has an error: imports that are missing, names that are close.
+
+Invariant: nothing of the user's is imported for a hint; packages are listed by their names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_BOUNDS: Final = ("start", "end", "start_local", "end_local")
+"""The placeholders of ready-made sources."""
+
+_OF_DATAFLOW: Final = (
+    *("Application", "Dataflow", "Stage", "TaskSettings", "blocking", "broadcast_state", "cached", "callback"),
+    *("delta", "delta_source", "digest", "expectations", "files", "files_source", "iceberg", "iceberg_source"),
+    *("jdbc_source", "keyed_state", "list_state", "notifier", "pipelined", "postgres", "postgres_source", "previous"),
+    *("sink", "source", "spark_conf", "target", "task_settings", "webhook"),
+)
+"""The names of `weir.dataflow` that DAG files use."""
+
+_IMPORTS: Final = {
+    "F": "from pyspark.sql import functions as F",
+    "T": "from pyspark.sql import types as T",
+    "W": "from pyspark.sql import Window as W",
+    "Window": "from pyspark.sql import Window",
+    "SparkSession": "from pyspark.sql import SparkSession",
+    "DataFrame": "from pyspark.sql import DataFrame",
+    "udf": "from pyspark.sql.functions import udf",
+    "col": "from pyspark.sql.functions import col",
+    "lit": "from pyspark.sql.functions import lit",
+    "when": "from pyspark.sql.functions import when",
+    "pd": "import pandas as pd",
+    "np": "import numpy as np",
+    "pa": "import pyarrow as pa",
+    "datetime": "from datetime import datetime",
+    "timedelta": "from datetime import timedelta",
+    "date": "from datetime import date",
+    "UTC": "from datetime import UTC",
+    "Decimal": "from decimal import Decimal",
+    "dataflow_dag": "from weir_airflow.dag import dataflow_dag",
+    "dataflow_group": "from weir_airflow.dag import dataflow_group",
+    **{name: f"from weir.dataflow import {name}" for name in _OF_DATAFLOW},
+}
+"""What brings a name that is used without."""
+
+_SESSION_AT_IMPORT: Final = re.compile(
+    r"CONNECT_URL_NOT_SET|MASTER_URL_NOT_SET|A master URL must be set|NO_ACTIVE_(?:OR_DEFAULT_)?SESSION|"
+    r"SESSION_OR_CONTEXT_(?:EXISTS|NOT_EXISTS)|JAVA_GATEWAY_EXITED"
+)
+
+_NAME_ERROR: Final = re.compile(r"^NameError: name '(\w+)' is not defined$", re.MULTILINE)
+"""As Spark tells of the error of a Python worker."""
+
+_MOST: Final = 2000
+"""The files that are looked at for a close name."""
+
+
+def hint_of(error: BaseException) -> str:
+    """Return what to write, as the end of a sentence, for an error of code that is imported or called; else nothing."""
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        return _of_name(str(error.name or ""))
+    if of_worker := _NAME_ERROR.search(str(error)):
+        return _of_name(of_worker[1])
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return did_you_mean(error.name, modules_beside(error.name))
+    if _SESSION_AT_IMPORT.search(str(error)):
+        return (
+            ": it makes a Spark session when it is imported, and there is none then. Take ctx.spark within the stage's "
+            "function"
+        )
+    return ""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """Return ", did you mean ...?" with the closest name, or nothing."""
+    near = difflib.get_close_matches(wrong, list(known), 1)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def modules_beside(missing: str) -> list[str]:
+    """Return the full names of the modules in the package of a missing one; of a top-level one, those on the path."""
+    package, _, _ = missing.rpartition(".")
+    if not package:
+        return [each.name for each in pkgutil.iter_modules()] + list(sys.stdlib_module_names)
+    found = sys.modules.get(package)
+    paths = [] if found is None else list(getattr(found, "__path__", ()))
+    return [f"{package}.{each.name}" for each in pkgutil.iter_modules(paths)] if paths else []
+
+
+def files_like(wrong: str, folders: Iterable[Path]) -> list[str]:
+    """Return the paths, below some folders, of the files with the ending of a wrong path, that may be meant."""
+    names: dict[str, None] = {}
+    for folder in folders:
+        for file in folder.rglob(f"*{Path(wrong).suffix}"):
+            path = file.relative_to(folder)
+            if not any(part.startswith(".") for part in path.parts):
+                names[path.as_posix()] = None
+            if len(names) >= _MOST:
+                break
+    same = [each for each in names if Path(each).name.lower() == Path(wrong).name.lower()]
+    return same[:1] or difflib.get_close_matches(wrong, list(names), 1)
+
+
+def _of_name(name: str) -> str:
+    if name in _BOUNDS:
+        return (
+            f": in an f-string Python fills {{{name}}} itself. Leave the f before the quote out, and Weir fills in the "
+            f"bounds of each run's interval (in a text that has to be an f-string, write {{{{{name}}}}})"
+        )
+    if name in _IMPORTS:
+        return f": write {_IMPORTS[name]}"
+    return f": write import {name}" if name in sys.stdlib_module_names else ""
