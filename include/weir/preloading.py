@@ -11,11 +11,24 @@ from importlib import import_module
 from typing import Final
 
 MODULES: Final = (
+    "weir.attempts.attempt",
+    "weir.attempts.closing",
+    "weir.attempts.compacting",
     "weir.attempts.coordinator",
+    "weir.attempts.failing",
+    "weir.attempts.waiting",
+    "weir.coordination.airflow_client",
+    "weir.coordination.clearing",
+    "weir.quality.page_program",
+    "weir.quality.pages",
+    "weir.secret_forms",
+    "weir.sinks.targets.files",
     "weir.store.local",
+    "weir.store.stop_file",
     "weir_spark.transport.bundle",
     "weir_spark.transport.connect",
     "weir_spark.region.context",
+    "weir_spark.sources.files",
 )
 
 

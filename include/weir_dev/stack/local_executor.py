@@ -15,6 +15,8 @@ is set to.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import airflow.executors.local_executor
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 SETTLED_SECONDS: Final = 10.0
 """After so long without a task the scheduler is idle: a retry that is due soon is not made to wait."""
 
+_OF_TASKS: Final = ("weir_airflow.dag", "weir_airflow.tasks.running", "weir_airflow.recovery.failing")
+"""What each task of Weir imports of the plugin; of the rest, `weir.preloading` has taken care."""
+
 PAUSE_SECONDS: Final = 0.5
 """By this at most the first task after an idle time begins later, by half of it on average."""
 
@@ -36,6 +41,13 @@ class LocalExecutor(airflow.executors.local_executor.LocalExecutor):  # type: ig
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._busy_at = time.monotonic()
+
+    def start(self) -> None:
+        """Import what tasks will, then fork the workers, which fork the tasks."""
+        for name in _OF_TASKS:
+            with suppress(ImportError):  # the task that needs the module reports it
+                import_module(name)
+        super().start()
 
     def sync(self) -> None:
         """Do what Airflow's does; pause after it if no task was running for a while."""
