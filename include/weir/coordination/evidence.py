@@ -58,7 +58,7 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
     store = services.store
     epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
-    numbers = _numbers_in(services, dataflow)
+    require_known_checkpoints(services, dataflow)
     newest = max(epochs, default=None)
     sinks = folders_in(store, sinks_folder(dataflow))
     published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}
@@ -73,16 +73,23 @@ def require_not_behind(services: Services, dataflow: str) -> None:
     with services.ledger.transaction() as session:
         services.ledger.require_not_behind(session, dataflow)
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
-        unknown = numbers - numbers_taken(session, dataflow, numbers)
         newest_runs = {run_key(dataflow, each) for each in published.values() if each is not None}
         versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run.in_(newest_runs))))
     for epoch in sorted(set(epochs) - known):
         if _see_record(services, dataflow, epoch) is not None:
             raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
+    require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
+
+
+def require_known_checkpoints(services: Services, dataflow: str) -> None:
+    """Raise LedgerBehind for a checkpoint or savepoint in the store that the ledger does not know. Raises Retryable."""
+    numbers = _numbers_in(services, dataflow)
+    with services.ledger.transaction() as session:
+        services.ledger.require_not_behind(session, dataflow)
+        unknown = numbers - numbers_taken(session, dataflow, numbers)
     if unknown:
         raise services.ledger.behind(dataflow, f"it does not know checkpoint or savepoint {min(unknown)}")
     _require_own_manifests(services, dataflow, numbers)
-    require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
 
 
 def _require_own_manifests(services: Services, dataflow: str, numbers: set[int]) -> None:

@@ -42,7 +42,7 @@ from weir.ledger.checkpoints import (
     savepoint_url,
 )
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.restores import last_restore, origins_of
+from weir.ledger.restores import origins_of
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.rebuild.ledger import enter_pins
 from weir.snapshots.restored_results import partitions_in
@@ -83,9 +83,7 @@ def _enter_pins(services: Services, store_id: str, dataflow: str, found: dict[st
     with services.ledger.transaction(dataflow) as session:
         ensure_dataflow(session, dataflow, store_id)
         for epoch, manifests in found.items():
-            if last_restore(session, dataflow, epoch) is None:
-                enter_pins(session, dataflow, epoch, manifests, services.now())
-                entered |= set(origins_of(dataflow, manifests))
+            entered |= set(enter_pins(session, dataflow, epoch, manifests, services.now()))
     return entered
 
 

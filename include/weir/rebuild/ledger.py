@@ -428,23 +428,28 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
 
 def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
     """Enter the restore of a run that the ledger does not have, so that files of its origins stay pinned."""
-    found = list(restored)
     if not run.has_dag_run:
         run.closed_at = run.closed_at or now
-    if not found or last_restore(session, run.dataflow, run.epoch) is not None:
-        return
-    manifests = [stored.manifest for each in found for stored in each.results.values()]
+    manifests = [stored.manifest for each in restored for stored in each.results.values()]
     enter_pins(session, run.dataflow, run.epoch, manifests, now)
 
 
-def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> None:
-    """Enter the pins of an epoch that was restored with these manifests."""
-    for origin in origins_of(dataflow, restored) or [dataflow]:
+def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> list[str]:
+    """Enter the pins of an epoch that was restored with these manifests; return the origins, none if it has them.
+
+    A restore of an earlier lineage had pins of its own, which may have ended since.
+    """
+    lineage = max((each.lineage for each in restored), default=0)
+    known = last_restore(session, dataflow, epoch)
+    if not restored or (known is not None and known.lineage >= lineage):
+        return []
+    origins = origins_of(dataflow, restored)
+    for origin in origins or [dataflow]:
         session.add(
             RestoreRow(
                 dataflow=dataflow,
                 epoch=epoch,
-                lineage=max(each.lineage for each in restored),
+                lineage=lineage,
                 origin=origin,
                 number=UNKNOWN_SNAPSHOT,
                 source="what the store tells",
@@ -454,3 +459,4 @@ def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection
             )
         )
     session.flush()
+    return origins

@@ -18,6 +18,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.evidence import require_known_checkpoints
 from weir.coordination.services import Services
 from weir.errors import Conflict
 from weir.execution.run_state import CLOSE
@@ -226,6 +227,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
         kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
     if not rows:
         return ()
+    require_known_checkpoints(services, dataflow)  # one that the ledger has lost may name the same files
     release(services, dataflow, sorted({row.run for row in rows}))
     gone = _read(services, dataflow, (row.number for row in rows))
     unused = unused_files([*gone.values()], [*_read(services, dataflow, kept).values()])

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Integer, and_, bindparam, select, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.evidence import require_known_publications
+from weir.coordination.evidence import require_known_checkpoints, require_known_publications
 from weir.coordination.services import Services
 from weir.errors import DiskFull
 from weir.execution.partition_state import PartitionState
@@ -28,6 +28,7 @@ from weir.formats.paths import MANIFEST, folder_of
 from weir.ledger.database.tables import ResultRow, RunRow, Table
 from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id, topology_of
+from weir.recovery.inputs import checkpointed
 from weir.retention.release_queries import (
     run_retention,
     runs_not_kept,
@@ -111,8 +112,8 @@ def release(
     """Release the results that are not needed, in `runs` or in all that may have any; return the decisions.
 
     With `is_reclaiming`, space is needed: retention policies keep nothing. A dry release marks nothing. In all others,
-    runs of which a policy keeps everything are left out. Raises Retryable, and LedgerBehind for a published version
-    that the ledger does not know.
+    runs of which a policy keeps everything are left out. Raises Retryable, and LedgerBehind for a published version or
+    a checkpoint that the ledger does not know.
     """
     with services.ledger.transaction() as session:
         wanted = _wanted(session, services, dataflow, runs, is_all=is_reclaiming or is_dry)
@@ -134,9 +135,9 @@ def _wanted(
 def _release_run(
     services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, has_looked: bool = False
 ) -> list[ResultRetention]:
-    """Release the results of a run; before those of a sink, look into the store for versions that may consist of them.
+    """Release the results of a run; look into the store before, for versions and checkpoints that may consist of them.
 
-    The ledger may have lost that they were published.
+    The ledger may have lost these.
     """
     now = services.now()
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
@@ -149,19 +150,42 @@ def _release_run(
         else:
             facts = run_retention(session, run_by_id(session, run), settings, now)
             decisions = release_decisions(facts, settings, now, is_reclaiming=is_reclaiming)
-        to_look = set() if has_looked or is_dry else _sinks_of(row, decisions)
-        if not (is_dry or to_look):
+        users = _Users() if has_looked or is_dry else _users_of(row, decisions)
+        if not (is_dry or users.may_exist):
             _mark(session, services, row, decisions)
-    if to_look:
-        require_known_publications(services, run, to_look)
+    if users.may_exist:
+        _require_known(services, run, users)
         return _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, has_looked=True)
     return [_retention(run, each) for each in decisions]
 
 
-def _sinks_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> set[str]:
-    """Return the sinks of which results are to be released; all stages of a run that is to be pinned anew."""
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """Who may have results that are to be released: the versions of these sinks, and checkpoints."""
+
+    sinks: frozenset[str] = frozenset()
+    are_checkpoints: bool = False
+
+    @property
+    def may_exist(self) -> bool:
+        return bool(self.sinks) or self.are_checkpoints
+
+
+def _users_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> _Users:
+    """Return who may have results that are to be released; of a run that is to be pinned anew, any stage may be one."""
     stages = {each.stored.partition.stage for each in decisions if each.is_released}
-    return stages if row.pinned is None else stages.intersection(topology_of(row.pinned).sinks)
+    if row.pinned is None:
+        return _Users(frozenset(stages), bool(stages))
+    topology = topology_of(row.pinned)
+    named = {each.stage for each in checkpointed(topology)}
+    return _Users(stages.intersection(topology.sinks), not stages.isdisjoint(named))
+
+
+def _require_known(services: Services, run: str, users: _Users) -> None:
+    if users.sinks:
+        require_known_publications(services, run, users.sinks)
+    if users.are_checkpoints:
+        require_known_checkpoints(services, dataflow_of(run))
 
 
 def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable[ReleaseDecision]) -> None:

@@ -73,6 +73,9 @@ AT_FIRST: Final = ("cannot be used: expected a folder",)
 REFUSED: Final = "QualityFailed: "
 """The error where a gate has refused rows, and no other try would repair them."""
 
+VIOLATED: Final = "violate"
+"""In an error that is AGAIN_AND_AGAIN: what the gate suspects has read bad rows, and is other ones each time."""
+
 HELD_BACK: Final = "nothing was restarted: "
 """The error where a person has to apply the plan."""
 
@@ -253,14 +256,21 @@ def _do_as_is_said(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
         stuck = [task for task in stuck if task.state != "success"]  # where all is computed again, they have run
     elif any(_is_held_back(task) or (_is_by_hand(world) and NOT_CLOSED in _last_note(task)) for task in stuck):
         _apply_plans(world)
-    if any(REFUSED in each for each in said):
+    if any(map(_is_refused, said)):
         stuck = list(world.airflow.tasks.values())  # a person knows no better than that some source was bad
+        if world.scene.flow.keeps_state:  # that of a day that was deleted may hold bad rows
+            _create_again(world, " ".join(world.history.deleted))
     for each in said:
         if GONE in each or NOT_CLOSED in each:
             _create_again(world, each)
     if any(NOT_CLOSED in each for each in said):
         stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
     return stuck
+
+
+def _is_refused(said: str) -> bool:
+    """Report whether rows were refused that no other try would repair."""
+    return REFUSED in said or (AGAIN_AND_AGAIN in said and VIOLATED in said)
 
 
 def _is_held_back(task: FakeTask) -> bool:
@@ -396,18 +406,17 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         by_marks += (
             (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )
-        by_gates = (REFUSED,) if world.scene.is_gated else ()
+        is_by_gate = world.scene.is_gated and _is_refused(said)
         by_hand = (NOT_CLOSED,) if _is_by_hand(world) else ()
         needs = (
             HELD_BACK,
             *AT_FIRST,
             *((FOLLOWS,) if any(FOLLOWS not in _last_note(other) for other in stuck) else ()),
             *by_marks,
-            *by_gates,
             *by_hand,
             *(() if world.scene.is_patient else OUT_OF_TRIES),
         )
-        if not was_marked and not any(text in said for text in needs):
+        if not was_marked and not is_by_gate and not any(text in said for text in needs):
             yield f"{task.key.task_id}[{task.key.map_index}] of {task.key.run_id} is {task.state}: {said}"
 
 

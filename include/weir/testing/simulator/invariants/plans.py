@@ -229,8 +229,8 @@ def _given_up(history: History, failover: Failover) -> set[RunRegion]:
     """Return the finally failed regions: a plan that a person applies re-runs them, too."""
     if failover.kind != BY_HAND:
         return set()
-    rows = history.ledger.attempts.values()
-    return {row.run_region for row in rows if row.run == failover.run and row.state == "failed"}
+    of_run = {row.run_region for row in history.ledger.attempts.values() if row.run == failover.run}
+    return {each for each in of_run if _has_ended_as(history.ledger, *each, "failed")}
 
 
 def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
