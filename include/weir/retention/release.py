@@ -178,7 +178,7 @@ def _users_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> _Users:
         return _Users(frozenset(stages), bool(stages))
     topology = topology_of(row.pinned)
     named = {each.stage for each in checkpointed(topology)}
-    return _Users(stages.intersection(topology.sinks), not stages.isdisjoint(named))
+    return _Users(frozenset(stages.intersection(topology.sinks)), not stages.isdisjoint(named))
 
 
 def _require_known(services: Services, run: str, users: _Users) -> None:
