@@ -95,10 +95,10 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
     for state in stage.states:
         if state.kind is not StateKind.KEYED or stage.parallelism == 1:
             continue
-        found = list(dict.fromkeys(_keys_read(stage, by_name)))
-        if not any(_may_divide(keys, state.keys) for keys in found):
+        found = dict.fromkeys(_keys_read(stage, by_name))
+        if not any(_may_divide(keys, columns, state) for keys, columns in found):
             by = f'"{state.keys[0]}"' if len(state.keys) == 1 else json.dumps(state.keys)
-            read = f"reads {', '.join(f'by {list(keys)}' for keys in found) or 'without by='}"
+            read = f"reads {', '.join(f'by {list(keys)}' for keys in dict(found)) or 'without by='}"
             advice = f"read an input with blocking(x, by={by})"
             if stage.kind is StageKind.SOURCE:
                 read, advice = "is a source", f"keep it in a stage that reads this one with blocking(x, by={by})"
@@ -108,17 +108,36 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
             )
 
 
-def _may_divide(keys: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    """Report whether rows that are divided by `keys` meet the state's: the function may rename columns."""
-    return keys == wanted or (len(keys) == len(wanted) and sorted(keys) != sorted(wanted))
+def _may_divide(keys: tuple[str, ...], columns: frozenset[str], state: State) -> bool:
+    """Report whether rows that are divided by `keys` meet the state's: the function may rename columns.
+
+    It does not where names tell: the input has the state's keys under their names, or the state has a column of an
+    input's key that is no key of its own. `columns` are those that the input is declared with, if they are known.
+    """
+    wanted = state.keys
+    if keys == wanted:
+        return True
+    others = columns_of(state.schema) - {*wanted}
+    is_named = {*wanted} <= columns or not others.isdisjoint(keys)
+    return len(keys) == len(wanted) and sorted(keys) != sorted(wanted) and not is_named
 
 
-def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that divide the rows of a stage."""
+def columns_of(schema: object) -> frozenset[str]:
+    """Return the columns of a schema in Spark DDL; none where it has no, or cannot be read."""
+    try:
+        return frozenset(fields_of_ddl(schema)) if isinstance(schema, str) and schema else frozenset()
+    except Misconfigured:
+        return frozenset()
+
+
+def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
+    """Yield the keys that divide the rows of a stage, each with the columns that the input is declared with."""
     own = {state.name for state in stage.states}
     for argument, exchange in stage.exchanges.items():
         if exchange.keys and argument not in own:
-            yield exchange.keys
+            producer = by_name.get(exchange.stage)
+            declared = exchange.schema or (producer.options.get("schema") if producer is not None else None)
+            yield exchange.keys, columns_of(declared)
         elif exchange.joins_plan or exchange.pointwise:
             yield from _keys_read(by_name[exchange.stage], by_name)
 

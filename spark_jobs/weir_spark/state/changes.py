@@ -111,8 +111,10 @@ def error_of_foreign(
     found = changes.rows.where(~F.col(DELETED) & is_foreign(key_groups)).select(*map(quoted, keys)).distinct()
     shown = "; ".join(_shown(row, keys) for row in found.orderBy(*map(quoted, keys)).limit(_SHOWN).collect())
     return Misconfigured(
-        f"state {name!r}: an upsert has rows that another subtask keeps, as for {shown}: they would be lost. Have the "
-        f"stage read its inputs by {', '.join(keys)} (blocking(..., by=...)), or give it one subtask (parallelism=1)"
+        f"state {name!r}: an upsert has rows that another subtask keeps, as for {shown}: they would be lost. Read an "
+        f"input by the columns, in this order, whose values become {', '.join(keys)} as they are (blocking(x, by=...)):"
+        " a key that the function computes, or casts to a text, is another one; make it in the stage before. Or give "
+        "the stage parallelism=1. This run keeps its declaration until `weir run adopt`"
     )
 
 

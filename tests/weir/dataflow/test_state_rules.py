@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, files_source, keyed_state, pipelined, sink, source
 from weir.errors import Misconfigured
 
 HISTORY = keyed_state("history", key="tail", schema="tail STRING, n BIGINT")
@@ -54,6 +54,21 @@ def test_a_stage_of_one_subtask_has_all_of_its_state():
 def test_a_function_may_rename_the_keys():
     """Rows of keys that are another subtask's are refused when they are written."""
     flow([blocking("flights", by="tailnum")])
+
+
+WITH_ORIGIN = keyed_state("history", key="tail", schema="tail STRING, origin STRING, n BIGINT")
+FILES = files_source("files", "/data/*.csv", format="csv", schema="tail STRING, origin STRING", parallelism=2)
+
+
+@pytest.mark.parametrize(
+    ("read", "state"), [(blocking("flights", by="origin"), WITH_ORIGIN), (blocking("files", by="origin"), HISTORY)]
+)
+def test_a_state_that_is_read_by_another_key_is_refused_where_names_tell_that_it_is_no_other_name(read, state):
+    inputs = {"read": read, "files": blocking("files", broadcast=True), "flights": blocking("flights", broadcast=True)}
+    with pytest.raises(Misconfigured, match=r"reads by \['origin'\]: read an input with blocking\(x, by=\"tail\"\)"):
+        flow(inputs, FILES, state=state)
+    flow({"read": read, "files": blocking("files"), "flights": blocking("flights")}, FILES, state=state, parallelism=1)
+    flow(inputs | {"flights": blocking("flights", by="tail")}, FILES, state=state)
 
 
 def test_a_stage_in_the_same_task_may_have_divided_the_rows_and_renamed_the_keys():
