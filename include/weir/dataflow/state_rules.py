@@ -98,7 +98,7 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
         found = dict.fromkeys(_keys_read(stage, by_name))
         if not any(_may_divide(keys, columns, state) for keys, columns in found):
             by = f'"{state.keys[0]}"' if len(state.keys) == 1 else json.dumps(state.keys)
-            read = f"reads {', '.join(f'by {list(keys)}' for keys in dict(found)) or 'without by='}"
+            read = f"reads {', '.join(f'by {list(keys)}' for keys, _ in found) or 'without by='}"
             advice = f"read an input with blocking(x, by={by})"
             if stage.kind is StageKind.SOURCE:
                 read, advice = "is a source", f"keep it in a stage that reads this one with blocking(x, by={by})"
