@@ -60,8 +60,8 @@ _ON_FILE = (
 def refused_rows(error: Exception) -> str | None:
     """Return what a person has to change in a file or its schema; None for an error of another kind."""
     trace, file = trace_of(error), file_of(error) or "a file"
-    if refused := _REFUSED.search(trace):
-        return refused[1]
+    if refused := refusal_in(error):
+        return refused
     if header := _OTHER_HEADER.search(trace):
         return (
             f"{file} has the header {header[1]!r}, and is read as {header[2]!r}: write schema= in the "
@@ -80,6 +80,12 @@ def refused_rows(error: Exception) -> str | None:
     if _OTHER_SCHEMAS in trace:
         return f"files that are read together have other types: {_deepest(trace)}"
     return None
+
+
+def refusal_in(error: Exception) -> str:
+    """Return what a plan of Weir's sources says of the rows that it refuses; empty for another error."""
+    found = _REFUSED.search(trace_of(error))
+    return found[1] if found else ""
 
 
 def unreadable_file(error: Exception, store: str) -> str | None:

@@ -37,7 +37,8 @@ from weir.intervals import interval_of
 from weir.store.code import read_archive
 from weir.store.store import Store
 from weir_spark.checks.checking import check_all
-from weir_spark.files.failures import file_of
+from weir_spark.files.failures import file_of, refusal_in
+from weir_spark.files.misfits import PLACE, place_of
 from weir_spark.region.application import rows_of_application
 from weir_spark.region.archive import Imported, imported_from
 from weir_spark.region.context import StageContext
@@ -217,7 +218,16 @@ class _Execution:
             stages = own or _reading(stages, error) or stages
         names = ", ".join(each.name for each in stages)
         where = f"stage {names}" if len(stages) == 1 else f"one of the stages {names}, which Spark computes together"
+        self._find_line_of(error)
         return (f"in {where}, {place}" if place else f"in {where}") + hint_of(error)
+
+    def _find_line_of(self, error: Exception) -> None:
+        """Have an error about a line of a file know its number, column and value: for who translates it."""
+        refused = refusal_in(error)
+        try:
+            setattr(error, PLACE, place_of(self.session, refused) if refused else "")
+        except Exception as trouble:  # noqa: BLE001  the error itself names the file and the text of the line
+            self.log(f"The number of the line is not known: {trouble}")
 
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""

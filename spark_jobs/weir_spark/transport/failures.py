@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from weir.errors import DiskFull, EngineLost, Misconfigured, StoreFull, WeirError
 from weir.formats.region_job import SparkJob
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
+from weir_spark.files.misfits import PLACE
 from weir_spark.region.sql import READ_FAILED
 from weir_spark.results.reader import unreadable_input
 
@@ -67,7 +68,8 @@ def of_code_or_rows(error: Exception, region: str) -> Exception | None:
     """Return the error to raise in the place of one of user code, or of the rows that it reads; None if none fits."""
     refused = refused_rows(error)
     if refused is not None:
-        return Misconfigured(f"region {region}: {refused}")
+        place = getattr(error, PLACE, "")
+        return Misconfigured(f"region {region}: {f'{place}: ' if place else ''}{refused}")
     advice = _advice_on(error)
     return None if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from pyspark.errors.exceptions.connect import SparkException
+from tests.weir_spark.sources.conftest import resolved
 
+from weir.dataflow import files_source
 from weir.errors import Internal, Misconfigured
 from weir.formats.codec import region_report_from_json, region_report_to_json
 from weir.topology.partitions import PLAIN, Layout
@@ -189,6 +192,23 @@ def test_a_line_that_does_not_fit_its_schema_is_told_with_the_file(run, jobs, pi
     told = translate(error.value, "numbers", "sc://x", is_server_alive=True)
     assert type(told) is Misconfigured
     assert f"{tmp_path}/in.csv has a line that does not fit the schema that it is read by" in str(told)
+
+
+def test_a_line_that_a_source_refuses_is_told_with_its_number_column_and_value(run, jobs, tmp_path) -> None:
+    (tmp_path / "in.csv").write_text("k,n,d\n1,2,2013-01-01\n2,x1,2013-01-02\n3,4,2013-13-45\n")
+    for schema, wrong in (
+        ("k INT, n INT, d STRING", "n int has 'x1'"),
+        ("k INT, n STRING, d DATE", "d date has '2013-13-45'"),
+    ):
+        given = files_source("in", f"{tmp_path}/in.csv", format="csv", schema=schema, reader={"header": "true"})
+        (split,) = resolved(given)
+        stage = replace(jobs.stage("in", given.function, jobs.output("in")), slice=split)
+        with pytest.raises(SparkException) as error:
+            run(jobs.region(stage))
+        told = translate(error.value, "in", "sc://x", is_server_alive=True)
+        assert type(told) is Misconfigured
+        line = 3 if "x1" in wrong else 4
+        assert str(told).startswith(f"region in: line {line} of in.csv: column {wrong}: ")
 
 
 def test_an_error_of_a_function_has_its_stage_and_line(run, jobs, pipeline) -> None:
