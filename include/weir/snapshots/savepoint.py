@@ -41,6 +41,7 @@ from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.leases import drop_leases, hold_leases, take_leases
 from weir.ledger.names import require_dataflow
+from weir.ledger.runs import newest_dataflow_settings
 from weir.snapshots.source import (
     Folder,
     NotThere,
@@ -53,6 +54,7 @@ from weir.snapshots.source import (
     read_checkpoint,
     read_savepoint,
 )
+from weir.state.checkpoint import to_subsume
 from weir.state.file_rules import expired_until
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
@@ -172,6 +174,37 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         _undo(services, entered, folder)
         raise
     return _completed(services, entered, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """What a savepoint means for checkpoints: it is one of the `retained`, and `going` are subsumed by the next close.
+
+    `beside` is how many checkpoints stay beside all savepoints.
+    """
+
+    retained: int
+    beside: int
+    going: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        """Say what stays, what goes, and what keeps it."""
+        named = ", ".join(f"{number} (epoch {epoch})" for number, epoch in self.going)
+        goes = f", and checkpoint {named} goes when the next run is closed" if self.going else ""
+        return (
+            f"It counts as one of retained_checkpoints={self.retained}, so that {self.beside} checkpoint(s) stay "
+            f"beside the savepoints{goes}: retained_checkpoints={self.retained + 1} keeps one more"
+        )
+
+
+def displaced(services: Services, dataflow: str) -> Displaced:
+    """Return what the savepoints of a dataflow leave of its checkpoints. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        retained = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
+        rows, gone = to_subsume(session, dataflow, retained)
+        own = sum(row.is_savepoint for row in rows.values())
+        going = tuple((number, rows[number].epoch) for number in sorted(gone) if not rows[number].is_savepoint)
+    return Displaced(retained, max(retained - own, 1), going)
 
 
 def _counted(source: Source, count: Count) -> Checkpoint:

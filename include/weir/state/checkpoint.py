@@ -185,12 +185,17 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
 
 def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:
     """Mark checkpoints subsumed so that `retained` checkpoints and savepoints stay; return those marked."""
+    rows, gone = to_subsume(session, dataflow, retained)
+    for number, by in gone.items():
+        subsume(session, rows[number], by, now)
+    return [rows[number] for number in sorted(gone)]
+
+
+def to_subsume(session: Session, dataflow: str, retained: int) -> tuple[dict[int, CheckpointRow], dict[int, int]]:
+    """Return what is retained, by number, and what of it is subsumed so that `retained` stay, each with the newer."""
     rows = {row.number: row for row in retained_checkpoints(session, dataflow)}
     listed = [
         CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch, is_whole=is_whole(session, row))
         for row in rows.values()
     ]
-    gone = subsumed(listed, retained)
-    for number, by in gone.items():
-        subsume(session, rows[number], by, now)
-    return [rows[number] for number in sorted(gone)]
+    return rows, subsumed(listed, retained)

@@ -33,6 +33,7 @@ TYPES = {
     "epoch": lambda value: bool(re.fullmatch(r"\d{8}T\d{6}Z", value)),
     "list": lambda value: isinstance(value, list),
     "list of text": lambda value: all(isinstance(each, str) for each in value),
+    "list of integer": lambda value: all(isinstance(each, int) for each in value),
     "object": lambda value: isinstance(value, dict),
     "map": lambda value: all(isinstance(key, str) and isinstance(each, list) for key, each in value.items()),
     "null": lambda value: value is None,

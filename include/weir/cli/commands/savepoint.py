@@ -41,18 +41,20 @@ def create(
     as_json: AsJson = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Copy all files of a checkpoint into one folder, which can be moved and restored from anywhere."""
-    from weir.snapshots.savepoint import SavepointRequest  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.snapshots.savepoint import SavepointRequest, displaced  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.snapshots.savepoint import create as create_savepoint  # noqa: PLC0415
 
     with opened_services() as services:
         made = create_savepoint(services, SavepointRequest(dataflow, checkpoint, to, name), open_store)
+        means = displaced(services, dataflow)
     if as_json:
-        print(json.dumps({"version": 1, "savepoint": _json(made)}))
+        going = [number for number, _ in means.going]
+        print(json.dumps({"version": 1, "savepoint": _json(made), "displaces": going}))
         return
     _print(
         f"Savepoint {made.number} of {made.dataflow}, the state at the end of epoch {made.epoch}: "
         f"{made.files} file(s), {format_size(made.bytes)}, at {made.url}\n"
-        f"It is self-contained and can be moved. `weir restore {made.dataflow} {made.number}` restores it."
+        f"It is self-contained and can be moved. `weir restore {made.dataflow} {made.number}` restores it.\n{means}."
     )
 
 

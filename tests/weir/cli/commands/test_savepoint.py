@@ -44,6 +44,13 @@ def test_a_savepoint_is_made_listed_shown_and_dropped(days):
     assert json.loads(typed("savepoint", "list", "--json"))["savepoints"] == []
 
 
+def test_what_it_means_for_checkpoints_is_told_with_what_keeps_them(days):
+    told = typed("savepoint", "create", "ladder")
+    assert "retained_checkpoints=3, so that 2 checkpoint(s) stay" in told
+    assert json.loads(typed("savepoint", "create", "ladder", "--json"))["displaces"] == [1]
+    assert f"checkpoint 1 (epoch {EPOCHS[0]}) goes" in typed("savepoint", "create", "ladder")
+
+
 def test_one_that_was_moved_is_restored_by_its_folder(days, tmp_path):
     (tmp_path / "usb").mkdir()
     typed("savepoint", "create", "ladder", "--checkpoint", "1", "--to", str(tmp_path / "usb"), "--name", "mine")
