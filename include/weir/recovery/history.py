@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import short
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE, ReadResult, RunState
-from weir.ledger.attempts import name_of_try
+from weir.ledger.attempts import Origin, name_of_try
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -56,7 +56,10 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed."""
+    """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed.
+
+    `deleted_tries` are those of a DagRun that was deleted, in whose place this one has come, or that Airflow has lost.
+    """
 
     dataflow: str
     epoch: str
@@ -64,6 +67,7 @@ class RunOverview:
     state: str
     not_begun: tuple[RegionId, ...] = ()
     published: Mapping[str, int] = field(default_factory=dict)
+    deleted_tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,11 @@ def run_overviews(
         require_dataflow(session, dataflow)
     by_dataflow = (list(rows) for _, rows in groupby(known, lambda row: row.dataflow))
     rows = [row for each in by_dataflow for row in (each if newest is None else each[-newest:])]
-    found = [_overview(session, row, failed.pop((row.dag_id, row.run_id), [])) for row in rows]
+    deleted = _deleted_tries(session, [row.id for row in rows])
+    found = [
+        replace(_overview(session, row, failed.pop((row.dag_id, row.run_id), [])), deleted_tries=deleted.get(row.id, 0))
+        for row in rows
+    ]
     found += [
         RunOverview(
             dataflow=each[0].dataflow,
@@ -152,6 +160,15 @@ def run_overviews(
         for (_, run_id), each in failed.items()
     ]
     return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.run_id)), len(known) - len(rows)
+
+
+def _deleted_tries(session: Session, runs: Collection[str]) -> dict[str, int]:
+    query = (
+        select(AttemptRow.run, func.count())
+        .where(AttemptRow.run.in_(runs), ~AttemptRow.is_of_dag_run, AttemptRow.origin != Origin.RESTORED.value)
+        .group_by(AttemptRow.run)
+    )
+    return dict(session.execute(query).tuples().all())
 
 
 def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str], list[FailedBeginRow]]:

@@ -4,13 +4,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from weir.errors import Fenced, Misconfigured
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.runs import EpochOwned, runs_of, set_aside
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
+from weir.recovery.history import run_overviews
 from weir.store.published import published
 
 RUN = "ladder@20130101T000000Z"
@@ -48,6 +49,8 @@ def test_a_dag_run_created_again_computes_its_epoch_with_one_try_each(world, gre
     with world.ledger.transaction() as session:
         (run,) = runs_of(session)
         assert (run.id, run.run_id) == (RUN, again)
+        ([overview], _) = run_overviews(session)
+        assert overview.deleted_tries == session.scalar(select(func.count()).where(AttemptRow.try_number < 1))
     assert tries(world) == [-1, 0, 1]
 
 

@@ -98,7 +98,15 @@ def runs(
 
 def _cells(run: RunOverview) -> tuple[str, ...]:
     versions = ", ".join(f"{sink} v{version}" for sink, version in run.published.items())
-    return run.epoch, run.dataflow, run.run_id, f"{run.state}{_not_begun(run)}", versions or "-"
+    return run.epoch, run.dataflow, run.run_id, f"{run.state}{_came_again(run)}{_not_begun(run)}", versions or "-"
+
+
+def _came_again(run: RunOverview) -> str:
+    if not run.deleted_tries:
+        return ""
+    return (
+        f"; came again: its DagRun was deleted, or Airflow lost it, with {run.deleted_tries} tries that count no more"
+    )
 
 
 def _not_begun(run: RunOverview) -> str:
