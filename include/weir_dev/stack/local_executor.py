@@ -7,19 +7,21 @@ Airflow's own (3.3.2) hands to its workers all that may run, and keeps no record
   takes itself for dead, since it looks for orphans by the heartbeat before its last, and resets what is running.
 
 The scheduler has one interval between two looks for work, and each look costs 20 ms of a processor, Airflow's and
-the database's together: at an interval by which a chain of tasks loses no time, a quarter of a core. Invariants: a
-worker has at most one task instance; while a task runs, and for a while after that, the scheduler looks as often as it
-is set to.
+the database's together: at an interval by which a chain of tasks loses no time, a quarter of a core. Invariants: no
+more task instances are handed over than there are workers; while one runs, and for a while after that, the scheduler
+looks as often as it is set to.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import airflow.executors.local_executor
+from airflow.utils.state import TaskInstanceState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +43,7 @@ class LocalExecutor(airflow.executors.local_executor.LocalExecutor):  # type: ig
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._busy_at = time.monotonic()
+        self._handed_over: Counter[Any] = Counter()
 
     def start(self) -> None:
         """Import what tasks will, then fork the workers, which fork the tasks."""
@@ -62,7 +65,20 @@ class LocalExecutor(airflow.executors.local_executor.LocalExecutor):  # type: ig
         """Return those that its workers do not have: what they have is no orphan, however late the scheduler is."""
         return [ti for ti in tis if not self.has_task(ti)]
 
+    def change_state(self, key: Any, state: Any, info: Any = None, remove_running: bool = True) -> None:  # noqa: FBT001, FBT002  Airflow's
+        """Record the end of a process; a try that was deferred and is resumed before that has another.
+
+        Airflow takes a try that it does not find among the running ones for one that was killed (apache/airflow#72716).
+        """
+        left = self._handed_over.pop(key, 1) - 1
+        is_resumed = left > 0 and state == TaskInstanceState.SUCCESS
+        if is_resumed:
+            self._handed_over[key] = left
+        super().change_state(key, state, info, remove_running=remove_running and not is_resumed)
+
     def _process_workloads(self, workload_list: Sequence[Any]) -> None:
         """Hand task instances to the workers, and count them until a worker, or a missed heartbeat, reports the end."""
-        self.running.update(workload.key for workload in workload_list)
+        keys = [workload.key for workload in workload_list]
+        self.running.update(keys)
+        self._handed_over.update(keys)
         super()._process_workloads(workload_list)

@@ -66,3 +66,16 @@ def test_what_its_workers_have_is_no_orphan(executor):
     executor.queued_tasks |= {one.key: one for one in (own, waiting)}
     executor.trigger_tasks(1)
     assert executor.try_adopt_task_instances([own.ti, waiting.ti, strange.ti]) == [strange.ti]
+
+
+@pytest.mark.parametrize(("end", "runs_on"), [("success", True), ("failed", False)])
+def test_a_try_that_is_resumed_before_its_first_process_has_ended_is_still_running(executor, end, runs_on):
+    """One that has missed its heartbeats is running no more, whatever its processes will report."""
+    resumed = task("resumed")
+    for _ in range(2):
+        executor.queued_tasks[resumed.key] = resumed
+        executor._process_workloads([resumed])
+    executor.change_state(resumed.key, end)
+    assert executor.has_task(resumed.ti) is runs_on
+    executor.change_state(resumed.key, end)
+    assert not executor.has_task(resumed.ti)
