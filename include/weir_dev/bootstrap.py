@@ -1,40 +1,59 @@
 """Install into `.venv` what `requirements.lock` pins, then start the command line in it.
 
+What the commands need is installed first; the tests add the rest of the lock when they are first asked for.
+
 The launcher runs this as a script, by the Python of `.venv` or, before anything is installed, by any Python >= 3.11:
 standard library only. The Python of a current `.venv` is that of the command: no other one is started.
 `uv` installs if it is on the PATH, else pip. Both take only files whose hashes are in the lock.
-Invariant: a `.venv` without its stamp is never used; the stamp is removed before `.venv` is touched and written last.
+Invariant: a `.venv` without its stamp is never used; the stamp is removed before anything in `.venv` is replaced, and
+written last. It stays while the tests' packages are added, which replaces nothing: what it says is there all the time.
 """
 
 from __future__ import annotations
 
-import compileall
 import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 STAMP_NAME: Final = ".weir-installed.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
 INSTALL_VARIABLE: Final = "WEIR_INSTALL"
 """Tells the launcher not to use the Python of `.venv`, which is about to be replaced."""
 
-PIP: Final = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-_PROGRESS_EVERY_SECONDS: Final = 5.0
+PIP: Final = (
+    "-m",
+    "pip",
+    "install",
+    "--no-deps",
+    "--no-build-isolation",
+    "--no-compile",
+    "--disable-pip-version-check",
+)
+BUILD: Final = "build.txt"
+"""Pins what packages that come as sources are built with."""
+SECONDS_ON_A_TERMINAL: Final = 0.5
+SECONDS_IN_A_LOG: Final = 10.0
+"""How often progress is told: on one line of a terminal, elsewhere on a line of its own."""
+_TESTS_OF_OTHERS: Final = r"[\\/]site-packages[\\/].*[\\/]tests?[\\/]"
+"""No command imports them, and they are a third of all modules."""
 
 _IGNORED: Final = {
     *("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT"),
@@ -47,31 +66,59 @@ class InstallError(Exception):
     """The installation failed; the message has the end of its log."""
 
 
+class Packages(StrEnum):
+    """What a `.venv` has."""
+
+    COMMANDS = "commands"
+    TESTS = "tests"
+    """That, and the rest of the lock."""
+
+
+class Step(StrEnum):
+    """What an installer is asked for."""
+
+    ALL = "all"
+    """Make `.venv` from nothing."""
+    PROJECT = "project"
+    """Install the project again, and nothing else."""
+    ADD = "add"
+    """Add the packages of the tests."""
+
+
 def main(arguments: Sequence[str]) -> None:
     """Install what is missing, then become the command line, or pytest for `test`."""
     root, verb = Path(arguments[0]), arguments[1:]
     venv = root / ".venv"
+    tests = verb[:1] == ["test"]
+    packages = Packages.TESTS if tests else Packages.COMMANDS
     is_asked_to_install = os.environ.pop(INSTALL_VARIABLE, "") != ""
     if Path(sys.prefix) == venv and not is_asked_to_install:
-        if installed(venv) != fingerprints(root):
+        if steps(installed(venv), fingerprints(root), packages):
             os.environ[INSTALL_VARIABLE] = "1"
             os.execv(root / "weir", [str(root / "weir"), *verb])  # noqa: S606  no shell is wanted
-        if verb[:1] != ["test"]:
+        if not tests:
             run_here(verb)
             return
+    _end_what_runs_when_this_is_ended()
     try:
-        python = ensure_installed(root, install)
+        python = ensure_installed(root, install, packages)
     except InstallError as error:
         sys.exit(f"weir: {error}\nweir: repair that, then type the same command again")
     except KeyboardInterrupt:
-        sys.exit("\nweir: interrupted; the installation starts from the beginning the next time")
-    if verb[:1] == ["test"]:
+        sys.exit("\nweir: interrupted; type the same command again, and what was not finished is installed again")
+    if tests:
         os.chdir(root)
         command = ["-m", "pytest", "-n", "auto", *verb[1:]]  # how many that is: tests/schedule.py
     else:
         command = ["-m", "weir_dev.main", *verb]
     sys.stdout.flush()
     os.execv(python, [str(python), *command])  # noqa: S606  no shell is wanted
+
+
+def _end_what_runs_when_this_is_ended() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def run_here(verb: Sequence[str]) -> None:
@@ -82,23 +129,36 @@ def run_here(verb: Sequence[str]) -> None:
     import_module("weir_dev.main").app(prog_name="weir")
 
 
-def ensure_installed(root: Path, installer: Callable[[Path, Path, bool], None]) -> Path:
+def ensure_installed(
+    root: Path, installer: Callable[[Path, Path, Step, Packages], None], packages: Packages = Packages.COMMANDS
+) -> Path:
     """Return the Python of a complete and current `.venv`; call the installer if it is not one.
 
     One process installs at a time; others wait, and then find it installed.
     """
     venv = root / ".venv"
     wanted = fingerprints(root)
-    if installed(venv) == wanted:
+    if not steps(installed(venv), wanted, packages):
         return _python(venv)
     with _alone(root):
-        found = installed(venv)
-        if found != wanted:
-            only_project = found is not None and found["lock"] == wanted["lock"]
-            (venv / STAMP_NAME).unlink(missing_ok=True)
-            installer(root, venv, only_project)
-            _write_stamp(venv, wanted)
+        for step, has in steps(installed(venv), wanted, packages):
+            if step is not Step.ADD:
+                (venv / STAMP_NAME).unlink(missing_ok=True)
+            installer(root, venv, step, has)
+            _write_stamp(venv, {**wanted, "packages": has})
     return _python(venv)
+
+
+def steps(
+    found: Mapping[str, str] | None, wanted: Mapping[str, str], packages: Packages
+) -> list[tuple[Step, Packages]]:
+    """What makes the `.venv` of a stamp current for what needs `packages`, each step with what there is after it."""
+    has = Packages.TESTS if (found or {}).get("packages") == Packages.TESTS else Packages.COMMANDS
+    whole = Packages.TESTS if Packages.TESTS in (has, packages) else Packages.COMMANDS  # what has them keeps them
+    if found is None or any(found.get(name) != wanted[name] for name in ("format", "root", "lock")):
+        return [(Step.ALL, whole)]
+    project = [(Step.PROJECT, has)] if found.get("project") != wanted["project"] else []
+    return [*project, (Step.ADD, whole)] if has is not whole else project
 
 
 def fingerprints(root: Path) -> dict[str, str]:
@@ -122,9 +182,9 @@ def installed(venv: Path) -> dict[str, str] | None:
     return stamp if is_usable else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """The commands of an installer: make the environment, install a requirement, and install all of a lock file."""
+    """The commands of an installer: make the environment, install a requirement, and install what a file pins."""
 
     name: str
     make: tuple[str, ...]
@@ -142,59 +202,87 @@ def uv(program: str, venv: Path) -> Tool:
     """Return the commands of uv."""
     # Where a person has set several indexes, a pin may be in any of them, as with pip; hashes decide what is taken.
     into = ("--python", str(_python(venv)), "--no-build-isolation", "--index-strategy", "unsafe-best-match")
+    install = (program, "pip", "install", *into, "--no-deps")
     return Tool(
-        "uv",
-        make=(program, "venv", "--python", sys.executable, str(venv)),
-        install=(program, "pip", "install", *into, "--no-deps"),
-        sync=(program, "pip", "sync", *into, "--require-hashes", "--compile-bytecode"),
+        "uv", (program, "venv", "--python", sys.executable, str(venv)), install, (*install, "--require-hashes", "-r")
     )
 
 
-def install(root: Path, venv: Path, only_project: bool) -> None:  # noqa: FBT001  called by ensure_installed alone
-    """Make the virtual environment from nothing, or only install the project again."""
-    log_path = root / ".weir" / "install.log"
-    log_path.parent.mkdir(exist_ok=True)
+def install(root: Path, venv: Path, step: Step, packages: Packages) -> None:
+    """Carry out one step with uv or with pip, and write down in `.weir/install.log` what they say."""
+    own = root / ".weir"
+    own.mkdir(exist_ok=True)
+    scratch = own / "install-files"
+    shutil.rmtree(scratch, ignore_errors=True)  # of an installation that was killed
+    scratch.mkdir()
     program = shutil.which("uv")
-    with log_path.open("w") as log:
-        if program is not None:
-            try:
-                _install(root, venv, log, uv(program, venv), only_project=only_project)
-            except InstallError as error:
-                # Its settings are not pip's: a person may have set an index or a certificate for pip alone.
-                tell(f"weir: {error}\nweir: trying pip instead of uv")
-                only_project = False
-            else:
-                return
-        _install(root, venv, log, pip(venv), only_project=only_project)
+    with (own / "install.log").open("w") as log:
+        try:
+            work = _Work(root, venv, step, _pins(root, scratch, packages), log, scratch, time.monotonic())
+            if program is not None:
+                try:
+                    return _install(work, uv(program, venv))
+                except InstallError as error:
+                    # Its settings are not pip's: a person may have set an index or a certificate for pip alone.
+                    tell(f"weir: {error}\nweir: trying pip instead of uv")
+            _install(work, pip(venv))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _install(root: Path, venv: Path, log: IO[str], tool: Tool, *, only_project: bool) -> None:
-    lock = root / "requirements.lock"
-    # An environment that uv has made has no pip.
-    if not only_project or (tool.name == "pip" and not (venv / "bin" / "pip").exists()):
-        total = len(re.findall(r"(?m)^[A-Za-z0-9]", lock.read_text()))
-        tell(f"weir: installing {total} packages into {venv} by {tool.name}, once; two to five minutes")
+@dataclass(frozen=True, slots=True)
+class _Work:
+    root: Path
+    venv: Path
+    step: Step
+    pins: Path
+    log: IO[str]
+    scratch: Path
+    began: float
+
+
+def _install(work: _Work, tool: Tool) -> None:
+    venv = work.venv
+    if work.step is Step.ALL:
         shutil.rmtree(venv, ignore_errors=True)
-        _run([*tool.make], log)
-        # Packages that come as sources are built with the setuptools that the lock pins.
-        build = venv / "build-requirements.txt"
-        build.write_text(requirement(lock.read_text(), "setuptools"))
-        _run([*tool.install, "--require-hashes", "-r", str(build)], log)
-        _run([*tool.sync, str(lock)], log, Progress(total))
-    _run([*tool.install, "-e", str(root)], log)
-    _write_paths(root, venv)
-    # Else each command compiles the modules that it imports, where PYTHONDONTWRITEBYTECODE is set.
-    for packages in ("include", "plugins", "spark_jobs"):
-        compileall.compile_dir(root / packages, quiet=2)
+        _run(work, tool.make, "making the environment")
+    elif tool.name == "pip" and not (venv / "bin" / "pip").exists():
+        _run(work, (str(_python(venv)), "-m", "ensurepip"), "installing pip")  # uv has made the environment
+    if work.step is not Step.PROJECT:
+        total = len(re.findall(r"(?m)^[A-Za-z0-9]", work.pins.read_text()))
+        what = f"adding to {venv} what the tests need" if work.step is Step.ADD else f"installing into {venv}"
+        tell(f"weir: {what}, {total} packages by {tool.name}, once; two to five minutes")
+        _run(work, (*tool.sync, str(work.scratch / BUILD)), "installing what builds packages")
+        _run(work, (*tool.sync, str(work.pins)), "resolving", total)
+    if work.step is not Step.ADD:
+        _run(work, (*tool.install, "-e", str(work.root)), "installing the project")
+        _write_paths(work.root, venv)
+    _compile(work)
     tell("weir: installed")
 
 
-def requirement(lock: str, package: str) -> str:
-    """Return the part of a lock file that pins one package."""
-    found = re.search(rf"(?m)^{re.escape(package)}==(?:.*\\\n)*.*\n?", lock)
-    if found is None:
-        raise InstallError(f"requirements.lock does not pin {package}: make it again, with the development group")
-    return found[0]
+def _pins(root: Path, scratch: Path, packages: Packages) -> Path:
+    """Return the file that pins these packages, and write that of the packages that build others."""
+    lock, commands = root / "requirements.lock", scratch / "commands.txt"
+    for file, words in ((scratch / BUILD, ("setuptools",)), (commands, ("--checkout",))):
+        command = [sys.executable, str(Path(__file__).with_name("requirements.py")), str(lock), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise InstallError(done.stderr.strip())
+        file.write_text(done.stdout)
+    return commands if packages is Packages.COMMANDS else lock
+
+
+def _compile(work: _Work) -> None:
+    """Compile modules: else each command compiles what it imports, where PYTHONDONTWRITEBYTECODE is set.
+
+    Some that packages have as examples do not compile, whose messages go to the log.
+    """
+    own = [str(work.root / name) for name in ("include", "plugins", "spark_jobs")]
+    packages = map(str, work.venv.glob("lib/python*/site-packages"))
+    python = str(_python(work.venv))
+    command = (python, "-m", "compileall", "-j", "0", "-x", _TESTS_OF_OTHERS, *packages, *own)
+    _run(work, command, "compiling", may_fail=True)
 
 
 def tell(text: str, end: str = "\n") -> None:
@@ -212,56 +300,112 @@ def tell(text: str, end: str = "\n") -> None:
 
 
 class Progress:
-    """Shows what pip or uv does: on one line of a terminal, or every few seconds elsewhere."""
+    """How far an installation is, by the lines that pip, uv and compileall print, and by the files that there are."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, doing: str, total: int, venv: Path, scratch: Path) -> None:
+        self._doing = doing
         self._total = total
-        self._seen = 0
-        self._shown_at = 0.0
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._venv = venv
+        self._scratch = scratch
+        self._fetched = 0
+        self._now = ""
+        self._order: list[str] | None = None
+        self._before = 0
 
-    def line(self, text: str) -> None:
-        """Take a line of the installer's output."""
+    def line(self, text: str) -> bool:
+        """Take a line of a program's output, and tell whether it belongs in the log."""
         words = text.split()
         if text.startswith(("Collecting ", "Processing ", "Requirement already")):
-            self._seen += 1
-            self._show(f"{min(self._seen, self._total)}/{self._total} {words[1].rpartition('/')[2]}")
-        elif text.lstrip().startswith(("Building ", "Installing collected", "Resolved ", "Prepared ", "Installed ")):
-            self._show(" ".join(words[:6]).rstrip(",:"), now=True)
-        elif text.lstrip().startswith("Downloading "):
-            self._show(" ".join(words[:2]))
+            self._fetched += 1
+            self._now = words[1].rpartition("/")[2]
+        elif text.startswith("Ignoring "):  # it is for another Python, or another system
+            self._total -= 1
+        elif text.lstrip().startswith(("Downloading ", "Building ")):
+            self._now = " ".join(words[1:4]).rpartition("/")[2]
+        elif text.startswith(("Installing collected packages: ", "Prepared ")):
+            self._order = text.partition(": ")[2].strip().split(", ")
+            self._before = self._installed()
+        elif text.startswith(("Compiling ", "Listing ")):
+            package = text.partition("site-packages/")[2].partition("/")[0].rstrip("'.\n") or "weir"
+            self._doing = f"compiling {package}"
+            return False
+        return True
 
-    def _show(self, what: str, *, now: bool = False) -> None:
-        if self._is_terminal:
-            tell(f"\r\033[Kweir: {what[:100]}", end="")
-        elif now or time.monotonic() - self._shown_at > _PROGRESS_EVERY_SECONDS:
-            self._shown_at = time.monotonic()
-            tell(f"weir: {what[:100]}")
+    def text(self) -> str:
+        """Say what is being done, and how much of it is done."""
+        if self._order is not None:
+            done = self._installed() - self._before
+            now = f": {self._order[done]}" if done < len(self._order) else ""
+            return f"{done} of {max(len(self._order), done)} packages installed{now}"
+        if self._fetched and self._total:
+            fetched = sum(map(_size, self._scratch.glob("pip-unpack-*/*"))) / 1e6
+            return f"{min(self._fetched, self._total)} of {self._total} packages fetched, {fetched:.0f} MB: {self._now}"
+        return self._doing
 
-    def close(self) -> None:
-        """Leave the line."""
-        if self._is_terminal:
+    def _installed(self) -> int:
+        return sum(1 for _ in self._venv.glob("lib/python*/site-packages/*.dist-info/RECORD"))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # it was moved to where it belongs
+
+
+@contextmanager
+def telling(progress: Progress, began: float) -> Iterator[None]:
+    """Tell progress from now on, again and again, whether or not the installer says anything."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    ended = threading.Event()
+
+    def tell_it() -> None:
+        while not ended.wait(SECONDS_ON_A_TERMINAL if is_terminal else SECONDS_IN_A_LOG):
+            minutes, seconds = divmod(int(time.monotonic() - began), 60)
+            text = f"weir: {minutes}:{seconds:02} {progress.text()}"
+            if is_terminal:
+                tell(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="")
+            else:
+                tell(text)
+
+    thread = threading.Thread(target=tell_it)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if is_terminal:
             tell("\r\033[K", end="")
 
 
-def _run(command: list[str], log: IO[str], progress: Progress | None = None) -> None:
+def _run(work: _Work, command: Sequence[str], doing: str, total: int = 0, *, may_fail: bool = False) -> None:
+    log = work.log
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
     environment = {key: value for key, value in os.environ.items() if key not in _IGNORED}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
+    environment |= {"PYTHONUNBUFFERED": "1", "TMPDIR": str(work.scratch)}
+    progress = Progress(doing, total, work.venv, work.scratch)
+    with (
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            close_fds=False,  # it holds the lock as long as it writes, even if this process is killed
+        ) as process,
+        telling(progress, work.began),
+    ):
         try:
             for line in process.stdout or ():
-                log.write(line)
-                if progress is not None:
-                    progress.line(line)
+                if progress.line(line):
+                    log.write(line)
         except BaseException:
             process.terminate()
             raise
-    if progress is not None:
-        progress.close()
-    if process.returncode != 0:
+    if process.returncode != 0 and not may_fail:
         log.flush()
         end = "\n".join(Path(log.name).read_text().splitlines()[-15:])
         raise InstallError(
@@ -274,10 +418,11 @@ def _alone(root: Path) -> Iterator[None]:
     path = root / ".weir" / "install.lock"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as lock:
+        os.set_inheritable(lock.fileno(), True)  # noqa: FBT003  it takes no names
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("weir: another process is installing; waiting for it")
+            tell(f"weir: another process is installing, and writes {path.with_suffix('.log')}; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

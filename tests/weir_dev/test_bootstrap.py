@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +13,19 @@ from pathlib import Path
 import pytest
 
 from weir_dev import bootstrap
-from weir_dev.bootstrap import STAMP_NAME, InstallError, ensure_installed, install, installed, requirement
+from weir_dev.bootstrap import (
+    STAMP_NAME,
+    InstallError,
+    Packages,
+    Progress,
+    Step,
+    ensure_installed,
+    install,
+    installed,
+    steps,
+)
+
+COMMANDS, TESTS = Packages.COMMANDS, Packages.TESTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,8 +39,8 @@ class Installer:
         self.may_finish = threading.Event()
         self.may_finish.set()
 
-    def __call__(self, root, venv, only_project):
-        self.calls.append(only_project)
+    def __call__(self, root, venv, step, packages):
+        self.calls.append((step, packages))
         self.may_finish.wait(10)
         (venv / "bin").mkdir(parents=True, exist_ok=True)
         (venv / "bin" / "python").touch()
@@ -49,7 +61,7 @@ def test_installs_once(checkout):
     installer = Installer()
     first = ensure_installed(checkout, installer)
     assert ensure_installed(checkout, installer) == first == checkout / ".venv" / "bin" / "python"
-    assert installer.calls == [False]
+    assert installer.calls == [(Step.ALL, COMMANDS)]
 
 
 def test_installs_all_anew_when_the_lock_changes(checkout):
@@ -57,7 +69,7 @@ def test_installs_all_anew_when_the_lock_changes(checkout):
     ensure_installed(checkout, installer)
     (checkout / "requirements.lock").write_text("a==2\n")
     ensure_installed(checkout, installer)
-    assert installer.calls == [False, False]
+    assert installer.calls == [(Step.ALL, COMMANDS)] * 2
 
 
 def test_installs_only_the_project_anew_when_only_that_changes(checkout):
@@ -65,7 +77,7 @@ def test_installs_only_the_project_anew_when_only_that_changes(checkout):
     ensure_installed(checkout, installer)
     (checkout / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     ensure_installed(checkout, installer)
-    assert installer.calls == [False, True]
+    assert installer.calls == [(Step.ALL, COMMANDS), (Step.PROJECT, COMMANDS)]
 
 
 def test_an_interrupted_installation_is_not_taken_for_a_whole_one(checkout):
@@ -74,7 +86,7 @@ def test_an_interrupted_installation_is_not_taken_for_a_whole_one(checkout):
         ensure_installed(checkout, installer)
     assert installed(checkout / ".venv") is None
     ensure_installed(checkout, installer)
-    assert installer.calls == [False, False]
+    assert installer.calls == [(Step.ALL, COMMANDS)] * 2
 
 
 def test_an_interrupted_update_of_the_project_installs_all_anew(checkout):
@@ -84,7 +96,7 @@ def test_an_interrupted_update_of_the_project_installs_all_anew(checkout):
     with pytest.raises(KeyboardInterrupt):
         ensure_installed(checkout, broken)
     ensure_installed(checkout, broken)
-    assert broken.calls == [True, False]
+    assert broken.calls == [(Step.PROJECT, COMMANDS), (Step.ALL, COMMANDS)]
 
 
 def test_two_at_once_install_once(checkout):
@@ -97,7 +109,7 @@ def test_two_at_once_install_once(checkout):
     installer.may_finish.set()
     for thread in threads:
         thread.join(30)
-    assert installer.calls == [False]
+    assert installer.calls == [(Step.ALL, COMMANDS)]
     assert len(set(found)) == 1
     assert len(found) == 4
 
@@ -107,11 +119,46 @@ def test_a_checkout_that_was_moved_is_installed_anew(checkout, tmp_path):
     ensure_installed(checkout, installer)
     moved = checkout.rename(tmp_path / "elsewhere")
     ensure_installed(moved, installer)
-    assert installer.calls == [False, False]
+    assert installer.calls == [(Step.ALL, COMMANDS)] * 2
+
+
+@pytest.mark.parametrize(
+    ("found", "packages", "expected"),
+    [
+        (None, COMMANDS, [(Step.ALL, COMMANDS)]),
+        (None, TESTS, [(Step.ALL, TESTS)]),
+        ({}, COMMANDS, []),
+        ({}, TESTS, [(Step.ADD, TESTS)]),
+        ({"packages": "tests"}, COMMANDS, []),
+        ({"packages": "tests"}, TESTS, []),
+        ({"project": "old"}, COMMANDS, [(Step.PROJECT, COMMANDS)]),
+        ({"project": "old"}, TESTS, [(Step.PROJECT, COMMANDS), (Step.ADD, TESTS)]),
+        ({"project": "old", "packages": "tests"}, COMMANDS, [(Step.PROJECT, TESTS)]),
+        ({"lock": "old"}, TESTS, [(Step.ALL, TESTS)]),
+        ({"lock": "old", "packages": "tests"}, COMMANDS, [(Step.ALL, TESTS)]),
+        ({"format": "1"}, COMMANDS, [(Step.ALL, COMMANDS)]),
+    ],
+)
+def test_what_is_missing_is_installed_and_what_was_asked_for_once_stays(found, packages, expected):
+    wanted = {"format": "2", "root": "/weir", "lock": "new", "project": "new"}
+    stamp = None if found is None else {**wanted, "packages": "commands", **found}
+    assert steps(stamp, wanted, packages) == expected
+
+
+def test_commands_go_on_where_the_packages_of_the_tests_could_not_be_added(checkout):
+    installer = Installer()
+    ensure_installed(checkout, installer)
+    installer.fails = 2
+    with pytest.raises(KeyboardInterrupt):
+        ensure_installed(checkout, installer, TESTS)
+    ensure_installed(checkout, installer)
+    ensure_installed(checkout, installer, TESTS)
+    ensure_installed(checkout, installer, TESTS)
+    assert installer.calls == [(Step.ALL, COMMANDS), (Step.ADD, TESTS), (Step.ADD, TESTS)]
 
 
 UV = """#!{python}
-import pathlib, sys
+import os, pathlib, sys
 log = pathlib.Path({log!r})
 words = sys.argv[1:]
 log.open("a").write(" ".join(words) + "\\n")
@@ -121,19 +168,38 @@ if words[0] == "venv":
     packages = pathlib.Path(words[-1]) / "lib/python3.11/site-packages"
     packages.mkdir(parents=True)
     (packages.parents[2] / "bin").mkdir()
-    (packages.parents[2] / "bin/python").touch()
+    (packages.parents[2] / "bin/python").symlink_to(sys.executable)
+if words[-1] == {waits_at!r}:
+    os.close(os.open({ready!r}, os.O_WRONLY))
+    os.close(os.open({go!r}, os.O_RDONLY))
+"""
+
+
+LOCK = """\
+setuptools==80 \\
+    --hash=sha256:00
+    # via weir (pyproject.toml:dev)
+typer==1 \\
+    --hash=sha256:01
+    # via weir (pyproject.toml)
 """
 
 
 @pytest.fixture
 def with_uv(checkout, tmp_path, monkeypatch):
     """A checkout with a lock, and a `uv` first on the PATH that writes down what it is asked for."""
-    (checkout / "requirements.lock").write_text("setuptools==80 \\\n    --hash=sha256:00\n")
+    (checkout / "requirements.lock").write_text(LOCK)
 
-    def make(*, fails=False):
+    def make(*, fails=False, waits_at=""):
         log, folder = tmp_path / "uv.log", tmp_path / "uv"
         folder.mkdir()
-        (folder / "uv").write_text(UV.format(python=sys.executable, log=str(log), fails=fails))
+        pipes = [tmp_path / "ready", tmp_path / "go"]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        script = UV.format(
+            python=sys.executable, log=str(log), fails=fails, waits_at=waits_at, ready=str(pipes[0]), go=str(pipes[1])
+        )
+        (folder / "uv").write_text(script)
         (folder / "uv").chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         return log
@@ -146,15 +212,25 @@ def test_uv_installs_where_there_is_one_only_what_the_lock_pins_by_its_hashes(ch
     venv = ensure_installed(checkout, install).parents[1]
     make, build, sync, project = log.read_text().splitlines()
     assert make == f"venv --python {sys.executable} {venv}"
-    assert "pip install" in build
-    assert "--require-hashes" in build
-    assert sync.startswith(f"pip sync --python {venv}/bin/python ")
-    assert "--require-hashes" in sync
-    assert sync.endswith(f" {checkout}/requirements.lock")
+    for command in (build, sync):
+        assert command.startswith(f"pip install --python {venv}/bin/python ")
+        assert {"--no-deps", "--require-hashes"} <= set(command.split())
+    assert build.endswith("/build.txt")
+    assert sync.endswith("/commands.txt")
     assert "--no-deps" in project
     assert project.endswith(f"-e {checkout}")
     paths = venv / "lib/python3.11/site-packages/weir_checkout.pth"
     assert paths.read_text() == f"{checkout}/include\n{checkout}/spark_jobs\n"
+    assert not (checkout / ".weir/install-files").exists()
+
+
+def test_uv_adds_the_whole_lock_for_the_tests_and_makes_nothing_anew(checkout, with_uv):
+    log = with_uv()
+    ensure_installed(checkout, install)
+    ensure_installed(checkout, install, TESTS)
+    build, sync = log.read_text().splitlines()[4:]
+    assert build.endswith("/build.txt")
+    assert sync.endswith(f" {checkout}/requirements.lock")
 
 
 def test_uv_installs_only_the_project_again_when_only_that_changes(checkout, with_uv):
@@ -181,21 +257,29 @@ def test_where_uv_fails_pip_is_tried_and_the_log_has_both(checkout, with_uv, mon
 WATCHED = """
 import sys
 from pathlib import Path
-from weir_dev.bootstrap import Progress, ensure_installed
+from weir_dev import bootstrap
 
-def installer(root, venv, only_project):
-    progress = Progress(2)
-    for line in ("Collecting a", "Collecting b", "Installing collected packages: a, b"):
-        progress.line(line)
-    progress.close()
-    (venv / "bin").mkdir(parents=True)
-    (venv / "bin" / "python").touch()
-
-print(ensure_installed(Path(sys.argv[1]), installer))
+bootstrap.SECONDS_IN_A_LOG = 0.01
+print(bootstrap.ensure_installed(Path(sys.argv[1]), bootstrap.install))
 """
 
 
-def test_an_installation_goes_on_when_nobody_reads_its_progress_any_more(checkout):
+def test_an_installation_tells_that_it_goes_on_although_its_installer_says_nothing(checkout, with_uv, tmp_path):
+    with_uv(waits_at=str(checkout))
+    command = [sys.executable, "-c", WATCHED, str(checkout)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(3):
+            while "installing the project" not in process.stderr.readline():
+                assert process.poll() is None
+        (tmp_path / "ready").read_bytes()
+        (tmp_path / "go").write_bytes(b"")
+        rest = process.stderr.read()
+        assert process.stdout.read() == f"{checkout / '.venv' / 'bin' / 'python'}\n"
+    assert rest.endswith("weir: installed\n")
+
+
+def test_an_installation_goes_on_when_nobody_reads_its_progress_any_more(checkout, with_uv):
+    with_uv()
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-c", WATCHED, str(checkout)]
@@ -205,10 +289,73 @@ def test_an_installation_goes_on_when_nobody_reads_its_progress_any_more(checkou
     assert installed(checkout / ".venv") is not None
 
 
-def test_progress_leaves_stdout_to_the_command(checkout):
-    done = subprocess.run([sys.executable, "-c", WATCHED, str(checkout)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{checkout / '.venv' / 'bin' / 'python'}\n"
-    assert done.stderr == "weir: 1/2 a\nweir: Installing collected packages: a, b\n"
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_an_installation_that_is_ended_is_repeated_when_what_it_started_has_ended(checkout, with_uv, tmp_path, number):
+    log = with_uv(waits_at=str(checkout))
+    command = [sys.executable, bootstrap.__file__, str(checkout)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+        (tmp_path / "ready").read_bytes()
+        first.send_signal(number)
+    assert first.returncode != 0
+    assert installed(checkout / ".venv") is None
+    is_left = number is signal.SIGKILL
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as second:
+        if is_left:
+            assert "waiting" in second.stderr.readline()
+            assert len(log.read_text().splitlines()) == 4
+            (tmp_path / "go").write_bytes(b"")
+        (tmp_path / "ready").read_bytes()
+        (tmp_path / "go").write_bytes(b"")
+        second.stderr.read()
+    assert len(log.read_text().splitlines()) == 8
+    assert installed(checkout / ".venv") is not None
+
+
+@pytest.fixture
+def progress(tmp_path):
+    """What is told after these lines, with so many files of packages."""
+
+    def after(*lines, total=3):
+        found = Progress("resolving", total, tmp_path, tmp_path / "scratch")
+        for line in lines:
+            found.line(line)
+        return found
+
+    def install(name):
+        folder = tmp_path / f"lib/python3.11/site-packages/{name}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "RECORD").touch()
+
+    after.install = install
+    return after
+
+
+def test_progress_counts_what_is_fetched_without_what_is_for_others(progress, tmp_path):
+    assert progress().text() == "resolving"
+    unpacked = tmp_path / "scratch/pip-unpack-1"
+    unpacked.mkdir(parents=True)
+    (unpacked / "a.whl").write_bytes(b"0" * 2_000_000)
+    lines = [
+        "Ignoring c: markers 'x' don't match your environment",
+        "Collecting a==1 (from -r x)",
+        "  Downloading a.whl (7 MB)",
+    ]
+    assert progress(*lines).text() == "1 of 2 packages fetched, 2 MB: a.whl (7 MB)"
+
+
+def test_progress_counts_what_is_installed_of_what_is_new(progress):
+    progress.install("pip-1")
+    told = progress("Requirement already satisfied: z==1 in x", "Installing collected packages: a, b\n")
+    assert told.text() == "0 of 2 packages installed: a"
+    progress.install("a-1")
+    assert told.text() == "1 of 2 packages installed: b"
+    progress.install("b-1")
+    assert told.text() == "2 of 2 packages installed"
+
+
+def test_progress_names_the_package_that_is_compiled(progress):
+    assert progress("Compiling '/x/lib/python3.11/site-packages/pandas/core/a.py'...\n").text() == "compiling pandas"
+    assert progress("Compiling '/x/include/weir/a.py'...\n").text() == "compiling weir"
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null"])
@@ -218,16 +365,11 @@ def test_a_damaged_stamp_is_no_stamp(checkout, damage):
     assert installed(checkout / ".venv") is None
 
 
-def test_the_lock_pins_the_build_tool_with_hashes():
-    part = requirement((ROOT / "requirements.lock").read_text(), "setuptools")
-    assert part.startswith("setuptools==")
-    assert part.count("--hash=sha256:") >= 1
-    assert len(re.findall(r"(?m)^[a-z]", part)) == 1
-
-
-def test_a_lock_without_the_build_tool_says_so():
+def test_a_lock_without_the_build_tool_says_so(checkout, with_uv):
+    with_uv()
+    (checkout / "requirements.lock").write_text(LOCK[LOCK.index("typer") :])
     with pytest.raises(InstallError, match="does not pin setuptools"):
-        requirement("a==1 \\\n    --hash=sha256:00\n", "setuptools")
+        ensure_installed(checkout, install)
 
 
 @pytest.fixture

@@ -55,6 +55,15 @@ def test_a_run_needs_what_the_project_requires_and_what_that_requires():
     assert requirements.runtime(LOCK) == {"airflow", "attrs", "deep"}
 
 
+def test_a_checkout_has_besides_its_server_and_what_builds_it(select):
+    lock = (
+        LOCK
+        + "server==1 \\\n    # via weir (pyproject.toml:server)\nsetuptools==1 \\\n    # via weir (pyproject.toml:dev)\n"
+    )
+    assert requirements.checkout(lock) == {"airflow", "attrs", "deep", "server", "setuptools"}
+    assert select("--checkout", text=lock).stdout == lock.replace(LOCK[LOCK.index("pytest==9") :], "")
+
+
 def test_pins_are_passed_on_as_they_stand_with_markers_and_hashes(select):
     assert select().stdout == LOCK[: LOCK.index("pytest==9")]
 

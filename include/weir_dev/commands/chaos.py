@@ -53,7 +53,7 @@ class _Database:
 
     def open(self, ends: ExitStack, folder: Path) -> None:
         """Start it; when it ends, the ledger stays in the folder."""
-        from weir_dev.servers.postgres import running_postgres  # noqa: PLC0415  a package of the group `dev`
+        from weir_dev.servers.postgres import running_postgres  # noqa: PLC0415  a package of the group `server`
 
         self._server: PostgresServer = ends.enter_context(running_postgres(folder / DATABASE))
         ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
@@ -121,7 +121,7 @@ def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
     from weir_dev.chaos.ha import HighAvailability, write_ha_control  # noqa: PLC0415
     from weir_dev.chaos.ha_faults import ha_faults  # noqa: PLC0415
     from weir_dev.chaos.plan import chosen  # noqa: PLC0415
-    from weir_dev.servers.postgres_pair import running_pair  # noqa: PLC0415  a package of the group `dev`
+    from weir_dev.servers.postgres_pair import running_pair  # noqa: PLC0415  a package of the group `server`
 
     folder = state_folder() / "chaos"
     control = folder / "control" / "ladder.json"
