@@ -1,11 +1,14 @@
-"""What docs/on-call.md and docs/backfills.md show is true."""
+"""What docs/on-call.md, docs/backfills.md and docs/state.md show is true."""
 
 import re
 from pathlib import Path
 
 import pytest
-from tests.weir.command_line import invoked, use
+from tests.weir.command_line import invoked, typed, use
+from tests.weir.restoring import run_days, states_of
 from tests.weir.small_dataflow import World, ladder
+
+from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 
 DOCS = Path(__file__).parents[3] / "docs"
 RUN = "ladder@20130102T000000Z"
@@ -45,3 +48,33 @@ def test_what_the_guides_show_is_what_the_commands_print(damaged):
             (damaged / "ledger.db").unlink()
         told = invoked(*words).stdout.splitlines()
         assert [line for line in lines if line not in told] == []
+
+
+HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
+DELAYS = Dataflow(
+    "delays",
+    [
+        source("flights", "pipelines.ladder:flights"),
+        Stage("aircraft", "pipelines.ladder:aircraft", [blocking("flights", by="k")], state=HISTORY),
+        sink("aircraft", "known"),
+    ],
+)
+
+
+def test_the_failure_that_the_page_about_state_works_through_is_as_it_says(tmp_path, monkeypatch):
+    world = World(tmp_path, DELAYS)
+    run_days(world.airflow, 1, 2, 3, 4, 5)
+    before = states_of(world, 5, "delays")
+    [file] = (tmp_path / "store/delays/20130105T000000Z/history").glob("*/0/*/part-*")
+    file.unlink()
+    run_days(world.airflow, 6)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert states_of(world, 5, "delays") == before
+    use(monkeypatch, tmp_path)
+    runs = [row.split() for row in typed("runs", "delays").splitlines() if "known" in row]
+    assert [row[-2:-1] for row in runs] == [["v1"]] * 6
+    examples = [(words, lines) for words, lines in shown("state.md") if words[0] in ("failovers", "plan")]
+    assert [words[0] for words, _ in examples] == ["failovers", "plan"]
+    for words, lines in examples:
+        told = typed(*words).splitlines()
+        assert [line for line in lines if not any(each.startswith(line.removesuffix("...")) for each in told)] == []
