@@ -15,5 +15,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def _marked(table: str) -> str:
     names = [unescape(re.sub("<[^>]+>", "", name)) for name in re.findall(r"(?s)<th\b[^>]*>(.*?)</th>", table)]
-    columns = cycle(names)
-    return re.sub(r"<td\b", lambda _: f'<td data-column="{escape(next(columns))}"', table)
+    columns = cycle(f'<td data-column="{escape(name)}"' if name else "<td" for name in names)
+    return re.sub(r"<td\b", lambda _: next(columns), table)

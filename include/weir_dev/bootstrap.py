@@ -49,6 +49,8 @@ PIP: Final = (
 )
 BUILD: Final = "build.txt"
 """Pins what packages that come as sources are built with."""
+COMMANDS: Final = "commands.txt"
+"""Pins what the commands need."""
 SECONDS_ON_A_TERMINAL: Final = 0.5
 SECONDS_IN_A_LOG: Final = 10.0
 """How often progress is told: on one line of a terminal, elsewhere on a line of its own."""
@@ -249,9 +251,11 @@ def _install(work: _Work, tool: Tool) -> None:
     elif tool.name == "pip" and not (venv / "bin" / "pip").exists():
         _run(work, (str(_python(venv)), "-m", "ensurepip"), "installing pip")  # uv has made the environment
     if work.step is not Step.PROJECT:
-        total = len(re.findall(r"(?m)^[A-Za-z0-9]", work.pins.read_text()))
-        what = f"adding to {venv} what the tests need" if work.step is Step.ADD else f"installing into {venv}"
-        tell(f"weir: {what}, {total} packages by {tool.name}, once; two to five minutes")
+        total = new = _number(work.pins)
+        what = "installing into"
+        if work.step is Step.ADD:
+            what, new = "adding what the tests need to", total - _number(work.scratch / COMMANDS)
+        tell(f"weir: {what} {venv}: {new} packages by {tool.name}, once; two to five minutes")
         _run(work, (*tool.sync, str(work.scratch / BUILD)), "installing what builds packages")
         _run(work, (*tool.sync, str(work.pins)), "resolving", total)
     if work.step is not Step.ADD:
@@ -261,9 +265,13 @@ def _install(work: _Work, tool: Tool) -> None:
     tell("weir: installed")
 
 
+def _number(pins: Path) -> int:
+    return len(re.findall(r"(?m)^[A-Za-z0-9]", pins.read_text()))
+
+
 def _pins(root: Path, scratch: Path, packages: Packages) -> Path:
     """Return the file that pins these packages, and write that of the packages that build others."""
-    lock, commands = root / "requirements.lock", scratch / "commands.txt"
+    lock, commands = root / "requirements.lock", scratch / COMMANDS
     for file, words in ((scratch / BUILD, ("setuptools",)), (commands, ("--checkout",))):
         command = [sys.executable, str(Path(__file__).with_name("requirements.py")), str(lock), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -317,11 +325,11 @@ class Progress:
         words = text.split()
         if text.startswith(("Collecting ", "Processing ", "Requirement already")):
             self._fetched += 1
-            self._now = words[1].rpartition("/")[2]
+            self._now = _named(words[3 if words[0] == "Requirement" else 1])
         elif text.startswith("Ignoring "):  # it is for another Python, or another system
             self._total -= 1
         elif text.lstrip().startswith(("Downloading ", "Building ")):
-            self._now = " ".join(words[1:4]).rpartition("/")[2]
+            self._now = " ".join([_named(words[1]), *words[2:4]])
         elif text.startswith(("Installing collected packages: ", "Prepared ")):
             self._order = text.partition(": ")[2].strip().split(", ")
             self._before = self._installed()
@@ -346,6 +354,11 @@ class Progress:
         return sum(1 for _ in self._venv.glob("lib/python*/site-packages/*.dist-info/RECORD"))
 
 
+def _named(requirement: str) -> str:
+    """The package of a requirement, or of a file by its name, with its version."""
+    return "-".join(requirement.rpartition("/")[2].split("-")[:2])
+
+
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
@@ -359,8 +372,11 @@ def telling(progress: Progress, began: float) -> Iterator[None]:
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     ended = threading.Event()
 
+    every = SECONDS_ON_A_TERMINAL if is_terminal else SECONDS_IN_A_LOG
+
     def tell_it() -> None:
-        while not ended.wait(SECONDS_ON_A_TERMINAL if is_terminal else SECONDS_IN_A_LOG):
+        # Counted from the beginning of the installation: steps that are shorter are told, too.
+        while not ended.wait(every - (time.monotonic() - began) % every):
             minutes, seconds = divmod(int(time.monotonic() - began), 60)
             text = f"weir: {minutes}:{seconds:02} {progress.text()}"
             if is_terminal:

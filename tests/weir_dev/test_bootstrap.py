@@ -338,9 +338,9 @@ def test_progress_counts_what_is_fetched_without_what_is_for_others(progress, tm
     lines = [
         "Ignoring c: markers 'x' don't match your environment",
         "Collecting a==1 (from -r x)",
-        "  Downloading a.whl (7 MB)",
+        "  Downloading https://x/a-1-py3-none-any.whl (7 MB)",
     ]
-    assert progress(*lines).text() == "1 of 2 packages fetched, 2 MB: a.whl (7 MB)"
+    assert progress(*lines).text() == "1 of 2 packages fetched, 2 MB: a-1 (7 MB)"
 
 
 def test_progress_counts_what_is_installed_of_what_is_new(progress):
