@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,39 @@ def test_no_list_becomes_a_paragraph(site):
     assert len(pages) > 80
     found = [(page, text) for page, texts in pages.items() for text in texts if re.search(r"\n(- |\d+\. )", text)]
     assert found == []
+
+
+def test_each_cell_has_the_name_of_its_column_which_a_phone_shows_before_it(site):
+    tables = [
+        table for page in site.rglob("*.html") for table in re.findall(r"(?s)<table>.*?</table>", page.read_text())
+    ]
+    assert len(tables) > 80
+    for table in tables:
+        names = [unescape(re.sub("<.*?>", "", name)) for name in re.findall(r"(?s)<th\b[^>]*>(.*?)</th>", table)]
+        marked = [name and unescape(name) for name in re.findall(r'<td(?: data-column="(.*?)")?[ >]', table)]
+        assert marked == names * (len(marked) // len(names))
+
+
+EXAMPLES = [
+    (page, language, line)
+    for page in DOCS.rglob("*.md")
+    for language, block in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```", page.read_text())
+    for line in block.splitlines()
+]
+
+
+def test_no_example_is_wider_than_the_page_at_1280_pixels_and_no_line_is_wider_than_a_phone(site):
+    # A sentence that a command prints may be broken; code, and lines that are read by column, are not.
+    found = [
+        (page.name, line)
+        for page, language, line in EXAMPLES
+        if len(line) > 120 and (language in ("python", "sh", "json", "yaml", "sql") or re.search(r"\S  +\S|│", line))
+    ]
+    assert found == []
+    code = re.findall(r"(?s)<pre>.*?</pre>", (site / "tutorial/index.html").read_text())
+    assert code
+    assert all('<span id="__span' in block for block in code)  # what site.css breaks and indents
+    assert 'href="../site.css"' in (site / "tutorial/index.html").read_text()
 
 
 def options_by_command():

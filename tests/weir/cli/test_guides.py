@@ -33,7 +33,7 @@ def damaged(tmp_path, monkeypatch):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    use(monkeypatch, tmp_path, columns=150)
+    use(monkeypatch, tmp_path, columns=118)
     invoked("verify", "ladder")
     return tmp_path
 
