@@ -60,7 +60,10 @@ def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
     said = [f"{len(settled) - len(in_vain)} of {owed} task instance(s) are cleared, or about to run"]
     said += [f"{each.task.task_id}[{each.task.map_index}] of {each.task.run_id}: {each.outcome}" for each in in_vain]
     if any(each.settlement is ClearOutcome.MISSING for each in in_vain):
-        said.append("the DAG has changed: `weir run adopt` that run, and clear it in Airflow")
+        said.append(
+            "the DAG has changed: `weir run adopt` that run, and clear it in Airflow. Where other indexes of that task "
+            "run again, Airflow adds this one by itself: then there is nothing to do"
+        )
     return "; ".join(said)
 
 

@@ -160,8 +160,8 @@ class EpochOwned(Misconfigured):
         super().__init__(
             f"epoch {row.epoch} of dataflow {row.dataflow} belongs to run {row.run_id} of DAG {row.dag_id}: "
             f"run {new.run_id} of DAG {new.dag_id} {_shared(row, new)} and would write the same results. "
-            f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}. Or delete {row.run_id} and clear "
-            f"{new.run_id}, which then computes the epoch in its place"
+            f"Clear {row.run_id} to compute the epoch again, and delete {new.run_id}. Or delete {row.run_id}, once no "
+            f"task of it runs, and clear {new.run_id}, which then computes the epoch in its place"
         )
 
 

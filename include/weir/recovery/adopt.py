@@ -2,10 +2,14 @@
 
 Invariant: one transaction takes the results, the splits and the repairs of the old topology out of use, and fences all
 attempts that have not ended. Results that cannot be computed again are discarded only if that is asked for.
+
+Many errors advise the command, which may be typed long after: so it is the command that looks whether a task is making
+just now what it would discard, and then changes nothing. No other place has to know when the advice is harmless.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,14 +21,16 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
-from weir.ledger.attempts import LIVE, end
+from weir.ledger.attempts import LIVE, end, newest_attempts
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.leases import drop_leases
+from weir.ledger.names import SHOWN
 from weir.ledger.results import supersede_all
 from weir.ledger.runs import forget_pin, forget_slices, named_run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.topology.regions import RegionId
 
 MOVED = "the run was moved to the current dataflow"
 UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
@@ -53,39 +59,65 @@ class Adoption:
         )
 
 
-def adopt(services: Services, name: str, *, discards: bool = False) -> Adoption:
+def adopt(services: Services, name: str, *, discards: bool = False, interrupts: bool = True) -> Adoption:
     """Move the run `name` (DATAFLOW@EPOCH, or Airflow's run id) to the current dataflow at its next begin.
 
-    `discards`: also where its results cannot be computed again. Raises Misconfigured where they cannot, for a run that
-    is not known, and for a run id that several dataflows share.
+    `discards`: also where its results cannot be computed again; `interrupts`: also while a task of it runs, or is to
+    run again. Raises Misconfigured otherwise, for a run that is not known, and for a run id that several dataflows
+    share.
     """
     with services.ledger.transaction() as session:
         found = named_run(session, name)
     services.store_id()
     with services.ledger.transaction(found.dataflow) as session:
-        if not discards:
-            _require_repeatable(session, found.id)
+        lost = [] if interrupts else being_made(session, found.id)
+        lost += [] if discards else _unrepeatable(session, found.id)
+        if lost:
+            raise Misconfigured(
+                f"the results of run {found.id} would be lost: {'; and '.join(lost)}. `weir run adopt {found.id} "
+                "--discard` discards them all the same. Nothing was changed"
+            )
         adoption = free_run(session, services, session.get_one(RunRow, found.id), MOVED)
     write_record(services, found.id)
     return adoption
 
 
-def _require_repeatable(session: Session, name: str) -> None:
-    """Refuse a run with results that goes on from a state which was released."""
+def being_made(session: Session, run: str) -> list[str]:
+    """Say which tasks of a run are running, or are cleared and have not begun again, as far as the ledger knows."""
+    attempts = newest_attempts(session, run)
+    working = [f"{each} (try {tries[-1].try_number}) is running" for each, tries in attempts.items() if _runs(tries)]
+    begun = {each: tries[-1].try_number for each, tries in attempts.items()}
+    for row in clears_of_run(session, run):
+        region = RegionId(row.region, row.subtask)
+        is_sent = row.settled_at is not None and row.sends and not row.is_void
+        if row.settled_at is None or (is_sent and begun.get(region, 0) <= row.expected_try):
+            working.append(f"{region} {'is about to run again' if is_sent else 'is to be cleared'}")
+    if not working:
+        return []
+    found = list(dict.fromkeys(working))
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return [f"{', '.join(found[:SHOWN])}{more}: wait until they have ended (`weir plan {run}` tells)"]
+
+
+def _runs(tries: Sequence[AttemptRow]) -> bool:
+    return tries[-1].state == AttemptState.RUNNING.value
+
+
+def _unrepeatable(session: Session, name: str) -> list[str]:
+    """Say why a run with results cannot be computed again: it goes on from a state which was released."""
     row = session.get_one(RunRow, name)
     if row.pinned is None or row.predecessor is None:
-        return
+        return []
     state = run_state(session, run_by_id(session, name))
     # Not by the inputs of its regions: the run before may have been moved to a dataflow that writes other ones.
     before = (each for each in state.results if not each.is_of_own_run and each.stage in state.topology.states)
     gone = [each for each in before if state.results[each].state is PartitionState.RELEASED]
     if not gone or not any(each.is_of_own_run for each in state.results):
-        return
-    raise Misconfigured(
-        f"the results of run {name} would be lost: it goes on from {gone[0].stage} of {gone[0].run}, which was "
-        f"released, so that it cannot be computed again. {what_is_kept(session, row.dataflow)}. `weir run adopt {name} "
-        "--discard` discards them all the same. Nothing was changed"
-    )
+        return []
+    return [
+        f"it goes on from {gone[0].stage} of {gone[0].run}, which was released, so that it cannot be computed again. "
+        f"{what_is_kept(session, row.dataflow)}"
+    ]
 
 
 def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:

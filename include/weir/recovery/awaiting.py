@@ -1,7 +1,7 @@
 """Checks in Airflow that the regions that an attempt awaits will run.
 
 Invariant: no attempt waits for ever. A region that runs by the ledger and is finished in Airflow has no result: it was
-marked a success manually, or killed finally.
+marked a success manually, or killed finally. One that Airflow does not have is awaited only while Airflow can make it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
+from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
 from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
@@ -24,10 +24,9 @@ from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.recovery.expansion import NOT_IN_AIRFLOW, Wanted, as_airflow_makes_them
 from weir.topology.ids import OWN_RUN
 from weir.topology.regions import RegionId
-
-NOT_IN_AIRFLOW = (MISSING, "removed")
 
 FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
 """Seconds between two checks of a running producer."""
@@ -55,18 +54,26 @@ class _Asked:
     is_owed: bool
     live: frozenset[str]
 
+    @property
+    def wanted(self) -> Wanted:
+        """Its task instance, and the parallelism that its task has by now."""
+        return Wanted(
+            self.item, self.run.topology.region(self.region.name).parallelism, is_running=self.region.is_of_own_run
+        )
+
 
 def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> AwaitedStatus:
     """Ask Airflow for the status of awaited regions, and start earlier runs that are queued after this run.
 
-    Raises Misconfigured for a region that was skipped, has failed finally or does not exist, and LedgerBehind if the
-    store has the result of one that is a success in Airflow. A failed region of an earlier run is awaited, so that its
-    repair needs no clear of later runs.
+    Raises Misconfigured for a region that was skipped, has failed finally or does not exist and will not, and
+    LedgerBehind if the store has the result of one that is a success in Airflow. A failed region of an earlier run is
+    awaited, so that its repair needs no clear of later runs.
     """
     with services.ledger.transaction() as session:
         asked = [_asked(session, run, region) for region in sorted(regions)]
     _require_computed(asked)
     answers = clearer.inspect([each.item for each in asked])
+    answers = as_airflow_makes_them(clearer, [each.wanted for each in asked], answers)
     for each, answer in zip(asked, answers, strict=True):
         _require_runnable(each, answer)
     to_start = {each.run.id: each.run for each, answer in zip(asked, answers, strict=True) if _is_to_come(each, answer)}
@@ -136,9 +143,10 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
         raise Misconfigured(
             f"{region} is read as the epoch before, but Airflow has no such task instance ({answer.item.task_id}, map "
-            f"index {answer.item.map_index}, in run {run.run_id}): have that interval run again (a backfill, or a "
-            f"trigger with its date), or give its results up with `weir run adopt {run.id}`: if its DagRun is deleted, "
-            "this epoch then goes on from the one before; then clear this task"
+            f"index {answer.item.map_index}, in run {run.run_id}), and will not make it by itself: have that interval "
+            "run again (clear its whole run; if that is deleted, a backfill, or a trigger with its date). If the DAG "
+            f"has no such task any more, `weir run adopt {run.id}` gives the results of that run up, which then "
+            "follows the DAG; if its DagRun is deleted, this epoch goes on from the one before. Then clear this task"
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(

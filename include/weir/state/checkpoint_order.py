@@ -19,7 +19,8 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
-from weir.recovery.awaiting import NOT_IN_AIRFLOW, clear_item, wait_for
+from weir.recovery.awaiting import clear_item, wait_for
+from weir.recovery.expansion import NOT_IN_AIRFLOW
 
 _UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 

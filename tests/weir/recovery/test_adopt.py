@@ -258,3 +258,54 @@ def test_a_run_without_a_pin_does_not_hide_the_settings_of_the_dataflow(world):
     adopt(world.services, "ladder@20130102T000000Z")
     with world.ledger.transaction() as session:
         assert newest_pinned(session, "ladder") == session.get_one(RunRow, RUN).pinned
+
+
+# What is being made
+
+
+def refusal(world):
+    """Why the command, as it is advised, does not adopt the run; empty where it does."""
+    try:
+        adopt(world.services, RUN, interrupts=False)
+    except Misconfigured as error:
+        return str(error)
+    return ""
+
+
+def test_what_a_task_of_a_run_makes_just_now_is_not_discarded_by_the_command_that_errors_advise(world, faultless):
+    world.content["weather"] = "new"
+    run, said = world.airflow.dag_run(), []
+
+    def advised(key):
+        if key.task_id == "joined":
+            world.airflow.during = lambda _key: None
+            said.append(refusal(world))
+
+    world.airflow.during = advised
+    world.airflow.run_until_quiet()
+    assert "joined[0] (try 1) is running" in said[0]
+    assert "--discard" in said[0]
+    assert {task.state for task in of_run(world, run)} == {"success"}
+
+
+def test_what_is_cleared_and_has_not_begun_again_is_not_discarded_either(world):
+    run = run_green(world)
+    lose(world, "clean", 1)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    world.airflow.reachable = False
+    world.airflow.step(world.airflow.task(run, "joined", 0))
+    assert "raw-clean[1] is to be cleared" in refusal(world)
+    world.airflow.reachable = True
+    world.airflow.coordinator.deliver(world.airflow, "ladder")
+    assert "raw-clean[1] is about to run again" in refusal(world)
+    world.airflow.run_until_quiet()
+    assert refusal(world) == ""
+
+
+def test_a_repair_that_airflow_has_no_task_for_does_not_keep_a_run_from_being_adopted(world):
+    run = run_green(world)
+    world.airflow.deploy(ladder(2))
+    lose(world, "clean", 2)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    world.airflow.run_until_quiet()
+    assert refusal(world) == ""

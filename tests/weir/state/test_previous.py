@@ -366,6 +366,60 @@ def test_an_epoch_waits_for_an_adopted_one_of_another_parallelism_before_that_ha
     assert len(digests(days)[1]) == present
 
 
+def rescaled_and_cleared(days, parallelism, present):
+    """The first day is adopted with another number of subtasks and cleared, and its source is done; the second reads."""
+    days.airflow.deploy(history(parallelism))
+    first = days.run_first(1)
+    days.airflow.deploy(history(present))
+    adopt(days.services, f"ladder@{EPOCHS[0]}")
+    days.airflow.clear_run_by_hand(first)
+    second = days.airflow.dag_run(2)
+    step(days, first, "day")
+    step(days, second, "day")
+    step(days, second, "history-known", 0)  # no task computes what it misses: it requests that
+    return first, second
+
+
+def test_an_index_that_airflow_adds_when_the_input_of_its_task_is_done_is_awaited(days):
+    first, second = rescaled_and_cleared(days, 2, 3)
+    reader = days.airflow.task(second, "history-known", 0)
+    assert f"{first}/history-known[2]" not in days.airflow.states()
+    for _ in range(3):
+        days.airflow.step(reader)
+        assert reader.state == "up_for_reschedule"
+    days.airflow.run_until_quiet()
+    assert set(days.airflow.states().values()) == {"success"}
+    assert (len(reader.runs), reader.try_number) == (5, 2)
+
+
+def test_an_index_without_which_airflow_has_expanded_its_task_is_an_error_that_names_adopt(days):
+    first, second = rescaled_and_cleared(days, 2, 3)
+    days.airflow.deploy(history(2))  # whoever wrote 3 takes it back: the run is pinned to 3
+    reader = days.airflow.task(second, "history-known", 0)
+    days.airflow.step(reader)
+    assert reader.state == "up_for_reschedule"
+    for index in (0, 1):
+        step(days, first, "history-known", index)
+    days.airflow.step(reader)
+    assert reader.state == "failed"
+    assert "map index 2" in reader.failed_because
+    assert f"`weir run adopt ladder@{EPOCHS[0]}`" in reader.failed_because
+
+
+def test_a_run_that_was_mapped_when_it_was_created_computes_the_only_subtask_by_its_first_index(days):
+    days.airflow.deploy(history(2))
+    first = days.airflow.dag_run(1)
+    days.airflow.deploy(history(1))
+    second = days.airflow.dag_run(2)
+    step(days, second, "day")
+    reader = days.airflow.task(second, "history-known")
+    days.airflow.step(reader)
+    assert reader.state == "up_for_reschedule"
+    days.airflow.run_until_quiet()
+    assert set(days.airflow.states().values()) == {"success"}
+    assert f"{first}/history-known[-1]" not in days.airflow.states()
+
+
 def test_a_run_of_which_something_became_stale_while_it_was_published_is_not_closed(days, monkeypatch):
     first = days.airflow.dag_run(1)
     while days.airflow.states()[f"{first}/history-known[1]"] != "success":

@@ -33,16 +33,17 @@ OptionalDataflow = Annotated[str | None, typer.Argument(help="Only this dataflow
 @run_app.command()
 def adopt(
     run: RunName,
-    discard: Annotated[bool, typer.Option("--discard", help="Also if its results cannot be computed again.")] = False,  # noqa: FBT002  Typer's
+    discard: Annotated[bool, typer.Option("--discard", help="Also what runs, or cannot be computed again.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
     """Unpin a run from its dataflow: when it is cleared, it follows the present DAG file.
 
-    Its results are discarded. A run that goes on from a state which was released is refused.
+    Its results are discarded. Refused are a run of which a task runs or is about to, and one that goes on from a state
+    which was released.
     """
     from weir.recovery.adopt import adopt as adopt_run  # noqa: PLC0415  SQLAlchemy is slow to import
 
     with opened_services() as services:
-        print_line(str(adopt_run(services, run, discards=discard)))
+        print_line(str(adopt_run(services, run, discards=discard, interrupts=discard)))
 
 
 @ledger_app.command()

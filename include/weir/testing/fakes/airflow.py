@@ -36,6 +36,7 @@ from weir.topology.regions import Topology
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 FAILED = frozenset({"failed", "upstream_failed"})
 ENDED = FINISHED | {"removed"}
+SCHEDULABLE = (None, "up_for_retry", "up_for_reschedule")
 
 
 class Killed(BaseException):
@@ -67,6 +68,7 @@ class FakeAirflow:
         self.reachable = True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
+        self._newest_dag: tuple[Dataflow, str, FakeDag] | None = None
 
     def now(self) -> datetime:
         """Return the time of the fake clock; each try advances it by a second, and a wait of all tasks to its end."""
@@ -108,8 +110,8 @@ class FakeAirflow:
             self._verify_integrity(run_id)
 
     def _verify_integrity(self, run_id: str) -> None:
-        """Add task instances that are new in the DAG, mark those that it no longer has as removed, restore others."""
-        dag = FakeDag(self.flow, self.dag_id)
+        """Add the instances of new tasks, mark those that the DAG no longer has as removed, restore others."""
+        dag = self._dag()
         mine = [task for key, task in self.tasks.items() if key.run_id == run_id]
         for task in mine:
             if not dag.has(task.key):
@@ -118,8 +120,32 @@ class FakeAirflow:
                 task.state = None
             task.upstream = dag.upstream.get(task.key.task_id, task.upstream)
             task.pipeline = dag.pipeline.get(task.key.task_id, frozenset())
-        for key in dag.instances(run_id, {task.key.task_id for task in mine}):
+        for key in dag.created(run_id, {task.key for task in mine}):
             self.tasks.setdefault(key, dag.new_task(key))
+
+    def _runnable(self) -> list[FakeTask]:
+        """Return what may run now or after its delay; Airflow first adds the missing indexes of such a mapped task."""
+        dag, seen = self._dag(), set[tuple[str, str]]()
+        found = [task for task in self.tasks.values() if self._may_run(task)]
+        for task in [each for each in found if dag.is_mapped(each.key.task_id)]:
+            mapped = (task.key.run_id, task.key.task_id)
+            for key in dag.expanded(*mapped) if mapped not in seen else ():
+                if key not in self.tasks:
+                    self.tasks[key] = dag.new_task(key)
+                    found += [self.tasks[key]] if self._may_run(self.tasks[key]) else []
+            seen.add(mapped)
+        return found
+
+    def _dag(self) -> FakeDag:
+        flow, dag_id, dag = self._newest_dag or (None, None, None)
+        if dag is None or flow is not self.flow or dag_id != self.dag_id:
+            dag = FakeDag(self.flow, self.dag_id)
+            self._newest_dag = (self.flow, self.dag_id, dag)
+        return dag
+
+    def _may_run(self, task: FakeTask) -> bool:
+        is_due = task.state in SCHEDULABLE and task.key.run_id not in self.queued
+        return is_due and self._upstream_done(task)
 
     def run_until_quiet(self, most: int = 500) -> None:
         """Run whatever may run until nothing may; raises AssertionError if that never comes."""
@@ -148,14 +174,7 @@ class FakeAirflow:
         }
 
     def _ready(self) -> FakeTask | None:
-        runnable = [
-            task
-            for task in self.tasks.values()
-            if (task.state in (None, "up_for_retry", "up_for_reschedule"))
-            and task.key.run_id not in self.queued
-            and self._upstream_done(task)
-        ]
-        return min(runnable, key=lambda task: task.not_before or self.time, default=None)
+        return min(self._runnable(), key=lambda task: task.not_before or self.time, default=None)
 
     def _upstream_done(self, task: FakeTask) -> bool:
         """Apply the trigger rule: none_failed, and all_done for a compaction."""

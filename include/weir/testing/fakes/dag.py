@@ -89,12 +89,25 @@ class FakeDag:
         first, count = self._indexes.get(key.task_id, (-1, 0))
         return count > 0 and (first == -1 or 0 <= key.map_index < count)
 
-    def instances(self, run_id: str, known: Set[str]) -> Iterator[TaskKey]:
-        """Return all instances of a run; of unmapped tasks only those that it does not know in any form yet."""
-        for name, (first, count) in self._indexes.items():
-            if first == -1 and name in known:
-                continue
-            yield from (TaskKey(self._dag_id, run_id, name, index) for index in range(first, first + count))
+    def created(self, run_id: str, known: Set[TaskKey]) -> Iterator[TaskKey]:
+        """Yield the instances that Airflow makes when it looks at a run: of tasks of which the run has none.
+
+        The further indexes of a task that is mapped over more subtasks now come when it is `expanded`.
+        """
+        names = {key.task_id for key in known}
+        mapped = {key.task_id for key in known if key.map_index >= 0}
+        for name, (first, _) in self._indexes.items():
+            if name not in (names if first == -1 else mapped):
+                yield from self.expanded(run_id, name)
+
+    def expanded(self, run_id: str, name: str) -> Iterator[TaskKey]:
+        """Yield all instances of a task, as Airflow makes them when one of these may run: its upstream is done."""
+        first, count = self._indexes.get(name, (-1, 0))
+        yield from (TaskKey(self._dag_id, run_id, name, index) for index in range(first, first + count))
+
+    def is_mapped(self, name: str) -> bool:
+        """Report whether a task is mapped over its subtasks."""
+        return self._indexes.get(name, (-1, 0))[0] >= 0
 
     def new_task(self, key: TaskKey) -> FakeTask:
         """Return an instance that has never run."""

@@ -164,10 +164,9 @@ class SimulatedAirflow(FakeAirflow):
 
     def ready(self) -> list[FakeTask]:
         """Return the task instances that the scheduler may start now or after their retry delay."""
-        states = (None, "up_for_retry", "up_for_reschedule")
-        active = [task for key, task in self.tasks.items() if key.run_id not in self.queued]
-        runnable = [task for task in active if task.state in states and self._upstream_done(task)]
-        return sorted(runnable, key=lambda task: (task.not_before or self.time, task.key.run_id, task.key.task_id))
+        return sorted(
+            self._runnable(), key=lambda task: (task.not_before or self.time, task.key.run_id, task.key.task_id)
+        )
 
     def launch(self, task: FakeTask, *, is_old: bool = False) -> Process:
         """Return a process for the next try of `task`; it has not begun. An old worker has the code before the last."""
