@@ -43,12 +43,29 @@ class Api:
     def __init__(self, airflow):
         self.airflow, self.is_closed = airflow, False
 
-    def call(self, method, path, body):
+    def call(self, method, path, body=None, **_query):
+        if method == "GET":
+            return self.state_of(path)
+        if path == "/weir/dags/dag/start":
+            return httpx.Response(200, json={"state": self.airflow.start("dag", body["run_id"])})
         assert (method, path) == ("POST", "/weir/dags/dag/clear")
         wanted = [ClearItem("dag", **each) for each in body["items"]]
         answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
         rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
         return httpx.Response(200, json={"items": rows})
+
+    def ask(self, method, path):
+        return self.call(method, path).json()
+
+    def state_of(self, path):
+        dag = self.airflow.seen_dag("dag")
+        if path == "/api/v2/monitor/health":
+            return httpx.Response(200, json={"scheduler": {"status": "healthy" if dag.has_scheduler else "unhealthy"}})
+        if path == "/api/v2/dags/dag":
+            return httpx.Response(200, json={"is_paused": dag.is_paused})
+        run = self.airflow.seen_run("dag", path.removeprefix("/api/v2/dags/dag/dagRuns/"))
+        found = None if run is None else {"state": run.state, "note": run.note}
+        return httpx.Response(404 if run is None else 200, json=found)
 
     def close(self):
         self.is_closed = True

@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.notes import try_to_annotate, try_to_withdraw_note
+from weir.attempts.notes import (
+    try_to_annotate,
+    try_to_note_end_of_wait,
+    try_to_note_wait,
+    try_to_withdraw_note,
+)
 from weir.attempts.ports import TaskEngine, TaskPorts
 from weir.attempts.steps import (
     Heartbeat,
@@ -26,6 +31,7 @@ from weir.attempts.steps import (
 from weir.code.generation_rules import RepairCode, short
 from weir.coordination.values import (
     Adopted,
+    Awaiting,
     BeginOutcome,
     BeginRequest,
     Begun,
@@ -59,11 +65,14 @@ def run_attempt(
     match outcome:
         case Begun():
             try_to_have_run_closed(task, described)
+            try_to_note_end_of_wait(task, described.key, outcome.attempt)
             engine.connect()
             return _compute(task, engine, described.key, outcome, make_pages)
         case Adopted():
             try_to_have_run_closed(task, described)
-            try_to_withdraw_note(task, dataflow, described.key, described.try_number)
+            try_to_withdraw_note(
+                task, dataflow, described.key, described.try_number, may_have_waited=outcome.attempt.has_waited
+            )
             task.log("An earlier try has committed this result, and the task was not cleared since: adopted")
             return dict(outcome.summary)
         case _:
@@ -75,6 +84,8 @@ def _begin(task: TaskPorts, engine: TaskEngine, request: BeginRequest) -> BeginO
     outcome = task.coordinator.begin(request, task.airflow)
     if isinstance(outcome, NotInRecord):
         return outcome
+    if isinstance(outcome, Awaiting):
+        try_to_note_wait(task, request, outcome)
     for work in outcome.interrupt:
         if not work.session_url:
             continue

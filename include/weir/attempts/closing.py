@@ -34,8 +34,8 @@ def run_close(
 
     def begin() -> CloseOutcome:
         found = task.coordinator.close(described, task.airflow)
-        if isinstance(found, Awaiting) and found.is_for_target:
-            try_to_note_wait(task, described.key, found.reason)
+        if isinstance(found, Awaiting):
+            try_to_note_wait(task, described, found)
         return found
 
     outcome = ready_outcome(task, dataflow, begin)

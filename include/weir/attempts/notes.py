@@ -14,15 +14,19 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.ports import Airflow, Log, TaskPorts
+from weir.attempts.registration import region_of_task
 from weir.coordination.airflow import NOTE_LENGTH, ClearAnswer, ClearItem
 from weir.coordination.services import Services
-from weir.coordination.values import TaskKey
+from weir.coordination.values import Attempt, Awaiting, BeginRequest, TaskKey
 from weir.errors import Retryable, WeirError
 from weir.execution.failure_words import SAYS, healed, note_of_failure
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import epoch_of, run_key
 from weir.ledger.snapshot import committed_attempt
+from weir.recovery.awaiting import FIRST_WAIT
+from weir.recovery.standing import Asked, standing_of
 from weir.secrecy import without_secrets
 from weir.topology.regions import RegionId
 
@@ -37,7 +41,7 @@ _REASONS: Final = {
 """Why a DagRun that is a success is not closed, by Airflow's state of its closing task."""
 
 _MOST: Final = 200
-"""The largest number of open runs of a dataflow that upkeep looks at, newest first."""
+"""The largest number of open runs of a dataflow that upkeep looks at, newest first, and of tasks that a wait asks for."""
 
 
 def try_to_annotate(task: TaskPorts, key: TaskKey, note: str) -> None:
@@ -65,14 +69,44 @@ def annotate(airflow: Airflow, key: TaskKey, note: str) -> None:
         airflow.annotate(key, note)
 
 
-def try_to_note_wait(task: TaskPorts, key: TaskKey, reason: str) -> None:
-    """Set the task instance's note to what it waits for, where a person has left none."""
+def try_to_note_wait(task: TaskPorts, request: BeginRequest, awaiting: Awaiting) -> None:
+    """Set the task instance's note to what it waits for and how that stands, where a person has left none.
+
+    Not for a wait that is most often over in seconds, nor for a restart's delay.
+    """
+    if not awaiting.is_for_target and (not awaiting.attempt or awaiting.seconds <= FIRST_WAIT):
+        return
+    key = request.key
     try:
         seen = task.airflow.note(key)
-        if not seen or seen.startswith(SAYS):
+        if seen and not seen.startswith(SAYS):
+            return
+        reason = awaiting.reason if awaiting.is_for_target else _why_it_waits(task, request, awaiting)
+        if seen != f"{SAYS}{reason}":
             annotate(task.airflow, key, f"{SAYS}{reason}")
     except WeirError as error:
         task.log(f"No note was left at the task instance: {error}")
+
+
+def _why_it_waits(task: TaskPorts, request: BeginRequest, awaiting: Awaiting) -> str:
+    """Return what the task waits for, since when, whether that goes on by itself, and what to do if not."""
+    run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
+    region = region_of_task(request.task_prefix, request.key)
+    asked = Asked(airflow=task.airflow, most=_MOST)
+    found = standing_of(task.coordinator.services, run, asked, only=region)
+    return awaiting.reason if found is None or found.behind is None else found.as_note()
+
+
+def try_to_note_end_of_wait(task: TaskPorts, key: TaskKey, attempt: Attempt) -> None:
+    """Replace the note that a try waits, since what it has waited for is there; notes of others stay."""
+    if not attempt.has_waited:
+        return
+    try:
+        if task.airflow.note(key).startswith(SAYS):
+            at = task.coordinator.services.now()
+            task.airflow.annotate(key, f"{SAYS}it has waited for others until {at:%Y-%m-%d %H:%M:%S} UTC")
+    except WeirError as error:
+        task.log(f"The note that it waits is still at the task instance: {error}")
 
 
 def try_to_withdraw_note(

@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
 from weir.attempts.coordinator import Coordinator
-from weir.coordination.airflow import Clearer, SeenRun
+from weir.coordination.airflow import AirflowStates
 from weir.coordination.values import Awaiting, SparkWork, TaskKey
 from weir.formats.region_job import SparkJob
 
 Log = Callable[[str], None]
 
 
-class Airflow(Clearer, Protocol):
-    """Airflow as a task reaches it: a clearer that also reads and sets notes."""
+class Airflow(AirflowStates, Protocol):
+    """Airflow as a task reaches it: it clears, tells of states, and reads and sets notes."""
 
     def note(self, key: TaskKey) -> str:
         """Return the task instance's note, "" where there is none. Raises Retryable or Misconfigured."""
@@ -27,10 +27,6 @@ class Airflow(Clearer, Protocol):
 
     def annotate(self, key: TaskKey, note: str) -> None:
         """Set the task instance's note, which Airflow's UI shows. Raises Retryable or Misconfigured."""
-        ...
-
-    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
-        """Return state and note of a DagRun; None where there is none. Raises Retryable or Misconfigured."""
         ...
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:

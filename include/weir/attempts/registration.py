@@ -419,6 +419,7 @@ def _attempt(run: Run, region: RegionId, row: AttemptRow, chosen: ChosenCode | N
         code=None if chosen is None else chosen.code,
         generation=0 if chosen is None else chosen.generation,
         deployed="" if chosen is None else chosen.deployed,
+        has_waited=row.waits > 0,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -13,11 +14,13 @@ from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured, WeirError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from weir.coordination.airflow import Clearer
+    from weir.coordination.airflow import AirflowStates, Clearer
     from weir.coordination.services import Services
     from weir.coordination.values import DeliveredClear
+    from weir.recovery.rules.standing import Standing
+    from weir.recovery.standing import Asked
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -67,7 +70,37 @@ def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
     return "; ".join(said)
 
 
-def deliver_or_tell(left: str, deliver: Callable[[Clearer], str]) -> str:
+@contextmanager
+def airflow_if_reached() -> Iterator[Asked]:
+    """Yield Airflow's API, or why it cannot be asked."""
+    from weir.recovery.standing import Asked  # noqa: PLC0415  SQLAlchemy is slow to import
+
+    try:
+        api = airflow_api(os.environ)
+    except WeirError as error:
+        yield Asked(airflow=None, why_not=f"Airflow: {error}")
+        return
+    if api is None:
+        yield Asked(airflow=None, why_not=f"Airflow was not asked ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)")
+        return
+    try:
+        yield Asked(airflow=EndpointClearer(api))
+    finally:
+        api.close()
+
+
+def standings_now(services: Services, runs: Sequence[str]) -> dict[str, Standing]:
+    """Return how runs of the ledger stand, by id; Airflow is asked about those that are open, if it can be reached."""
+    from weir.recovery.standing import all_standings, open_runs  # noqa: PLC0415  as above
+
+    still_open = open_runs(services, runs)
+    if not still_open:
+        return {}
+    with airflow_if_reached() as asked:
+        return {str(run): each for run, each in all_standings(services, still_open, asked).items()}
+
+
+def deliver_or_tell(left: str, deliver: Callable[[AirflowStates], str]) -> str:
     """Return what `deliver` says of the clears that it delivers; else `left`, what is left to do, and why."""
     try:
         api = airflow_api(os.environ)

@@ -8,6 +8,7 @@ from weir.cli.tables import key, number, print_line, print_rows, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.recovery.rules.standing import Standing
 
 MOST_ROWS = 40
 """The number of steps that a table shows; `--json` has all."""
@@ -15,8 +16,8 @@ MOST_ROWS = 40
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def print_plan(plan: Plan) -> None:
-    """Print a plan: a table of its steps, and the cost."""
+def print_plan(plan: Plan, standing: Standing | None = None) -> None:
+    """Print a plan: how its run stands if it is open, a table of its steps, and the cost."""
     console = Console()
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
     print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.", console)
@@ -24,9 +25,12 @@ def print_plan(plan: Plan) -> None:
         print_line(f"This cannot be applied: {plan.impossible}.", console)
     if plan.failed is not None:
         print_line(f"{plan.failed} is retried by Airflow.", console)
+    if standing is not None:
+        print_line(str(standing), console)
     if not steps:
-        nothing = "Nothing else would run again." if plan.failed else "Nothing is missing: nothing would run again."
-        print_line(nothing, console)
+        whole = "Nothing is missing: nothing would run again."
+        nothing = whole if standing is None else "Of what was computed, nothing is missing."
+        print_line("Nothing else would run again." if plan.failed else nothing, console)
     else:
         print_rows(_COLUMNS, (_cells(step, is_possible=not plan.impossible) for step in steps[:MOST_ROWS]), console)
     if len(steps) > MOST_ROWS:

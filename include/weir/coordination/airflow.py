@@ -60,6 +60,14 @@ class SeenRun:
     note: str
 
 
+@dataclass(frozen=True, slots=True)
+class SeenDag:
+    """Whether a person has paused a DAG, and whether a scheduler of Airflow runs."""
+
+    is_paused: bool
+    has_scheduler: bool
+
+
 class Clearer(Protocol):
     """Access to Airflow: the plugin's endpoint, the REST API, the database under `dag.test()`, or a fake."""
 
@@ -83,6 +91,18 @@ class Clearer(Protocol):
 
         Raises Retryable or Misconfigured where Airflow does not answer or the account may not see the DAG.
         """
+        ...
+
+
+class AirflowStates(Clearer, Protocol):
+    """Access to Airflow that also tells of DagRuns and DAGs."""
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Return state and note of a DagRun; None where there is none. Raises Retryable or Misconfigured."""
+        ...
+
+    def seen_dag(self, dag_id: str) -> SeenDag | None:
+        """Return whether a DAG may go on; None where Airflow does not know it. Raises Retryable or Misconfigured."""
         ...
 
 

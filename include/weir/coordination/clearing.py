@@ -9,7 +9,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordination.airflow import CLEARABLE, MISSING, NOTE_LENGTH, ClearAnswer, ClearItem, SeenRun, by_dag
+from weir.coordination.airflow import CLEARABLE, MISSING, NOTE_LENGTH, ClearAnswer, ClearItem, SeenDag, SeenRun, by_dag
 from weir.coordination.airflow_client import AirflowClient, path_of
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class EndpointClearer:
     def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
         """Look at a DagRun, by public REST."""
         return self._rest.seen_run(dag_id, run_id)
+
+    def seen_dag(self, dag_id: str) -> SeenDag | None:
+        """Look at a DAG and at the scheduler, by public REST."""
+        return self._rest.seen_dag(dag_id)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note, by public REST."""
@@ -143,6 +147,14 @@ class RestClearer:
             return None
         found = response.json()
         return SeenRun(str(found["state"]), found["note"] or "")
+
+    def seen_dag(self, dag_id: str) -> SeenDag | None:
+        """Look at a DAG and at the scheduler."""
+        response = self._api.call("GET", path_of("api", "v2", "dags", dag_id))
+        if response.is_error:
+            return None
+        health = self._api.ask("GET", path_of("api", "v2", "monitor", "health"))
+        return SeenDag(bool(response.json()["is_paused"]), health["scheduler"]["status"] == HEALTHY)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note."""

@@ -106,6 +106,7 @@ class Attempt:
     """That of its task in the run, of which the code is one."""
     deployed: str = ""
     """The version of its task's code that was deployed when it began."""
+    has_waited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,10 +114,9 @@ def _unrepeatable(session: Session, name: str) -> list[str]:
     gone = [each for each in before if state.results[each].state is PartitionState.RELEASED]
     if not gone or not any(each.is_of_own_run for each in state.results):
         return []
-    return [
-        f"it goes on from {gone[0].stage} of {gone[0].run}, which was released, so that it cannot be computed again. "
-        f"{what_is_kept(session, row.dataflow)}"
-    ]
+    state_of = f"{gone[0].stage} of {gone[0].run}"
+    kept = what_is_kept(session, row.dataflow)
+    return [f"it goes on from {state_of}, which was released, so that it cannot be computed again. {kept}"]
 
 
 def free_run(session: Session, services: Services, row: RunRow, reason: str) -> Adoption:

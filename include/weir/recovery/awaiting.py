@@ -133,12 +133,13 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
     if answer.state in ("failed", "upstream_failed") and not asked.is_owed and region.is_of_own_run:
         raise Misconfigured(
             f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
-            "its log, correct the cause, and clear it with its downstream tasks"
+            f"its log, and correct the cause; `weir plan {run.id} --apply` clears it, and what has failed with it"
         )
     if answer.state == "skipped":
         raise Misconfigured(
             f"{region} was skipped in Airflow, so its result was never computed: clear {answer.item.task_id} of run "
-            f"{run.run_id} (a region cannot be left out of a dataflow)"
+            f"{run.run_id}, as `weir plan {run.id} --apply` does (a region cannot be left out of a dataflow), then "
+            "this task"
         )
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
         raise Misconfigured(

@@ -58,13 +58,18 @@ SHOWN = 5
 class RunOverview:
     """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed.
 
+<<<<<<< HEAD
     `deleted_tries` are those of a DagRun that was deleted, in whose place this one has come, or that Airflow has lost.
+=======
+    `run` is its id in the ledger; empty if it has none.
+>>>>>>> 93704ec9 (weir plan, why, runs and the notes of waiting tasks say how an open run stands, whom it waits for and what goes on)
     """
 
     dataflow: str
     epoch: str
     run_id: str
     state: str
+    run: str = ""
     not_begun: tuple[RegionId, ...] = ()
     published: Mapping[str, int] = field(default_factory=dict)
     deleted_tries: int = 0
@@ -119,6 +124,10 @@ class SourceRead:
         split = self.split
         told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
         return f"{self.stage} reads {told}"
+
+
+class HasNotBegun(Misconfigured):
+    """No try of a task is recorded: there is no history."""
 
 
 def sources_of_task(session: Session, run: str, region: RegionId) -> list[SourceRead]:
@@ -196,8 +205,9 @@ def _overview(session: Session, row: RunRow, failed: Sequence[FailedBeginRow]) -
         epoch=row.epoch,
         run_id=row.run_id,
         state=state,
+        run=row.id,
         not_begun=tuple(sorted(map(region_of_begin, still))),
-        published=_published(session, row.id),
+        published=versions_of(session, row.id),
     )
 
 
@@ -213,7 +223,8 @@ def _counts(state: RunState) -> str:
     return f"{valid} valid, {stale} stale, {len(written) - valid - stale} missing{failed}"
 
 
-def _published(session: Session, run: str) -> dict[str, int]:
+def versions_of(session: Session, run: str) -> dict[str, int]:
+    """Return the newest published version of each sink of a run that has one."""
     query = (
         select(PublicationRow.sink, func.max(PublicationRow.version))
         .where(PublicationRow.run == run, PublicationRow.published_at.is_not(None))
@@ -276,7 +287,7 @@ def _no_history(run: str, task: str, topology: Topology | None, begun: Iterable[
                 f"{each.name} of run {run} has no subtask {subtask}: it has 0 to {each.parallelism - 1}"
             )
     if any(name in (each.name, *each.stages) for each in later):
-        return Misconfigured(f"{task} of run {run} has not begun: Airflow shows what it waits for; `weir plan {run}`")
+        return HasNotBegun(f"{task} of run {run} has not begun: Airflow shows what it waits for; `weir plan {run}`")
     known = sorted({*names, *(each.name for each in later)})
     return Misconfigured(f"run {run} has no task {task}: {similar(name, known)}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from weir.attempts.ports import Airflow
-from weir.coordination.airflow import ClearAnswer, ClearItem, SeenRun, by_dag
+from weir.coordination.airflow import ClearAnswer, ClearItem, SeenDag, SeenRun, by_dag
 from weir.coordination.clearing import HEALTHY, EndpointClearer
 from weir.errors import Misconfigured
 from weir_airflow.api.client import client_of
@@ -100,6 +100,17 @@ class DbClearer:
         with create_session(scoped=False) as session:
             found = seen_run(session, dag_id, run_id)
             return None if found is None else SeenRun(*found)
+
+    def seen_dag(self, dag_id: str) -> SeenDag | None:
+        """Look at a DAG and at the scheduler, in Airflow's database."""
+        from airflow.api.common.airflow_health import get_airflow_health  # noqa: PLC0415
+        from airflow.models.dag import DagModel  # noqa: PLC0415
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            found = session.get(DagModel, dag_id)
+            is_paused = found is not None and bool(found.is_paused)
+        return None if found is None else SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note."""

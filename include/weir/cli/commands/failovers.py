@@ -12,14 +12,17 @@ from weir.cli.plan_report import amount, code_of_steps
 from weir.cli.tables import print_line
 from weir.code.generation_rules import short
 from weir.environment import opened_services
+from weir.errors import Misconfigured
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from weir.coordination.services import Services
     from weir.recovery.failovers import FailoverReport
     from weir.recovery.history import Event, SourceRead
+    from weir.recovery.rules.standing import Standing
     from weir.recovery.versions import CodeOfStage
 
 _SHOWN = 300
@@ -54,22 +57,35 @@ def why(
     run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
 ) -> None:
-    """Show why a task ran repeatedly, its code, and what its sources read: attempts, failures, clears, and inputs."""
-    from weir.recovery.history import events_of, sources_of_task, task_history  # noqa: PLC0415  SQLAlchemy is slow to import
+    """Show why a task ran repeatedly, its code, and what its sources read: attempts, failures, clears, and inputs.
+
+    Of a run that is open, it also says why, and what to do.
+    """
+    from weir.ledger.runs import run_if_known  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.history import HasNotBegun, events_of, sources_of_task, task_history  # noqa: PLC0415  as above
     from weir.recovery.versions import code_of_task  # noqa: PLC0415
 
-    with opened_services() as services, services.ledger.transaction() as session:
-        found = [
-            (
-                str(each.region),
-                code_of_task(session, each.run, each.region.name),
-                sources_of_task(session, each.run, each.region),
-                events_of(session, each),
-            )
-            for each in task_history(session, run, task)
-        ]
+    with opened_services() as services:
+        with services.ledger.transaction() as session:
+            row = run_if_known(session, run)
+            name = "" if row is None else row.id
+        standing = _standing(services, name)
+        try:
+            with services.ledger.transaction() as session:
+                found = [
+                    (
+                        str(each.region),
+                        code_of_task(session, each.run, each.region.name),
+                        sources_of_task(session, each.run, each.region),
+                        events_of(session, each),
+                    )
+                    for each in task_history(session, run, task)
+                ]
+        except HasNotBegun as error:
+            raise error if standing is None else Misconfigured(f"{error}. {standing}") from error
     if as_json:
-        print(json.dumps({"version": 1, "tasks": [_task_json(*each) for each in found]}))
+        told = None if standing is None else standing.to_json()
+        print(json.dumps({"version": 1, "tasks": [_task_json(*each) for each in found], "standing": told}))
         return
     for region, code, sources, events in found:
         print_line(region)
@@ -79,6 +95,15 @@ def why(
             print_line(f"  {_code(each)}")
         for event in events:
             _print_event(event)
+    if standing is not None:
+        print_line(str(standing))
+
+
+def _standing(services: Services, run: str) -> Standing | None:
+    """Return how a run stands that is open; None of another one."""
+    from weir.cli.airflow_api import standings_now  # noqa: PLC0415  as above
+
+    return standings_now(services, [run]).get(run) if run else None
 
 
 def _cut(line: str) -> str:

@@ -26,9 +26,10 @@ from weir.flink.job_graph_file import TaskFailure, read_topology
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from weir.coordination.airflow import Clearer
+    from weir.coordination.airflow import AirflowStates
     from weir.coordination.services import Services
-    from weir.recovery.questions import Answer
+    from weir.recovery.rules.plan import Plan
+    from weir.recovery.rules.standing import Standing
 
 _OF_A_GRAPH = (
     "asks about a job graph (--topology), and a run keeps what its dataflow declared: leave it out. To change that, "
@@ -87,7 +88,8 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
 def _plan_run(
     run: str, fail: str | None, lost: list[str], code: RepairCode, *, is_applied: bool, as_json: bool
 ) -> None:
-    from weir.recovery.questions import Question, apply_answer, ask  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.cli.airflow_api import standings_now  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.recovery.questions import Question, apply_answer, ask  # noqa: PLC0415  as above
 
     if is_applied and fail is not None:
         raise Misconfigured(
@@ -95,33 +97,61 @@ def _plan_run(
             "Airflow"
         )
     with opened_services() as services:
-        answer = ask(services, Question(run, fail, tuple(lost), code))
-        owed = apply_answer(services, answer) if is_applied else 0
-        if as_json:
-            print(json.dumps(answer.plan.to_json()))
-        else:
-            print_plan(answer.plan)
+        name = _not_begun(services, run)
+        answer = None if name else ask(services, Question(run, fail, tuple(lost), code))
+        name = name if answer is None else answer.run.id
+        is_now = fail is None and not lost
+        standing = standings_now(services, [name]).get(name) if is_now else None
+        owed = apply_answer(services, answer) if is_applied and answer is not None else 0
+        plan = None if answer is None else answer.plan
+        _print(name, plan, standing, as_json=as_json)
         if is_applied:
-            said = _settle(services, answer, owed) if owed else "Nothing to do."
+            said = "Nothing to do." if standing is None and not owed else _settle(services, name, owed, standing)
             print_line(said, Console(stderr=as_json))
 
 
-def _settle(services: Services, answer: Answer, owed: int) -> str:
-    """Deliver the clears if Airflow can be reached; return what was done and what is left."""
+def _not_begun(services: Services, name: str) -> str:
+    """Return the id of a run of which no task has begun, though others of its dataflow have; else nothing."""
+    from weir.ledger.runs import newest_pinned, run_if_known  # noqa: PLC0415  as above
+
+    with services.ledger.transaction() as session:
+        row = run_if_known(session, name)
+        is_waiting = row is not None and row.pinned is None and newest_pinned(session, row.dataflow) is not None
+        return row.id if row is not None and is_waiting else ""
+
+
+def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:
+    if as_json:
+        told = {"run": run} if plan is None else plan.to_json()
+        print(json.dumps({**told, "standing": None if standing is None else standing.to_json()}))
+    elif plan is not None:
+        print_plan(plan, standing)
+    else:
+        print_line(str(standing) if standing is not None else f"No task of {run} has begun.")
+
+
+def _settle(services: Services, run: str, owed: int, standing: Standing | None) -> str:
+    """Clear what has stopped and deliver the clears, if Airflow can be reached; return what was done, and is left."""
     from weir.cli.airflow_api import deliver_or_tell, what_was_cleared  # noqa: PLC0415
+    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
     from weir.recovery.pending_clears import deliver  # noqa: PLC0415
-    from weir.recovery.questions import add_clears_of_upstream_failed  # noqa: PLC0415
+    from weir.recovery.standing import clear_stopped, pending_of  # noqa: PLC0415
 
-    run = answer.run
     left = (
-        f"{owed} clear(s) are pending; delivered by the DAG weir_upkeep (is it unpaused?), or "
-        f"the next task of {run.dag_id}. Clear tasks of {run.run_id} that are upstream_failed yourself"
-    )
+        f"{owed} clear(s) are pending; delivered by the DAG weir_upkeep (is it unpaused?), or the next task of the "
+        "dataflow"
+        if owed
+        else "By what the ledger knows, there is nothing to clear"
+    ) + f". What Airflow has given up of {run} is cleared where Airflow can be asked"
 
-    def delivered(clearer: Clearer) -> str:
-        more = add_clears_of_upstream_failed(services, run, clearer)
-        done = what_was_cleared(deliver(services, clearer, run.dataflow.name), owed + more)
-        return f"{done}; is the DAG {run.dag_id} unpaused?"
+    def delivered(airflow: AirflowStates) -> str:
+        skipped = clear_stopped(services, run, standing, airflow)
+        pending = pending_of(services, run)
+        done = what_was_cleared(deliver(services, airflow, dataflow_of(run)), pending)
+        if not pending and not skipped:
+            return "Nothing to do" if standing is None else f"Nothing of {run} has stopped. {standing}"
+        again = f"; {skipped} that were skipped are cleared, too" if skipped else ""
+        return f"{done}{again}; is its DAG unpaused?"
 
     return deliver_or_tell(left, delivered)
 

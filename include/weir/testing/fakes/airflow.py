@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
 from weir.code.archive import Archive
-from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem, SeenRun
+from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem, SeenDag, SeenRun
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
@@ -66,6 +66,7 @@ class FakeAirflow:
         self.collects = True
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
+        self.is_paused, self.has_scheduler = False, True
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
         self._newest_dag: tuple[Dataflow, str, FakeDag] | None = None
@@ -343,6 +344,11 @@ class FakeAirflow:
         self._require_reachable()
         state = self.state_of(run_id)
         return None if state == MISSING else SeenRun(state, self.run_notes.get(run_id, ""))
+
+    def seen_dag(self, dag_id: str) -> SeenDag | None:  # noqa: ARG002 - there is one DAG
+        """Return whether the DAG is paused, and whether a scheduler runs. Raises Retryable."""
+        self._require_reachable()
+        return SeenDag(self.is_paused, self.has_scheduler)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:  # noqa: ARG002 - there is one DAG
         """Set a DagRun's note. Raises Retryable."""

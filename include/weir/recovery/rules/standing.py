@@ -1,0 +1,409 @@
+"""Derives how each open epoch stands: running, waiting (for whom, since when) or stopped; and the command that goes on.
+
+Invariant: one derivation answers `weir plan`, `weir why`, `weir runs` and the notes of tasks. It is taken over the
+ledger and over what Airflow answered; what Airflow was not asked is not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.topology.ids import RunId
+from weir.topology.regions import RegionId
+
+SHOWN: Final = 3
+"""The largest number of tasks that a reason names."""
+
+_ERROR: Final = 300
+"""How much of an error a reason quotes; `weir why` has all of it."""
+
+_GIVEN_UP: Final = ("failed", "upstream_failed")
+_ENDED: Final = (*_GIVEN_UP, "skipped", "success")
+_GONE: Final = ("missing", "removed")
+_OVER: Final = ("success", "failed")
+"""Airflow's states of a DagRun that the scheduler does not look at any more."""
+
+
+class Stand(Enum):
+    """How an epoch stands.
+
+    A stopped one does not go on by itself. A waiting one waits for another run, a target or a clear. It is unknown
+    whether one goes on of which no task runs by the ledger, where Airflow was not asked.
+    """
+
+    PUBLISHED = "published"
+    RUNNING = "running"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTask:
+    """A task instance as Airflow has it; an instance that it has yet to make has no state."""
+
+    state: str | None
+    try_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFacts:
+    """A region of a run, or its closing task: its newest attempt, its results, and its task instance in Airflow.
+
+    `since` is when the newest attempt has begun, or has ended if it has; `error` is why it has failed, or why a closing
+    task waits. `awaits` are the regions that a waiting attempt waits for. `begin_error` is that of a newer try that
+    failed before it was registered. `upstream` are the names of the regions before it. `seen` is None where Airflow
+    was not asked.
+    """
+
+    region: RegionId
+    is_done: bool = False
+    has_result: bool = False
+    state: AttemptState | None = None
+    try_number: int = 0
+    since: datetime | None = None
+    error: str = ""
+    begin_error: str = ""
+    awaits: tuple[RegionId, ...] = ()
+    is_to_be_cleared: bool = False
+    upstream: frozenset[str] = frozenset()
+    seen: SeenTask | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Report whether nothing runs it by itself, and the run cannot be closed without it."""
+        if self.is_to_be_cleared:
+            return False
+        if self.seen is None:
+            return self.state is AttemptState.FAILED
+        if self.seen.state in _GIVEN_UP:
+            return True
+        if self.seen.state == "success":
+            return not self.has_result
+        return not self.is_done and self.seen.state in ("skipped", *_GONE)
+
+    @property
+    def is_working(self) -> bool:
+        """Report whether a process computes it, or another try follows the last one."""
+        is_over = self.seen is not None and self.seen.state in _ENDED
+        waits_for_time = self.state is AttemptState.WAITING and not self.awaits and self.region != CLOSE
+        return not is_over and (self.state in (AttemptState.RUNNING, AttemptState.RETRYING) or waits_for_time)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDagRun:
+    """A DagRun as Airflow has it (`state` None: there is none), and whether its scheduler may go on with it."""
+
+    state: str | None
+    is_paused: bool = False
+    has_scheduler: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFacts:
+    """A run, its tasks in the order of the dataflow, and what keeps its closing task.
+
+    `close_awaits` is the run that has to be closed before it. `asked` says why Airflow was not asked; empty if it was.
+    `dag_run` is None while it is not needed.
+    """
+
+    run: RunId
+    dag_id: str
+    run_id: str
+    start: datetime
+    is_closed: bool = False
+    was_published: bool = False
+    close_awaits: RunId | None = None
+    undelivered: str = ""
+    asked: str = ""
+    dag_run: SeenDagRun | None = None
+    tasks: tuple[TaskFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a run stands, why and since when, the one command that goes on, and the standing of the run it waits for.
+
+    `stopped` are the tasks that a person has to have run again. An empty command: there is nothing to do.
+    """
+
+    run: RunId
+    stand: Stand
+    reason: str = ""
+    since: datetime | None = None
+    command: str = ""
+    was_published: bool = False
+    behind: Standing | None = None
+    stopped: tuple[TaskFacts, ...] = ()
+
+    @property
+    def root(self) -> Standing:
+        """The standing of the run that all others in the chain wait for."""
+        return self if self.behind is None else self.behind.root
+
+    @property
+    def sentence(self) -> str:
+        """What is not published of the run, and why, without a period."""
+        since = _since(self.since)
+        if self.stand is Stand.PUBLISHED:
+            return f"{self.run} is published"
+        what = "is published, and no longer up to date" if self.was_published else "is not published"
+        if self.stand is Stand.STOPPED:
+            return f"{self.run} {what}, and does not go on by itself: {self.reason}{since}"
+        return f"{self.run} {what}: {self.reason}{since}"
+
+    def __str__(self) -> str:
+        """Say it in one paragraph, which ends with the command."""
+        return f"{self.sentence}.{self._of_others()}"
+
+    def as_note(self) -> str:
+        """Say why a task of the run waits, for its note: that first."""
+        return f"{self.reason}{_since(self.since)}.{self._of_others()}"
+
+    def _of_others(self) -> str:
+        """Say how the runs stand that this one waits for, and what to do."""
+        root = self.root
+        through = "" if self.behind in (None, root) else f" That one waits, too, in the end for {root.run}."
+        last = "" if self.behind is None else f" {root.sentence}."
+        return f"{through}{last}" + (f" Next: {root.command}" if root.command else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the commands print it (docs/plan.md)."""
+        return {
+            "run": self.run,
+            "standing": self.stand.value,
+            "reason": self.reason,
+            "since": None if self.since is None else self.since.isoformat(),
+            "command": self.root.command,
+            "stopped": [str(each.region) for each in self.stopped],
+            "waits_for": None if self.behind is None else self.behind.to_json(),
+        }
+
+
+def standings(epochs: Iterable[EpochFacts]) -> dict[RunId, Standing]:
+    """Return how each epoch stands; those that an epoch may wait for come before it."""
+    found: dict[RunId, Standing] = {}
+    for each in epochs:
+        found[each.run] = _standing(each, found)
+    return found
+
+
+def is_undecided(facts: EpochFacts) -> bool:
+    """Report whether the answer depends on the DagRun: no task of the run works or is stopped."""
+    if facts.is_closed or facts.asked or facts.dag_run is not None:
+        return False
+    return not any(each.is_working or each.is_stopped for each in facts.tasks)
+
+
+def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
+    if facts.is_closed:
+        return _of(facts, Stand.WAITING, facts.undelivered) if facts.undelivered else _of(facts, Stand.PUBLISHED)
+    stopped = tuple(each for each in facts.tasks if each.is_stopped)
+    if stopped:
+        return _stopped(facts, stopped)
+    working = [each for each in facts.tasks if each.is_working]
+    if working:
+        return _working(facts, working)
+    kept = None if facts.dag_run is None else _kept_by_airflow(facts, facts.dag_run)
+    return kept or _waiting(facts, known) or _idle(facts)
+
+
+# Stopped
+
+
+def _stopped(facts: EpochFacts, stopped: Sequence[TaskFacts]) -> Standing:
+    if any(each.region == CLOSE and each.seen is not None and each.seen.state == "missing" for each in stopped):
+        return _deleted(facts)  # a closing task is created and deleted with its DagRun
+    names = {each.region.name for each in stopped}
+    first = [each for each in stopped if not each.upstream & names] or list(stopped)
+    more = len(stopped) - len(first[:SHOWN])
+    reason = "; ".join(_why_stopped(each) for each in first[:SHOWN])
+    reason += f"; with that, {more} more task(s)" if more else ""
+    working = [str(each.region) for each in facts.tasks if each.is_working]
+    reason += f" ({_named(working)} still runs)" if working else ""
+    since = max((each.since for each in first if each.since and each.state is AttemptState.FAILED), default=None)
+    return _of(facts, Stand.STOPPED, reason, since, _command(facts, first), stopped=tuple(stopped))
+
+
+def _why_stopped(task: TaskFacts) -> str:
+    name, seen = str(task.region), None if task.seen is None else task.seen.state
+    if seen in (None, "failed"):
+        return _why_failed(task)
+    undone = "closed the run" if task.region == CLOSE else "committed anything"
+    reasons = {
+        "upstream_failed": "",
+        "skipped": ": it was marked by hand, alone or with its DagRun, or a task before it skips it",
+        "success": f", but it has not {undone}: it was marked by hand",
+    }
+    if seen not in reasons:
+        return f"Airflow has no {name} any more, since the DAG has changed"
+    return f"Airflow calls {name} {'a success' if seen == 'success' else seen}{reasons[seen]}"
+
+
+def _why_failed(task: TaskFacts) -> str:
+    if task.begin_error:
+        return f"{task.region} has failed before it was registered: {task.begin_error[:_ERROR]}"
+    is_known = task.state is AttemptState.FAILED
+    if is_known and (task.seen is None or task.seen.try_number <= task.try_number):
+        return f"{task.region} has failed for good: {task.error[:_ERROR]}"
+    when = "while it ran" if _was_live(task) else "before it began"
+    return f"Airflow calls {task.region} failed: it was marked by hand {when}, or its process could not start"
+
+
+def _was_live(task: TaskFacts) -> bool:
+    return task.seen is not None and 0 < task.seen.try_number == task.try_number
+
+
+def _command(facts: EpochFacts, first: Sequence[TaskFacts]) -> str:
+    """Return what has the run go on; `first` are the stopped tasks that no other stopped one keeps."""
+    states = {each.seen.state for each in first if each.seen is not None}
+    if states & {*_GONE}:
+        return f"`weir run adopt {facts.run}`, then clear the whole run {facts.run_id} in Airflow"
+    if states == {"upstream_failed"}:
+        return (
+            f"a task before {first[0].region} that is not Weir's has failed in Airflow: clear that one of "
+            f"{facts.run_id}, with its downstream tasks"
+        )
+    correct = "correct the cause, then " if any(_has_error(each) for each in first) else ""
+    return f"{correct}`weir plan {facts.run} --apply`"
+
+
+def _has_error(task: TaskFacts) -> bool:
+    is_red = task.seen is None or task.seen.state == "failed"
+    return is_red and bool(task.begin_error or (task.state is AttemptState.FAILED and task.error))
+
+
+def _deleted(facts: EpochFacts) -> Standing:
+    day = facts.start.isoformat()
+    command = f"`airflow backfill create --dag-id {facts.dag_id} --from-date {day} --to-date {day}`"
+    reason = f"its DagRun {facts.run_id} was deleted in Airflow"
+    return _of(facts, Stand.STOPPED, reason, command=f"{command}, which has its interval run again")
+
+
+def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
+    """Return why the scheduler does not go on with a DagRun; None where it may."""
+    if dag_run.state is None:
+        return _deleted(facts)
+    if not dag_run.has_scheduler:
+        command = "start Airflow's scheduler (in a project of `weir init`, `./weir up`)"
+        return _of(facts, Stand.STOPPED, "no scheduler of Airflow runs", command=command)
+    unfinished = [each for each in facts.tasks if each.seen is not None and each.seen.state not in _ENDED]
+    if dag_run.state in _OVER and unfinished:
+        reason = f"Airflow calls its DagRun {dag_run.state}, and {_names(unfinished)} has not run"
+        return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
+    if dag_run.is_paused and unfinished:
+        command = f"`airflow dags unpause {facts.dag_id}`"
+        return _of(facts, Stand.STOPPED, f"the DAG {facts.dag_id} is paused", command=command)
+    if dag_run.state == "queued":
+        reason = f"its DagRun {facts.run_id} is queued: as many runs of the DAG as max_active_runs allows are running"
+        return _of(facts, Stand.WAITING, reason)
+    return None
+
+
+# Running and waiting
+
+
+def _working(facts: EpochFacts, working: Sequence[TaskFacts]) -> Standing:
+    first = min(working, key=lambda each: (each.since is None, each.since, each.region))
+    again = f" again, after {first.error[:_ERROR]}" if first.state is AttemptState.RETRYING else ""
+    more = f" and {len(working) - 1} more task(s)" if len(working) > 1 else ""
+    verb = "is tried" if first.state is AttemptState.RETRYING else "runs"
+    return _of(facts, Stand.RUNNING, f"{first.region} {verb}{again}{more}", first.since)
+
+
+def _waiting(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing | None:
+    waits = sorted(_waits(facts), key=lambda each: each.order(known))
+    if waits:
+        first = waits[0]
+        behind = known.get(RunId(first.run)) if first.run else None
+        return _of(facts, Stand.WAITING, first.reason, first.since, behind=behind)
+    cleared = [each for each in facts.tasks if each.is_to_be_cleared]
+    if not cleared:
+        return None
+    reason = f"the clear of {_names(cleared)} is pending; the DAG weir_upkeep delivers it, if it is unpaused"
+    return _of(facts, Stand.WAITING, reason, command=f"`weir plan {facts.run} --apply` delivers it at once")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    reason: str
+    since: datetime | None
+    run: str = ""
+
+    def order(self, known: Mapping[RunId, Standing]) -> tuple[bool, bool, str]:
+        """Those come first that wait for what is stopped."""
+        behind = known.get(RunId(self.run)) if self.run else None
+        is_stopped = behind is not None and behind.root.stand is Stand.STOPPED
+        return not is_stopped, not self.run, self.reason
+
+
+def _waits(facts: EpochFacts) -> Iterable[_Wait]:
+    for each in facts.tasks:
+        if each.state is not AttemptState.WAITING:
+            continue
+        others = sorted({region for region in each.awaits if not region.is_of_own_run})
+        if others:
+            yield _Wait(f"{each.region} waits for {_named(map(str, others))}", each.since, others[-1].run)
+        elif each.region == CLOSE and facts.close_awaits is not None:
+            reason = f"{each.region.name} waits until {facts.close_awaits} is closed"
+            yield _Wait(reason, each.since, facts.close_awaits)
+        elif each.region == CLOSE and each.error:
+            yield _Wait(f"{each.region.name} waits for a target: {each.error[:_ERROR]}", each.since)
+
+
+def _idle(facts: EpochFacts) -> Standing:
+    """Return how a run stands of which no task works, waits for another run or is stopped."""
+    open_tasks = [each for each in facts.tasks if not each.is_done]
+    stale = [each for each in open_tasks if each.has_result and each.region != CLOSE]
+    alive = [each for each in open_tasks if each not in stale and _may_run(each)]
+    if not alive:
+        reason = f"the results of {_names(stale)} are lost or out of date, and no task computes them"
+        reason = reason if stale else f"{CLOSE.name} has to publish it again"
+        return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
+    if facts.asked:
+        reason = f"{_names(alive)} has not run, and whether it will is not known: {facts.asked}"
+        return _of(facts, Stand.UNKNOWN, reason, command=f"`weir plan {facts.run}`, where it can ask Airflow")
+    told = {each.seen.state for each in alive if each.seen is not None and each.seen.state}
+    state = f" (in Airflow: {', '.join(sorted(told))})" if told else ""
+    return _of(facts, Stand.RUNNING, f"{_names(alive)} has yet to run{state}")
+
+
+def _may_run(task: TaskFacts) -> bool:
+    return task.seen is None or task.seen.state not in _ENDED
+
+
+def _of(
+    facts: EpochFacts,
+    stand: Stand,
+    reason: str = "",
+    since: datetime | None = None,
+    command: str = "",
+    **more: Any,
+) -> Standing:
+    return Standing(
+        run=facts.run,
+        stand=stand,
+        reason=reason,
+        since=since,
+        command=command,
+        was_published=facts.was_published,
+        **more,
+    )
+
+
+def _names(tasks: Iterable[TaskFacts]) -> str:
+    return _named(str(each.region) for each in tasks)
+
+
+def _named(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def _since(at: datetime | None) -> str:
+    return "" if at is None else f", since {at:%Y-%m-%d %H:%M:%S} UTC"

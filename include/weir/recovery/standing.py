@@ -1,0 +1,314 @@
+"""Answers how a run stands: it loads the facts of the run and of the open ones before it, and asks Airflow about them.
+
+Invariant: it changes nothing, neither in the ledger nor in Airflow. Airflow is asked before the ledger is read: a task
+commits before Airflow knows that it has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.coordination.airflow import CLEARABLE, AirflowStates, ClearItem
+from weir.coordination.services import Services
+from weir.errors import WeirError
+from weir.execution.run_state import CLOSE, AttemptState, MissingContext, RegionState, RunState
+from weir.ledger.attempts import newest_attempts
+from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.deliveries import pending_deliveries
+from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
+from weir.ledger.snapshot import committed_attempt, run_state
+from weir.recovery.expansion import Wanted, as_airflow_makes_them
+from weir.recovery.history import versions_of
+from weir.recovery.inputs import sort_inputs
+from weir.recovery.rules.standing import (
+    EpochFacts,
+    SeenDagRun,
+    SeenTask,
+    Standing,
+    TaskFacts,
+    is_undecided,
+    standings,
+)
+from weir.topology.ids import OWN_RUN, RunId, RunRef
+from weir.topology.regions import RegionId, Topology
+
+AGAIN = "weir: a person has this run go on"
+"""The reason of the clears of what has stopped."""
+
+NOT_ASKED = "Airflow was not asked"
+
+Seen = Mapping[RegionId, SeenTask]
+"""What Airflow has of the tasks of a run, by region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Airflow, if it can be asked, else why not; and the largest number of tasks to ask about."""
+
+    airflow: AirflowStates | None
+    why_not: str = NOT_ASKED
+    most: int = 20_000
+
+
+def open_runs(services: Services, runs: Iterable[str]) -> list[RunId]:
+    """Return those of the runs that are not closed, or whose version is not in all its targets yet, oldest first."""
+    with services.ledger.transaction() as session:
+        rows = session.scalars(select(RunRow).where(RunRow.id.in_([*runs])).order_by(RunRow.dataflow, RunRow.epoch))
+        there = [each for each in rows if each.has_dag_run and each.expired_at is None and not each.is_given_up]
+        waiting = {row.run for of in {each.dataflow for each in there} for row in pending_deliveries(session, of)}
+        return [each.id for each in there if each.closed_at is None or each.id in waiting]
+
+
+def all_standings(services: Services, runs: Sequence[RunId], asked: Asked) -> dict[RunId, Standing]:
+    """Return how runs stand; those of a dataflow whose epochs read each other are looked at together."""
+    found: dict[RunId, Standing] = {}
+    for run in reversed(runs):
+        if run not in found:
+            found |= {each: standing for each, standing in _standings(services, run, asked).items() if each in runs}
+    return found
+
+
+def standing_of(services: Services, run: str, asked: Asked, only: RegionId | None = None) -> Standing | None:
+    """Return how a run stands; None where no task of its dataflow has ever begun, so that its tasks are not known.
+
+    `only`: the task of the run that is asked for. Raises Retryable where the ledger does not answer.
+    """
+    return _standings(services, run, asked, only).get(RunId(run))
+
+
+def _standings(services: Services, run: str, asked: Asked, only: RegionId | None = None) -> dict[RunId, Standing]:
+    """Return how a run stands, and the open ones before it."""
+    with services.ledger.transaction() as session:
+        chain = _chain(session, run)
+        items = {each: _items(session, of, only if each == run else None) for each, of in chain.items()}
+    seen, why_not = _seen(chain, items, asked)
+    with services.ledger.transaction() as session:
+        epochs = list(_facts(session, chain, seen, run, why_not, only))
+    found = standings(epochs)
+    if RunId(run) not in found or why_not or asked.airflow is None:
+        return found
+    last = next(each for each in epochs if each.run == found[RunId(run)].root.run)
+    if not is_undecided(last):
+        return found
+    epochs[epochs.index(last)] = _with_dag_run(last, asked.airflow)
+    return standings(epochs)
+
+
+def _chain(session: Session, run: str) -> dict[RunId, Run]:
+    """Return the run and the open ones before it that it may wait for, oldest first; empty where none is known."""
+    row = session.get_one(RunRow, run)
+    pinned = row.pinned or newest_pinned(session, row.dataflow)
+    if pinned is None:
+        return {}
+    own = run_by_id(session, row.id, topology_of(pinned))
+    if row.closed_at is not None or not own.topology.reads_previous:
+        return {own.id: own}
+    before = sorted(run_state(session, own).earlier)
+    rows = session.scalars(select(RunRow).where(RunRow.id.in_(before)).order_by(RunRow.epoch))
+    there = [each for each in rows if each.closed_at is None and each.has_dag_run and not each.is_given_up]
+    return {each.id: run_by_id(session, each.id, own.topology) for each in there} | {own.id: own}
+
+
+def _items(session: Session, run: Run, only: RegionId | None) -> dict[RegionId, Wanted]:
+    """Return the task instances of a run; of the run that asks for one task only, which runs, none."""
+    if only is not None or session.get_one(RunRow, run.id).closed_at is not None:
+        return {}
+    found = {}
+    for region in (*run.topology.region_ids(), CLOSE):
+        task_id, index = task_of(session, run, region)
+        count = 1 if region == CLOSE else run.topology.region(region.name).parallelism
+        # As if a task of the run asked: nothing is started only to answer.
+        found[region] = Wanted(ClearItem(run.dag_id, run.run_id, task_id, index, None), count, is_running=True)
+    return found
+
+
+def _seen(
+    chain: Mapping[RunId, Run], items: Mapping[RunId, Mapping[RegionId, Wanted]], asked: Asked
+) -> tuple[dict[RunId, dict[RegionId, SeenTask]], str]:
+    """Ask Airflow about tasks, those of the oldest run first; return why not, or empty, besides."""
+    wanted = [(run, region, each) for run in chain for region, each in items[run].items()][: asked.most]
+    if not wanted:
+        return {}, ""
+    if asked.airflow is None:
+        return {}, asked.why_not
+    try:
+        answers = asked.airflow.inspect([each.item for *_, each in wanted])
+        answers = as_airflow_makes_them(asked.airflow, [each for *_, each in wanted], answers)
+    except WeirError as error:
+        return {}, f"Airflow: {error}"
+    found: dict[RunId, dict[RegionId, SeenTask]] = {}
+    for (run, region, _), answer in zip(wanted, answers, strict=True):
+        found.setdefault(run, {})[region] = SeenTask(answer.state, answer.try_number)
+    return found, ""
+
+
+def _with_dag_run(facts: EpochFacts, airflow: AirflowStates) -> EpochFacts:
+    try:
+        run, dag = airflow.seen_run(facts.dag_id, facts.run_id), airflow.seen_dag(facts.dag_id)
+    except WeirError as error:
+        return replace(facts, asked=f"Airflow: {error}")
+    state = None if run is None else run.state
+    found = SeenDagRun(state) if dag is None else SeenDagRun(state, dag.is_paused, dag.has_scheduler)
+    return replace(facts, dag_run=found)
+
+
+# Facts
+
+
+def _facts(
+    session: Session,
+    chain: Mapping[RunId, Run],
+    seen: Mapping[RunId, Seen],
+    run: str,
+    why_not: str,
+    only: RegionId | None,
+) -> Iterable[EpochFacts]:
+    """Yield the facts of each run of a chain, as the state of the last one has them."""
+    if not chain:
+        return
+    own = chain[RunId(run)]
+    state = run_state(session, own)
+    for each, of in chain.items():
+        ref = OWN_RUN if each == run else RunRef(each)
+        if ref != OWN_RUN and ref not in state.earlier:
+            continue  # it was closed meanwhile
+        yield _facts_of(session, state, of, ref, seen.get(each, {}), why_not, only if each == run else None)
+
+
+def _facts_of(
+    session: Session, state: RunState, run: Run, ref: RunRef, seen: Seen, why_not: str, only: RegionId | None
+) -> EpochFacts:
+    row = session.get_one(RunRow, run.id)
+    facts = EpochFacts(
+        run=run.id,
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        start=row.interval_start,
+        is_closed=row.closed_at is not None or not row.has_dag_run or row.expired_at is not None,
+        was_published=bool(versions_of(session, run.id)),
+        undelivered=_undelivered(session, run),
+        asked=why_not,
+    )
+    if facts.is_closed:
+        return facts
+    tries = {region: rows[-1] for region, rows in newest_attempts(session, run.id).items()}
+    begins = {
+        region_of_begin(each): each for each in failed_begins_of(session, run.run_id) if each.dag_id == run.dag_id
+    }
+    tasks = []
+    for region in (*run.topology.region_ids(), CLOSE) if only is None else (only,):
+        attempt, begin = tries.get(region), begins.get(region)
+        is_newer = begin is not None and (attempt is None or begin.try_number > attempt.try_number)
+        found = _task(session, state, run, region, ref, attempt, seen.get(region))
+        tasks.append(replace(found, begin_error=begin.error) if begin is not None and is_newer else found)
+    return replace(facts, tasks=tuple(tasks), close_awaits=_close_awaits(session, run))
+
+
+def _task(
+    session: Session,
+    state: RunState,
+    run: Run,
+    region: RegionId,
+    ref: RunRef,
+    attempt: AttemptRow | None,
+    seen: SeenTask | None,
+) -> TaskFacts:
+    located = region if ref == OWN_RUN else region.in_run(ref)
+    known = state.region(located)
+    facts = TaskFacts(
+        region=region,
+        state=_state(known),
+        try_number=known.newest_try,
+        is_to_be_cleared=known.is_to_be_cleared,
+        upstream=_upstream(run.topology, region),
+        seen=seen,
+    )
+    if attempt is not None:
+        facts = replace(facts, since=attempt.ended_at or attempt.began_at, error=attempt.error or "")
+    if region == CLOSE:
+        closing = committed_attempt(session, run.id, CLOSE)
+        return replace(facts, has_result=closing is not None and closing.try_number >= _try_of(seen))
+    outputs = state.outputs(located)
+    is_done = all(state.is_done(each) for each in outputs) if outputs else known.newest_state in _COMMITTED
+    has_result = all(each in state.results for each in outputs) if outputs else is_done
+    awaits = _awaits(state, located) if facts.state is AttemptState.WAITING else ()
+    return replace(facts, is_done=is_done, has_result=has_result, awaits=awaits)
+
+
+_COMMITTED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
+
+
+def _try_of(seen: SeenTask | None) -> int:
+    return 0 if seen is None else seen.try_number
+
+
+def _state(known: RegionState) -> AttemptState | None:
+    """Return the state of the newest attempt; None for one that has ended and was cleared since."""
+    return known.newest_state if known.is_unended or not known.under_repair else None
+
+
+def _upstream(topology: Topology, region: RegionId) -> frozenset[str]:
+    before = topology.leaves if region == CLOSE else topology.upstream(region.name)
+    return frozenset(each.name for each in before)
+
+
+def _awaits(state: RunState, region: RegionId) -> tuple[RegionId, ...]:
+    """Return what an attempt waits for; what is of its own run has no run."""
+    try:
+        inputs = sort_inputs(state, region)
+    except (WeirError, MissingContext):
+        return ()
+    found = frozenset[RegionId]().union(*inputs.awaited.values())
+    return tuple(sorted(each.in_run(OWN_RUN) if each.run == region.run else each for each in found))
+
+
+def _close_awaits(session: Session, run: Run) -> RunId | None:
+    before = run.predecessor_run
+    row = None if before is None or not run.dataflow.keeps_state else session.get(RunRow, before)
+    return None if row is None or row.closed_at is not None else before
+
+
+def _undelivered(session: Session, run: Run) -> str:
+    rows = [row for row in pending_deliveries(session, run.dataflow.name) if row.run == run.id]
+    said = (f": {row.problem}" if row.problem else "" for row in rows[:1])
+    return "".join(f"version {rows[0].version} of {rows[0].sink} is not yet in its target{each}" for each in said)
+
+
+# What goes on
+
+
+def clear_stopped(services: Services, run: str, standing: Standing | None, airflow: AirflowStates) -> int:
+    """Add the clears of what has stopped of a run, clear what was skipped, and start its DagRun.
+
+    Returns how many were skipped: these are cleared at once, and by a person only, since they may be skipped again.
+    Raises Retryable or Misconfigured.
+    """
+    with services.ledger.transaction() as session:
+        own = _chain(session, run).get(RunId(run))
+    if own is None:
+        return 0
+    stopped = [] if standing is None else [(each.region, each.seen) for each in standing.stopped if each.seen]
+    wanted = {region: (seen.try_number, AGAIN) for region, seen in stopped if seen.state in CLEARABLE}
+    skipped = {region: seen.try_number for region, seen in stopped if seen.state == "skipped"}
+    with services.ledger.transaction(own.dataflow.name) as session:
+        add_pending_clears(session, own, wanted, services.now())
+        tasks = {region: task_of(session, own, region) for region in skipped}
+    items = [
+        ClearItem(own.dag_id, own.run_id, task_id, index, skipped[region], is_skipped=True)
+        for region, (task_id, index) in tasks.items()
+    ]
+    done = airflow.clear(items, AGAIN) if items else []
+    airflow.start(own.dag_id, own.run_id)
+    return sum(each.cleared for each in done)
+
+
+def pending_of(services: Services, run: str) -> int:
+    """Return how many clears of a run are pending."""
+    with services.ledger.transaction() as session:
+        return sum(row.settled_at is None for row in clears_of_run(session, run))

@@ -1,0 +1,189 @@
+"""How an epoch stands, derived from facts alone: each state of a task, and whether it was asked for in Airflow."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.recovery.rules.standing import EpochFacts, SeenDagRun, SeenTask, Stand, TaskFacts, is_undecided, standings
+from weir.topology.ids import RunId, RunRef
+from weir.topology.regions import RegionId
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+A, B = RegionId("a", 0), RegionId("b", 0)
+
+
+def task(region, seen=None, state=None, number=1, **more):
+    """A task by its state in Airflow, if that was asked, and in the ledger."""
+    found = None if seen is None else SeenTask(None if seen == "none" else seen, number)
+    upstream = {A: frozenset(), B: frozenset({"a"}), CLOSE: frozenset({"b"})}[region]
+    return TaskFacts(
+        region=region,
+        state=state,
+        try_number=number if state else 0,
+        since=NOON if state else None,
+        upstream=upstream,
+        seen=found,
+        **more,
+    )
+
+
+def facts(*tasks, day=1, **more):
+    return EpochFacts(run=RunId(f"flow@{day}"), dag_id="dag", run_id=f"run-{day}", start=NOON, tasks=tasks, **more)
+
+
+DONE = {"state": AttemptState.COMMITTED, "is_done": True, "has_result": True}
+ALIVE = ("none", "scheduled", "queued", "running", "deferred", "up_for_retry", "up_for_reschedule", "restarting")
+
+
+def of(*tasks, **more):
+    [found] = standings([facts(*tasks, **more)]).values()
+    return found
+
+
+@pytest.mark.parametrize("seen", ["failed", "upstream_failed", "skipped", "success", "removed"])
+@pytest.mark.parametrize("state", [None, AttemptState.RUNNING, AttemptState.WAITING, AttemptState.RETRYING])
+def test_what_airflow_calls_ended_and_has_no_result_has_stopped_whatever_the_ledger_last_knew(seen, state):
+    found = of(task(A, "success", **DONE), task(B, seen, state), task(CLOSE, "none"))
+    assert (found.stand, [each.region for each in found.stopped]) == (Stand.STOPPED, [B])
+    assert found.command
+
+
+@pytest.mark.parametrize("seen", ALIVE)
+@pytest.mark.parametrize("state", [None, *AttemptState])
+def test_what_airflow_will_run_has_not_stopped(seen, state):
+    found = of(task(A, "success", **DONE), task(B, seen, state), task(CLOSE, "none"))
+    assert found.stand in (Stand.RUNNING, Stand.WAITING)
+
+
+@pytest.mark.parametrize("seen", ["failed", "upstream_failed"])
+def test_a_finished_region_that_airflow_calls_failed_keeps_its_run_from_being_closed(seen):
+    assert of(task(A, seen, **DONE), task(CLOSE, "none")).stand is Stand.STOPPED
+
+
+@pytest.mark.parametrize("seen", ["skipped", "success", "removed"])
+def test_a_finished_region_keeps_nothing_from_going_on_in_any_other_state(seen):
+    assert of(task(A, seen, **DONE), task(CLOSE, "none")).stand is Stand.RUNNING
+
+
+@pytest.mark.parametrize("seen", ["failed", "success", "skipped"])
+def test_what_is_to_be_cleared_waits_for_that(seen):
+    found = of(task(A, seen, is_to_be_cleared=True), task(CLOSE, "none"))
+    assert (found.stand, found.stopped) == (Stand.WAITING, ())
+
+
+def test_the_reason_names_the_task_that_keeps_the_others():
+    given_up = (task(B, "upstream_failed"), task(CLOSE, "upstream_failed"))
+    found = of(task(A, "failed", AttemptState.FAILED, error="no such column"), *given_up)
+    assert "a[0]" in found.reason
+    assert "no such column" in found.reason
+    assert "b[0]" not in found.reason
+    assert found.command == "correct the cause, then `weir plan flow@1 --apply`"
+    assert len(found.stopped) == 3
+
+
+def test_a_newer_try_that_failed_before_it_was_registered_is_the_reason():
+    failed = task(A, "failed", AttemptState.COMMITTED, number=2, begin_error="no module pipelines")
+    assert "no module pipelines" in of(failed, task(CLOSE, "upstream_failed")).reason
+
+
+def test_a_task_that_no_task_of_weir_keeps_was_given_up_for_another_one():
+    assert "not Weir's" in of(task(A, "upstream_failed"), task(CLOSE, "upstream_failed")).command
+
+
+def test_a_task_that_the_dag_has_no_more_needs_an_adoption():
+    assert "`weir run adopt flow@1`" in of(task(A, "removed"), task(CLOSE, "none")).command
+
+
+def test_without_a_closing_task_there_is_no_dag_run():
+    found = of(task(A, "missing"), task(CLOSE, "missing"))
+    assert "was deleted" in found.reason
+    assert "airflow backfill create" in found.command
+
+
+@pytest.mark.parametrize(
+    ("dag_run", "stand", "has_command"),
+    [
+        (SeenDagRun("running"), Stand.RUNNING, False),
+        (SeenDagRun("queued"), Stand.WAITING, False),
+        (SeenDagRun("running", is_paused=True), Stand.STOPPED, True),
+        (SeenDagRun("queued", is_paused=True), Stand.STOPPED, True),
+        (SeenDagRun("running", has_scheduler=False), Stand.STOPPED, True),
+        (SeenDagRun("failed"), Stand.STOPPED, True),
+        (SeenDagRun("success"), Stand.STOPPED, True),
+        (SeenDagRun(None), Stand.STOPPED, True),
+    ],
+)
+def test_where_no_task_works_the_dag_run_decides(dag_run, stand, has_command):
+    before = facts(task(A, "none"), task(CLOSE, "none"))
+    assert is_undecided(before)
+    [found] = standings([replace(before, dag_run=dag_run)]).values()
+    assert (found.stand, bool(found.command)) == (stand, has_command)
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [
+        (task(A, "running", AttemptState.RUNNING), ""),
+        (task(A, "failed"), ""),
+        (task(A), "Airflow was not asked"),
+    ],
+)
+def test_where_a_task_works_or_has_stopped_the_dag_run_is_not_asked_for(before, asked):
+    assert not is_undecided(facts(before, task(CLOSE), asked=asked))
+
+
+def test_what_was_not_asked_is_not_assumed():
+    assert of(task(A), task(CLOSE), asked="Airflow: away").stand is Stand.UNKNOWN
+    assert of(task(A, state=AttemptState.FAILED), task(CLOSE), asked="Airflow: away").stand is Stand.STOPPED
+    assert of(task(A, state=AttemptState.RUNNING), task(CLOSE), asked="Airflow: away").stand is Stand.RUNNING
+
+
+def waiting(day, on, since=NOON):
+    awaits = (RegionId("a", 0, RunRef(f"flow@{on}")),)
+    waits = replace(task(A, "deferred", AttemptState.WAITING, awaits=awaits), since=since)
+    return facts(waits, task(CLOSE, "none"), day=day)
+
+
+def test_a_wait_tells_since_when_and_how_the_awaited_run_stands_to_the_end_of_the_chain():
+    stopped = facts(task(A, "failed"), task(CLOSE, "upstream_failed"))
+    later = NOON + timedelta(minutes=5)
+    found = standings([stopped, waiting(2, 1), waiting(3, 2, later)])[RunId("flow@3")]
+    assert (found.stand, found.since, found.behind.run) == (Stand.WAITING, later, "flow@2")
+    assert (found.root.run, found.root.stand) == ("flow@1", Stand.STOPPED)
+    assert found.to_json()["command"] == found.root.command
+    assert f"{found}".endswith(f"Next: {found.root.command}")
+    assert found.as_note().startswith("a[0] waits for a[0] of flow@2")
+
+
+def test_a_wait_for_a_run_that_goes_on_has_no_command():
+    runs = facts(task(A, "running", AttemptState.RUNNING), task(CLOSE, "none"))
+    found = standings([runs, waiting(2, 1)])[RunId("flow@2")]
+    assert (found.stand, found.root.stand, found.root.command) == (Stand.WAITING, Stand.RUNNING, "")
+
+
+def test_a_closing_task_waits_for_the_run_before_or_for_a_target():
+    closing = task(CLOSE, "deferred", AttemptState.WAITING)
+    before = facts(task(A, "failed"), task(CLOSE, "upstream_failed"))
+    ordered = facts(task(A, "success", **DONE), closing, day=2, close_awaits=RunId("flow@1"))
+    assert standings([before, ordered])[RunId("flow@2")].behind.run == "flow@1"
+    away = of(task(A, "success", **DONE), replace(closing, error="lake does not answer"))
+    assert away.stand is Stand.WAITING
+    assert "lake does not answer" in away.reason
+
+
+def test_a_closing_task_that_was_marked_has_closed_nothing():
+    done = task(A, "success", **DONE)
+    assert of(done, task(CLOSE, "success")).stand is Stand.STOPPED
+    # It had closed the run; of its results one is out of date since.
+    stale = replace(done, is_done=False)
+    found = of(stale, task(CLOSE, "success", AttemptState.COMMITTED, has_result=True), was_published=True)
+    assert found.stand is Stand.STOPPED
+    assert "a[0]" in found.reason
+    assert "published, and no longer up to date" in f"{found}"
+
+
+def test_a_closed_run_is_published_and_waits_at_most_for_a_target():
+    assert of(is_closed=True).stand is Stand.PUBLISHED
+    assert of(is_closed=True, undelivered="version 1 of x is not yet in its target").stand is Stand.WAITING
