@@ -41,7 +41,7 @@ _REASONS: Final = {
 """Why a DagRun that is a success is not closed, by Airflow's state of its closing task."""
 
 _MOST: Final = 200
-"""The largest number of open runs of a dataflow that upkeep looks at, newest first, and of tasks that a wait asks for."""
+"""The largest number of open runs of a dataflow that upkeep looks at, and of tasks that a wait asks Airflow for."""
 
 
 def try_to_annotate(task: TaskPorts, key: TaskKey, note: str) -> None:

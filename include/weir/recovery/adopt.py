@@ -83,15 +83,18 @@ def adopt(services: Services, name: str, *, discards: bool = False, interrupts: 
 
 
 def being_made(session: Session, run: str) -> list[str]:
-    """Say which tasks of a run are running, or are cleared and have not begun again, as far as the ledger knows."""
+    """Say which tasks of a run are running, or are cleared and about to run again, as far as the ledger knows.
+
+    A clear that is still pending has made nothing: it is dropped with what it would have repaired.
+    """
     attempts = newest_attempts(session, run)
     working = [f"{each} (try {tries[-1].try_number}) is running" for each, tries in attempts.items() if _runs(tries)]
     begun = {each: tries[-1].try_number for each, tries in attempts.items()}
     for row in clears_of_run(session, run):
         region = RegionId(row.region, row.subtask)
-        is_sent = row.settled_at is not None and row.sends and not row.is_void
-        if row.settled_at is None or (is_sent and begun.get(region, 0) <= row.expected_try):
-            working.append(f"{region} {'is about to run again' if is_sent else 'is to be cleared'}")
+        is_carried_out = row.settled_at is not None and row.sends and not row.is_void
+        if is_carried_out and begun.get(region, 0) <= row.expected_try:
+            working.append(f"{region} is about to run again")
     if not working:
         return []
     found = list(dict.fromkeys(working))

@@ -58,11 +58,8 @@ SHOWN = 5
 class RunOverview:
     """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed.
 
-<<<<<<< HEAD
     `deleted_tries` are those of a DagRun that was deleted, in whose place this one has come, or that Airflow has lost.
-=======
     `run` is its id in the ledger; empty if it has none.
->>>>>>> 93704ec9 (weir plan, why, runs and the notes of waiting tasks say how an open run stands, whom it waits for and what goes on)
     """
 
     dataflow: str

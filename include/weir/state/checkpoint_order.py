@@ -82,9 +82,9 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
     require_closes_known(services, earlier.dataflow.name, clearer)
     raise Misconfigured(
         f"checkpoints complete in the order of epochs, but run {earlier.id} of the epoch before is not closed, and no "
-        f"task computes what it lacks (weir_close is {answer.state} in Airflow): `weir plan {earlier.id}` shows it, and "
-        f"with --apply clears it in {earlier.run_id} (if that was deleted, have its interval run again); then clear "
-        "this task"
+        f"task computes what it lacks (weir_close is {answer.state} in Airflow): `weir plan {earlier.id}` shows it, "
+        f"and with --apply clears it in {earlier.run_id} (if that was deleted, have its interval run again); then "
+        "clear this task"
     )
 
 

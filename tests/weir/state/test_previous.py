@@ -367,7 +367,7 @@ def test_an_epoch_waits_for_an_adopted_one_of_another_parallelism_before_that_ha
 
 
 def rescaled_and_cleared(days, parallelism, present):
-    """The first day is adopted with another number of subtasks and cleared, and its source is done; the second reads."""
+    """The first day is adopted with another number of subtasks and cleared, and its source is done; the next reads."""
     days.airflow.deploy(history(parallelism))
     first = days.run_first(1)
     days.airflow.deploy(history(present))

@@ -37,7 +37,7 @@ def adopt(
 ) -> None:
     """Unpin a run from its dataflow: when it is cleared, it follows the present DAG file.
 
-    Its results are discarded. Refused are a run of which a task runs or is about to, and one that goes on from a state
+    Its results are discarded. Refused are a run of which a task is running, and one that goes on from a state
     which was released.
     """
     from weir.recovery.adopt import adopt as adopt_run  # noqa: PLC0415  SQLAlchemy is slow to import

@@ -9,7 +9,7 @@ import re
 import pytest
 from tests.weir.command_line import reach, typed, use
 from tests.weir.keeping import aircraft, epoch
-from tests.weir.small_dataflow import World, ladder
+from tests.weir.small_dataflow import World
 
 from weir.errors import Misconfigured
 from weir.testing.fakes.airflow import Killed
