@@ -43,9 +43,9 @@ class Api:
     def __init__(self, airflow):
         self.airflow, self.is_closed = airflow, False
 
-    def call(self, method, path, body=None, **_query):
+    def call(self, method, path, body=None, **query):
         if method == "GET":
-            return self.state_of(path)
+            return self.runs_in(query["state"]) if "state" in query else self.state_of(path)
         if path == "/weir/dags/dag/start":
             return httpx.Response(200, json={"state": self.airflow.start("dag", body["run_id"])})
         assert (method, path) == ("POST", "/weir/dags/dag/clear")
@@ -53,6 +53,15 @@ class Api:
         answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
         rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared} for each in answers]
         return httpx.Response(200, json={"items": rows})
+
+    def runs_in(self, state):
+        there = [run for run in self.airflow.open_runs("dag") if run.state == state]
+        named = [dict(zip(("data_interval_start", "data_interval_end"), run.interval, strict=True)) for run in there]
+        rows = [
+            {"dag_run_id": run.run_id, "state": run.state, **{key: at.isoformat() for key, at in each.items()}}
+            for run, each in zip(there, named, strict=True)
+        ]
+        return httpx.Response(200, json={"dag_runs": rows})
 
     def ask(self, method, path):
         return self.call(method, path).json()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weir.coordination.airflow import AirflowStates, Clearer
     from weir.coordination.services import Services
     from weir.coordination.values import DeliveredClear
+    from weir.ledger.runs import Run
     from weir.recovery.rules.standing import Standing
     from weir.recovery.standing import Asked
 
@@ -98,6 +99,25 @@ def standings_now(services: Services, runs: Sequence[str]) -> dict[str, Standing
         return {}
     with airflow_if_reached() as asked:
         return {str(run): each for run, each in all_standings(services, still_open, asked).items()}
+
+
+def unknown_now(services: Services, dataflow: str | None = None) -> list[tuple[Run, Standing]]:
+    """Return the open DagRuns of which no task has begun, so that the ledger does not know them, and how they stand."""
+    from weir.recovery.standing import unknown_standings  # noqa: PLC0415  as above
+
+    with airflow_if_reached() as asked:
+        return unknown_standings(services, asked, dataflow)
+
+
+def unknown_named(services: Services, name: str) -> Standing | None:
+    """Return how a run stands that the ledger does not know: DATAFLOW@EPOCH, DATAFLOW@DAY, or Airflow's run id."""
+    from weir.ledger.names import as_epoch  # noqa: PLC0415  as above
+
+    of_day = as_epoch(name)
+    is_of = "@" in name
+    found = unknown_now(services)
+    named = [each for run, each in found if name == run.run_id or (is_of and run.id.startswith(of_day))]
+    return named[0] if len(named) == 1 else None
 
 
 def deliver_or_tell(left: str, deliver: Callable[[AirflowStates], str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -19,6 +20,12 @@ NOTE_LENGTH: Final = 1000
 
 CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
 """Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
+
+UNSUCCESSFUL: Final = ("queued", "running", "failed")
+"""Airflow's states of a DagRun that is no success."""
+
+MOST_RUNS: Final = 50
+"""The largest number of open runs that a question about a DAG answers."""
 
 _ITEMS_A_REQUEST: Final = 1000
 
@@ -68,6 +75,15 @@ class SeenDag:
     has_scheduler: bool
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A DagRun that is no success, and its data interval."""
+
+    run_id: str
+    state: str
+    interval: tuple[datetime, datetime]
+
+
 class Clearer(Protocol):
     """Access to Airflow: the plugin's endpoint, the REST API, the database under `dag.test()`, or a fake."""
 
@@ -103,6 +119,10 @@ class AirflowStates(Clearer, Protocol):
 
     def seen_dag(self, dag_id: str) -> SeenDag | None:
         """Return whether a DAG may go on; None where Airflow does not know it. Raises Retryable or Misconfigured."""
+        ...
+
+    def open_runs(self, dag_id: str) -> list[OpenRun]:
+        """Return the newest DagRuns of a DAG that are no success. Raises Retryable or Misconfigured."""
         ...
 
 

@@ -6,10 +6,23 @@ Invariant: neither clears a task instance that is running or has another try tha
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordination.airflow import CLEARABLE, MISSING, NOTE_LENGTH, ClearAnswer, ClearItem, SeenDag, SeenRun, by_dag
+from weir.coordination.airflow import (
+    CLEARABLE,
+    MISSING,
+    MOST_RUNS,
+    NOTE_LENGTH,
+    UNSUCCESSFUL,
+    ClearAnswer,
+    ClearItem,
+    OpenRun,
+    SeenDag,
+    SeenRun,
+    by_dag,
+)
 from weir.coordination.airflow_client import AirflowClient, path_of
 
 if TYPE_CHECKING:
@@ -66,6 +79,10 @@ class EndpointClearer:
     def seen_dag(self, dag_id: str) -> SeenDag | None:
         """Look at a DAG and at the scheduler, by public REST."""
         return self._rest.seen_dag(dag_id)
+
+    def open_runs(self, dag_id: str) -> list[OpenRun]:
+        """Return the newest DagRuns that are no success, by public REST."""
+        return self._rest.open_runs(dag_id)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note, by public REST."""
@@ -156,6 +173,15 @@ class RestClearer:
         health = self._api.ask("GET", path_of("api", "v2", "monitor", "health"))
         return SeenDag(bool(response.json()["is_paused"]), health["scheduler"]["status"] == HEALTHY)
 
+    def open_runs(self, dag_id: str) -> list[OpenRun]:
+        """Return the newest DagRuns that are no success, one request a state."""
+        path = path_of("api", "v2", "dags", dag_id, "dagRuns")
+        found: list[dict[str, Any]] = []
+        for state in UNSUCCESSFUL:
+            response = self._api.call("GET", path, state=state, limit=MOST_RUNS, order_by="-run_after")
+            found += [] if response.is_error else response.json()["dag_runs"]
+        return [_open_run(each) for each in found if each["data_interval_start"] and each["data_interval_end"]]
+
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note."""
         self._api.call("PATCH", _run_path(dag_id, run_id), {"note": note[:NOTE_LENGTH]}, update_mask="note")
@@ -208,6 +234,11 @@ def _to_json(item: ClearItem) -> dict[str, Any]:
 
 def _from_json(item: ClearItem, row: dict[str, Any]) -> ClearAnswer:
     return ClearAnswer(item, row["state"], row["try_number"], row["cleared"], row.get("ti_id", ""))
+
+
+def _open_run(found: dict[str, Any]) -> OpenRun:
+    start, end = (datetime.fromisoformat(found[f"data_interval_{each}"]) for each in ("start", "end"))
+    return OpenRun(str(found["dag_run_id"]), str(found["state"]), (start, end))
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

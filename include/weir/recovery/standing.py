@@ -21,7 +21,7 @@ from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
-from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
+from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.recovery.history import versions_of
@@ -86,7 +86,10 @@ def _standings(services: Services, run: str, asked: Asked, only: RegionId | None
     """Return how a run stands, and the open ones before it."""
     with services.ledger.transaction() as session:
         chain = _chain(session, run)
-        items = {each: _items(session, of, only if each == run else None) for each, of in chain.items()}
+        closed = {each for each in chain if session.get_one(RunRow, each).closed_at is not None}
+        # The run that asks for one task only runs, since that task does.
+        skipped = closed | ({run} if only is not None else set())
+        items = {each: {} if each in skipped else _items(session, of) for each, of in chain.items()}
     seen, why_not = _seen(chain, items, asked)
     with services.ledger.transaction() as session:
         epochs = list(_facts(session, chain, seen, run, why_not, only))
@@ -98,6 +101,69 @@ def _standings(services: Services, run: str, asked: Asked, only: RegionId | None
         return found
     epochs[epochs.index(last)] = _with_dag_run(last, asked.airflow)
     return standings(epochs)
+
+
+def unknown_standings(services: Services, asked: Asked, dataflow: str | None = None) -> list[tuple[Run, Standing]]:
+    """Return how open DagRuns stand that the ledger does not know, since no task of theirs has begun, oldest first.
+
+    Their tasks are taken to be those of the newest run of their dataflow. Nothing where Airflow cannot be asked.
+    """
+    with services.ledger.transaction() as session:
+        query = select(RunRow).where(RunRow.has_dag_run).order_by(RunRow.dataflow, RunRow.epoch)
+        rows = session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)).all()
+        newest = {row.dataflow: row for row in rows}
+        known = {row.id for row in rows}
+        pinned = {name: newest_pinned(session, name) for name in newest}
+    found = []
+    for name, row in newest.items():
+        topology = pinned[name] and topology_of(pinned[name] or {})
+        runs = _unknown_runs(row, topology, asked) if topology and asked.airflow is not None else []
+        found += [(run, _unknown(services, run, asked)) for run in runs if run.id not in known]
+    return sorted(found, key=lambda each: each[0].id)
+
+
+def _unknown_runs(like: RunRow, topology: Topology, asked: Asked) -> list[Run]:
+    try:
+        there = [] if asked.airflow is None else asked.airflow.open_runs(like.dag_id)
+    except WeirError:
+        return []
+    return [
+        Run(
+            id=run_key(like.dataflow, epoch_of(each.interval[0])),
+            topology=topology,
+            epoch=epoch_of(each.interval[0]),
+            interval=each.interval,
+            dag_id=like.dag_id,
+            run_id=each.run_id,
+            task_prefix=like.task_prefix,
+            parameters={},
+            predecessor=None,
+            lineage=0,
+        )
+        for each in there
+    ]
+
+
+def _unknown(services: Services, run: Run, asked: Asked) -> Standing:
+    with services.ledger.transaction() as session:
+        items = {run.id: _items(session, run)}
+        begins = {region_of_begin(each): each.error for each in failed_begins_of(session, run.run_id)}
+    seen, why_not = _seen({run.id: run}, items, asked)
+    tasks = [
+        TaskFacts(
+            region=region,
+            upstream=_upstream(run.topology, region),
+            begin_error=begins.get(region, ""),
+            seen=seen.get(run.id, {}).get(region),
+        )
+        for region in (*run.topology.region_ids(), CLOSE)
+    ]
+    facts = EpochFacts(
+        run=run.id, dag_id=run.dag_id, run_id=run.run_id, start=run.interval[0], asked=why_not, tasks=tuple(tasks)
+    )
+    if is_undecided(facts) and asked.airflow is not None:
+        facts = _with_dag_run(facts, asked.airflow)
+    return standings([facts])[run.id]
 
 
 def _chain(session: Session, run: str) -> dict[RunId, Run]:
@@ -115,10 +181,8 @@ def _chain(session: Session, run: str) -> dict[RunId, Run]:
     return {each.id: run_by_id(session, each.id, own.topology) for each in there} | {own.id: own}
 
 
-def _items(session: Session, run: Run, only: RegionId | None) -> dict[RegionId, Wanted]:
-    """Return the task instances of a run; of the run that asks for one task only, which runs, none."""
-    if only is not None or session.get_one(RunRow, run.id).closed_at is not None:
-        return {}
+def _items(session: Session, run: Run) -> dict[RegionId, Wanted]:
+    """Return the task instances of a run."""
     found = {}
     for region in (*run.topology.region_ids(), CLOSE):
         task_id, index = task_of(session, run, region)
@@ -284,24 +348,29 @@ def _undelivered(session: Session, run: Run) -> str:
 
 
 def clear_stopped(services: Services, run: str, standing: Standing | None, airflow: AirflowStates) -> int:
-    """Add the clears of what has stopped of a run, clear what was skipped, and start its DagRun.
+    """Add the clears of what has stopped of a run, clear the others, and start its DagRun; return how many others.
 
-    Returns how many were skipped: these are cleared at once, and by a person only, since they may be skipped again.
-    Raises Retryable or Misconfigured.
+    Cleared at once are tasks that were skipped, which only a person has cleared, since they may be skipped again, and
+    those of a DagRun that the ledger does not know. Raises Retryable or Misconfigured.
     """
+    stopped = {} if standing is None else {each.region: each.seen for each in standing.stopped if each.seen is not None}
     with services.ledger.transaction() as session:
-        own = _chain(session, run).get(RunId(run))
+        is_known = session.get(RunRow, run) is not None
+        own = _chain(session, run).get(RunId(run)) if is_known else None
+    if not is_known:
+        asked = Asked(airflow=airflow)
+        own = next((each for each, _ in unknown_standings(services, asked, dataflow_of(run)) if each.id == run), None)
     if own is None:
         return 0
-    stopped = [] if standing is None else [(each.region, each.seen) for each in standing.stopped if each.seen]
-    wanted = {region: (seen.try_number, AGAIN) for region, seen in stopped if seen.state in CLEARABLE}
-    skipped = {region: seen.try_number for region, seen in stopped if seen.state == "skipped"}
+    wanted = {region: seen for region, seen in stopped.items() if is_known and seen.state in CLEARABLE}
     with services.ledger.transaction(own.dataflow.name) as session:
-        add_pending_clears(session, own, wanted, services.now())
-        tasks = {region: task_of(session, own, region) for region in skipped}
+        add_pending_clears(
+            session, own, {region: (seen.try_number, AGAIN) for region, seen in wanted.items()}, services.now()
+        )
+        tasks = {region: task_of(session, own, region) for region in stopped.keys() - wanted.keys()}
     items = [
-        ClearItem(own.dag_id, own.run_id, task_id, index, skipped[region], is_skipped=True)
-        for region, (task_id, index) in tasks.items()
+        ClearItem(own.dag_id, own.run_id, task_id, index, stopped[region].try_number, is_skipped=True)
+        for region, (task_id, index) in sorted(tasks.items())
     ]
     done = airflow.clear(items, AGAIN) if items else []
     airflow.start(own.dag_id, own.run_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from weir.attempts.ports import Airflow
-from weir.coordination.airflow import ClearAnswer, ClearItem, SeenDag, SeenRun, by_dag
+from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, by_dag
 from weir.coordination.clearing import HEALTHY, EndpointClearer
 from weir.errors import Misconfigured
 from weir_airflow.api.client import client_of
@@ -111,6 +111,15 @@ class DbClearer:
             found = session.get(DagModel, dag_id)
             is_paused = found is not None and bool(found.is_paused)
         return None if found is None else SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY)
+
+    def open_runs(self, dag_id: str) -> list[OpenRun]:
+        """Return the newest DagRuns that are no success, from Airflow's database."""
+        from airflow.utils.session import create_session  # noqa: PLC0415
+
+        from weir_airflow.api.compare_and_clear import open_runs  # noqa: PLC0415
+
+        with create_session(scoped=False) as session:
+            return open_runs(session, dag_id)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note."""

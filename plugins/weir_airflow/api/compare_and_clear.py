@@ -20,7 +20,16 @@ from airflow.utils.state import DagRunState, State, TaskInstanceState
 from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import CLEARABLE, MISSING, NOTE_LENGTH, ClearAnswer, ClearItem
+from weir.coordination.airflow import (
+    CLEARABLE,
+    MISSING,
+    MOST_RUNS,
+    NOTE_LENGTH,
+    UNSUCCESSFUL,
+    ClearAnswer,
+    ClearItem,
+    OpenRun,
+)
 
 _ITEMS_A_QUERY: Final = 300
 _Key = tuple[str, str, int]
@@ -114,6 +123,17 @@ def seen_run(session: Session, dag_id: str, run_id: str) -> tuple[str, str] | No
     """Return state and note of a run; None where there is no such run."""
     found = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
     return None if found is None else (str(found.state), found.note or "")
+
+
+def open_runs(session: Session, dag_id: str) -> list[OpenRun]:
+    """Return the newest runs of a DAG that are no success and have a data interval."""
+    query = (
+        select(DagRun)
+        .where(DagRun.dag_id == dag_id, DagRun.state.in_(UNSUCCESSFUL), DagRun.data_interval_start.is_not(None))
+        .order_by(DagRun.run_after.desc())
+    )
+    rows = session.scalars(query.limit(MOST_RUNS))
+    return [OpenRun(row.run_id, str(row.state), (row.data_interval_start, row.data_interval_end)) for row in rows]
 
 
 def annotate_run(session: Session, dag_id: str, run_id: str, note: str) -> None:

@@ -69,7 +69,7 @@ def why(
         with services.ledger.transaction() as session:
             row = run_if_known(session, run)
             name = "" if row is None else row.id
-        standing = _standing(services, name)
+        standing = _standing(services, name, run)
         try:
             with services.ledger.transaction() as session:
                 found = [
@@ -81,8 +81,10 @@ def why(
                     )
                     for each in task_history(session, run, task)
                 ]
-        except HasNotBegun as error:
-            raise error if standing is None else Misconfigured(f"{error}. {standing}") from error
+        except Misconfigured as error:
+            if standing is None or (name and not isinstance(error, HasNotBegun)):
+                raise
+            raise Misconfigured(f"{error if name else f'no task of run {run} has begun'}. {standing}") from error
     if as_json:
         told = None if standing is None else standing.to_json()
         print(json.dumps({"version": 1, "tasks": [_task_json(*each) for each in found], "standing": told}))
@@ -99,11 +101,11 @@ def why(
         print_line(str(standing))
 
 
-def _standing(services: Services, run: str) -> Standing | None:
-    """Return how a run stands that is open; None of another one."""
-    from weir.cli.airflow_api import standings_now  # noqa: PLC0415  as above
+def _standing(services: Services, run: str, name: str) -> Standing | None:
+    """Return how an open run stands; None of another one. `run` is empty for one that the ledger does not know."""
+    from weir.cli.airflow_api import standings_now, unknown_named  # noqa: PLC0415  as above
 
-    return standings_now(services, [run]).get(run) if run else None
+    return standings_now(services, [run]).get(run) if run else unknown_named(services, name)
 
 
 def _cut(line: str) -> str:

@@ -96,28 +96,33 @@ def _plan_run(
             f"{fail} has not failed: --apply recomputes what the run misses now. Leave --fail out, or clear {fail} in "
             "Airflow"
         )
+    is_now = fail is None and not lost
     with opened_services() as services:
-        name = _not_begun(services, run)
-        answer = None if name else ask(services, Question(run, fail, tuple(lost), code))
-        name = name if answer is None else answer.run.id
-        is_now = fail is None and not lost
-        standing = standings_now(services, [name]).get(name) if is_now else None
-        owed = apply_answer(services, answer) if is_applied and answer is not None else 0
-        plan = None if answer is None else answer.plan
-        _print(name, plan, standing, as_json=as_json)
+        standing, answer, owed = _of_not_begun(services, run) if is_now else None, None, 0
+        name = "" if standing is None else standing.run
+        if not name:
+            answer = ask(services, Question(run, fail, tuple(lost), code))
+            name = answer.run.id
+            standing = standings_now(services, [name]).get(name) if is_now else None
+            owed = apply_answer(services, answer) if is_applied else 0
+        _print(name, None if answer is None else answer.plan, standing, as_json=as_json)
         if is_applied:
             said = "Nothing to do." if standing is None and not owed else _settle(services, name, owed, standing)
             print_line(said, Console(stderr=as_json))
 
 
-def _not_begun(services: Services, name: str) -> str:
-    """Return the id of a run of which no task has begun, though others of its dataflow have; else nothing."""
-    from weir.ledger.runs import newest_pinned, run_if_known  # noqa: PLC0415  as above
+def _of_not_begun(services: Services, name: str) -> Standing | None:
+    """Return how a run stands of which no task has begun, so that there is no plan; None of any other one."""
+    from weir.cli.airflow_api import standings_now, unknown_named  # noqa: PLC0415  as above
+    from weir.ledger.runs import run_if_known  # noqa: PLC0415  as above
 
     with services.ledger.transaction() as session:
         row = run_if_known(session, name)
-        is_waiting = row is not None and row.pinned is None and newest_pinned(session, row.dataflow) is not None
-        return row.id if row is not None and is_waiting else ""
+        begun = row is not None and row.pinned is not None
+        run = "" if row is None else row.id
+    if begun:
+        return None
+    return standings_now(services, [run]).get(run) if run else unknown_named(services, name)
 
 
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:
@@ -127,7 +132,7 @@ def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: b
     elif plan is not None:
         print_plan(plan, standing)
     else:
-        print_line(str(standing) if standing is not None else f"No task of {run} has begun.")
+        print_line(str(standing))
 
 
 def _settle(services: Services, run: str, owed: int, standing: Standing | None) -> str:

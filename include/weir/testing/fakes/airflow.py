@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
 from weir.code.archive import Archive
-from weir.coordination.airflow import MISSING, ClearAnswer, ClearItem, SeenDag, SeenRun
+from weir.coordination.airflow import MISSING, UNSUCCESSFUL, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
@@ -349,6 +349,12 @@ class FakeAirflow:
         """Return whether the DAG is paused, and whether a scheduler runs. Raises Retryable."""
         self._require_reachable()
         return SeenDag(self.is_paused, self.has_scheduler)
+
+    def open_runs(self, dag_id: str) -> list[OpenRun]:  # noqa: ARG002 - there is one DAG
+        """Return the DagRuns that are no success. Raises Retryable."""
+        self._require_reachable()
+        states = {run: self.state_of(run) for run in sorted({key.run_id for key in self.tasks})}
+        return [OpenRun(run, state, interval_of(run)) for run, state in states.items() if state in UNSUCCESSFUL]
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:  # noqa: ARG002 - there is one DAG
         """Set a DagRun's note. Raises Retryable."""

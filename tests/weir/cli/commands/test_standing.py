@@ -264,6 +264,19 @@ def test_a_run_that_goes_on_says_what_of_it_runs_or_is_to_come(world):
     assert f"{KNOWN}[0]" in standing(FIRST)["reason"]
 
 
+def test_a_run_of_which_no_task_has_begun_is_known_from_airflow(world):
+    world.run_first(1)
+    run = world.airflow.dag_run(2)
+    assert standing(SECOND, "flights")["standing"] == "running"
+    source_failed_before_it_began(world, run)
+    for name in (SECOND, run, "ladder@2013-01-02"):
+        assert standing(name, "flights")["standing"] == "stopped"
+    follow(standing(SECOND, "flights"))
+    assert is_well(world)
+    with pytest.raises(Misconfigured, match="knows no run ladder@20130103"):
+        typed("plan", "ladder@20130103T000000Z")
+
+
 def test_what_airflow_was_not_asked_is_not_said_to_be_whole_or_stopped(tmp_path, monkeypatch):
     world = World(tmp_path, aircraft())
     use(monkeypatch, tmp_path)
