@@ -116,7 +116,7 @@ def any_suite(data):
 READERS = {
     "region-job-v10.json": region_job_from_json,
     "region-report-v5.json": region_report_from_json,
-    "manifest-v7.json": manifest_from_json,
+    "manifest-v8.json": manifest_from_json,
     "checkpoint-v6.json": checkpoint_from_json,
 }
 

@@ -25,7 +25,7 @@ from weir.formats.run_record import RunRecord
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 7,
+        "manifest": 8,
         "stage copy": 1,
         "region job": 10,
         "region report": 5,

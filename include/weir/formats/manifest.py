@@ -216,6 +216,14 @@ class InputRead:
     digest: Digest
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredWith:
+    """The restore that a result is of: the first of its attempts, and how many partitions it restores."""
+
+    attempt: AttemptId
+    partitions: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The description of a result partition; `created_at` is in UTC, ISO 8601.
@@ -256,6 +264,8 @@ class Manifest:
     generation: int = 0
     versions: tuple[str, ...] = ()
     revision: int = 0
+    restored_with: RestoredWith | None = None
+    """For a result that was restored. Its restore is not finished while any of these partitions has no manifest."""
 
     @property
     def rows(self) -> int:

@@ -38,6 +38,7 @@ from weir.rebuild.checkpoints import (
 )
 from weir.rebuild.ledger import (
     REASON,
+    attempts_known,
     quarantined_attempts,
     raise_lineage,
     restore_archives,
@@ -53,7 +54,7 @@ from weir.rebuild.ledger import (
     stop_everything,
 )
 from weir.rebuild.notifications import known_events, tell_found
-from weir.rebuild.rules import Candidate, candidates, choose, restored_over, without
+from weir.rebuild.rules import Candidate, candidates, choose, restored_over, unfinished_restores, without
 from weir.snapshots.source import Source
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
@@ -299,6 +300,8 @@ def _run(
     quarantined = [each for each in found if each.is_quarantined]
     refused = {*record.abandoned, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
     refused |= settled_attempts(session, row.id) if is_catching_up else set()
+    unfinished = unfinished_restores(epoch.stored) - attempts_known(session, row.id)
+    refused |= unfinished
     before = _known(session, row.id)
     chosen = choose(topology, row.id, found, refused, taken)
     over = restored_over(found, chosen, refused)
@@ -310,9 +313,14 @@ def _run(
         for partition, stored in candidate.results.items()
     }
     # Attempts of a deleted DagRun have the try numbers of the run that replaced it: they are left out.
-    own = [each for each in found if each.attempt not in record.abandoned]
+    own = [each for each in found if each.attempt not in {*record.abandoned, *unfinished}]
     restore_attempts(session, row, topology, own, chosen)
     notes = list(epoch.notes)
+    if unfinished:
+        notes.append(
+            f"a restore of epoch {row.epoch} has not written all of its results, or some are gone: it counts as not "
+            f"done. If it was meant, `weir restore {row.dataflow}` the checkpoint or savepoint again"
+        )
     were_bad = restore_results(session, row.id, current, now)
     if were_bad:
         notes.append(

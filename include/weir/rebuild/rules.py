@@ -5,7 +5,7 @@ Invariant 3: a result is chosen only if each input that its manifest names is ch
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -73,6 +73,20 @@ def _candidate(region: RegionId, attempt: AttemptId, results: Mapping[PartitionI
         try_number=manifest.try_number,
         created_at=created_at,
         results=results,
+    )
+
+
+def unfinished_restores(stored: Collection[Stored]) -> frozenset[AttemptId]:
+    """Return the attempts of restores of which not all manifests are there.
+
+    The process was killed while it wrote them, or files are gone. A part of it beside what it was to replace is the
+    state of no run.
+    """
+    there = Counter(each.manifest.restored_with for each in stored)
+    return frozenset(
+        each.manifest.attempt
+        for each in stored
+        if (restore := each.manifest.restored_with) is not None and there[restore] < restore.partitions
     )
 
 

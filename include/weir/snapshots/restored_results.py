@@ -18,7 +18,7 @@ from weir.coordination.services import Services
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.formats.codec import manifest_from_json, manifest_to_json
-from weir.formats.manifest import DataFile, Manifest, StateContent, parsed_digest
+from weir.formats.manifest import DataFile, Manifest, RestoredWith, StateContent, parsed_digest
 from weir.formats.paths import manifest_path, result_folder
 from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
 from weir.ledger.attempts import Origin, free_number, synthetic_attempt
@@ -72,10 +72,12 @@ def restored_partitions(
     checkpoint = source.checkpoint
     keyed = [(_keyed_id(state, part), state, part) for state in checkpoint.states for part in state.partitions]
     in_flight = [(PartitionId(each.stage, each.subtask, each.layout), each) for each in checkpoint.results]
-    return (
+    found = (
         *(builder.keyed(partition, state, part) for partition, state, part in keyed if partition in wanted),
         *(builder.in_flight(partition, each) for partition, each in in_flight if partition in wanted),
     )
+    together = RestoredWith(found[0].manifest.attempt, len(found)) if found else None
+    return tuple(replace(each, manifest=replace(each.manifest, restored_with=together)) for each in found)
 
 
 def is_restored(manifest: Manifest) -> bool:

@@ -18,6 +18,7 @@ from weir.formats.manifest import (
     DataFile,
     InputRead,
     Manifest,
+    RestoredWith,
     RowRange,
     Segment,
     StageCopy,
@@ -395,6 +396,7 @@ CHAINED = replace(DIGEST, version=OF_CHAIN, xor=2**64 - 1)
 ROWS = RowRange(2, 5)
 BLIND_CONTENT = StateContent(STATE_FILES, None, 3, ROWS, 1356393600)
 BLIND_MANIFEST = replace(REVISED_MANIFEST, digest=CHAINED, state=BLIND_CONTENT)
+RESTORED_MANIFEST = replace(BLIND_MANIFEST, restored_with=RestoredWith("r-0123456789ab", 3))
 BLIND_INPUT = replace(
     STATE_INPUT,
     state=replace(
@@ -462,6 +464,7 @@ OLDER = {
     ("region-job-check", 6): (CHECK_JOB, codec.region_job_from_json),
     ("checkpoint", 3): (VERSIONED_CHECKPOINT, codec.checkpoint_from_json),
     ("manifest", 6): (REVISED_MANIFEST, codec.manifest_from_json),
+    ("manifest", 7): (BLIND_MANIFEST, codec.manifest_from_json),
     ("region-job", 7): (LAID_OUT_JOB, codec.region_job_from_json),
     ("region-job-compaction", 7): (COMPACTION_JOB, codec.region_job_from_json),
     ("region-job-check", 7): (CHECK_JOB, codec.region_job_from_json),
@@ -476,7 +479,7 @@ OLDER = {
     ("checkpoint", 5): (BLIND_CHECKPOINT, codec.checkpoint_from_json),
 }
 FORMATS = {
-    "manifest": (BLIND_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
+    "manifest": (RESTORED_MANIFEST, codec.manifest_to_json, codec.manifest_from_json),
     "region-job": (replace(APPLICATION_JOB, **ZONED), codec.region_job_to_json, codec.region_job_from_json),
     "region-job-compaction": (replace(COMPACTION_JOB, **ZONED), codec.region_job_to_json, codec.region_job_from_json),
     "region-job-check": (replace(CHECK_JOB, **ZONED), codec.region_job_to_json, codec.region_job_from_json),

@@ -349,6 +349,20 @@ def test_a_restore_that_is_killed_at_any_step_has_done_nothing_or_all(days, step
     assert set(days.airflow.states().values()) == {"success"}
 
 
+def test_a_rebuilt_ledger_has_nothing_of_a_restore_that_was_killed_while_it_wrote(days):
+    """A part of it beside what it was to replace would be the state of no run."""
+    spoil(days, 2)
+    spoilt = states_of(days, 2)
+    whole, days.store.files = days.store.files, DyingStore(days.store.files, 9)
+    with pytest.raises(Dead):
+        restore(days, "day2")
+    days.store.files = whole
+    days.lose_ledger()
+    (built,) = rebuild(days.services)
+    assert states_of(days, 2) == spoilt
+    assert any("counts as not done" in note for run in built.runs for note in run.notes)
+
+
 def test_a_restore_behind_which_a_process_dies_is_complete(days):
     right = states_of(days, 3)
     spoil(days, 2)

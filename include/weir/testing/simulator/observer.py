@@ -99,6 +99,7 @@ class Observer:
             require("what_is_published_was_valid_as_a_whole", self._published(path, data))
 
     def _note_state(self, manifest: Manifest, folder: str) -> None:
+        self._history.restores.wrote(manifest)
         if manifest.state is not None:
             self._history.state_files[folder] = tuple(file.path for file in manifest.state.files)
 

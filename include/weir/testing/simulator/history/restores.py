@@ -5,9 +5,11 @@ Invariant: a restored result is what the attempts had made that the checkpoint n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from weir.formats.manifest import Manifest, RestoredWith
 from weir.ledger.database.tables import UNKNOWN_SNAPSHOT
 from weir.ledger.runs import run_key
 from weir.testing.simulator.engine import Made
@@ -51,6 +53,10 @@ class Restores:
         self.new: list[Restore] = []
         self.pins: dict[int, frozenset[Partition]] = {}
         """By restore, the partitions that must be kept: no later checkpoint is complete without them."""
+        self.written: Counter[RestoredWith] = Counter()
+        """How many results of each restore were written, whether it was carried out or not."""
+        self.written_for: dict[str, RestoredWith] = {}
+        """By synthetic attempt, the restore that it was written for."""
 
     def update(self, view: LedgerView, snapshots: Snapshots, made: dict[str, Made]) -> None:
         """Note new restores, the attempts that made their results, and the checkpoints that unpin them."""
@@ -67,6 +73,12 @@ class Restores:
             _note_made(view, _parts_there(view, snapshots, row), made, None)
         for done in snapshots.newly_completed:
             self.pins = {id_: kept for id_, kept in self.pins.items() if not _follows(snapshots, done, rows[id_])}
+
+    def wrote(self, manifest: Manifest) -> None:
+        """Note the manifest of a restored result."""
+        if manifest.restored_with is not None:
+            self.written[manifest.restored_with] += 1
+            self.written_for[manifest.attempt] = manifest.restored_with
 
     def went_back(self, view: LedgerView) -> None:
         """Forget the restores that the ledger has lost."""

@@ -40,6 +40,7 @@ from weir.testing.simulator.invariants.needs import no_needed_result_is_released
 from weir.testing.simulator.invariants.plans import a_plan_names_what_must_run_again, what_is_spared_is_not_cleared
 from weir.testing.simulator.invariants.recomputation import recomputed
 from weir.testing.simulator.invariants.restores import (
+    a_restore_is_taken_whole,
     a_restore_is_what_was_kept,
     no_attempt_from_before_a_restore_commits,
     what_was_restored_stays_pinned,
@@ -235,6 +236,7 @@ AFTER_A_REBUILD: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     a_stage_has_one_code,
     the_archives_of_all_attempts_are_there,
     a_retained_checkpoint_can_be_read_whole,
+    a_restore_is_taken_whole,
 )
 """The invariants of what a ledger holds, whatever has changed in it."""
 

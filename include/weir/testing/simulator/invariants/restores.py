@@ -28,6 +28,15 @@ def a_restore_is_what_was_kept(history: History) -> Iterator[str]:
                 yield f"{attempt.id} is running though {row.run} was restored"
 
 
+def a_restore_is_taken_whole(history: History) -> Iterator[str]:
+    """Of one that was killed before it had written all, a rebuilt ledger takes nothing."""
+    restores = history.restores
+    for result in history.ledger.current.values():
+        restore = restores.written_for.get(result.attempt)
+        if restore is not None and restores.written[restore] < restore.partitions:
+            yield f"{result.partition.id} of {result.run} is of a restore of which not all was written"
+
+
 def no_attempt_from_before_a_restore_commits(history: History) -> Iterator[str]:
     """Invariant 2: its results may be of other state."""
     for row in history.ledger.new_commits:
