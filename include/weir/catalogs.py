@@ -198,7 +198,8 @@ _PASSING: Final = (401, 403, 408, 409, 419, 425, 429)
 """Answers of a REST catalog with a meaning of their own, and those that pass."""
 
 _REFUSED_BY_S3: Final = re.compile(
-    "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|KeyTooLong"
+    "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|KeyTooLong|"
+    r"HTTP status 301"
 )
 """What Arrow's S3 client says, whose errors have no numbers."""
 

@@ -46,6 +46,8 @@ _OF_S3: Final = frozenset(
     }
 )
 
+_RENEWED: Final = frozenset({"ExpiredToken", "TokenRefreshRequired"})
+
 _UNTRUSTED: Final = re.compile(
     "certificate[ _]verify[ _]failed|invalid peer certificate|SSL peer certificate|(?:curlCode: |CURLE_)60|"
     "does not match host name|wrong[ _]version[ _]number|alert unknown ca|alert certificate required|"
@@ -104,6 +106,8 @@ def login_line(error: BaseException) -> str:
 def verdict(error: BaseException) -> Verdict:
     """Judge an error of a client library by its causes."""
     own = list(_causes(error))
+    if any(_of_s3(each) in _RENEWED for each in own):
+        return Verdict.DOUBTFUL  # whoever renews tokens may be about to
     if any(_is_refused(each) for each in own) or any(_is_untrusted(each) for each in _contexts(error)):
         return Verdict.REFUSED
     if any(_is_doubtful(each) for each in (*own, *_contexts(error))):

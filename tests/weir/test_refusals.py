@@ -39,6 +39,11 @@ def after(error, cause):
     return error
 
 
+def because(error, cause):
+    error.__cause__ = cause
+    return error
+
+
 class Coded(Exception):
     def __init__(self, sqlstate):
         super().__init__("of any driver")
@@ -82,6 +87,8 @@ DOUBTFUL = {
     "Python": after(requests.ConnectionError("pool"), UNKNOWN),
     "curl": OSError("curlCode: 6, Could not resolve hostname; Details: Could not resolve host: none"),
     "Rust": OSError("dns error: failed to lookup address information"),
+    "token": S3Refused("ExpiredToken", 400, "m"),
+    "token of s3fs": because(PermissionError("The provided token has expired"), of_boto("ExpiredToken", 400)),
 }
 OTHER = {
     "refused": psycopg2.OperationalError(f"{SERVER}Connection refused\n\tIs the server running?"),
@@ -95,7 +102,6 @@ OTHER = {
     "load": of_http(503),
     "limit": of_http(403, "rateLimitExceeded"),
     "throttled": of_boto("SlowDown", 503),
-    "token": S3Refused("ExpiredToken", 400, "m"),
     "resolver": socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
     "reset": ConnectionResetError(104, "Connection reset by peer"),
     "eof": ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),

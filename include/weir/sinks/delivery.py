@@ -347,9 +347,10 @@ def _said(target: Target, error: Exception) -> WeirError:
     """
     found = verdict(error)
     if found is Verdict.REFUSED and not isinstance(error, Misconfigured):
+        told = str(error) if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"
         return Misconfigured(
-            f"{target} refuses access: {without_secrets(f'{type(error).__name__}: {error}')}. Mend its connection, the "
-            "rights of its account or the server's certificate"
+            f"{target} refuses access: {without_secrets(told)}. Mend its connection, the rights of its account or the "
+            "server's certificate"
         )
     if isinstance(error, TargetAway) and found is Verdict.DOUBTFUL:
         return TargetUnknown(f"{without_secrets(str(error))}. Is the connection right?")
