@@ -50,9 +50,11 @@ _IMPORTS: Final = {
 """What brings a name that is used without."""
 
 _SESSION_AT_IMPORT: Final = re.compile(
-    r"CONNECT_URL_NOT_SET|MASTER_URL_NOT_SET|A master URL must be set|NO_ACTIVE_(?:OR_DEFAULT_)?SESSION|"
-    r"SESSION_OR_CONTEXT_(?:EXISTS|NOT_EXISTS)|JAVA_GATEWAY_EXITED"
+    r"CONNECT_URL_NOT_SET|CONTEXT_UNAVAILABLE_FOR_REMOTE_CLIENT|MASTER_URL_NOT_SET|A master URL must be set|"
+    r"NO_ACTIVE_(?:OR_DEFAULT_)?SESSION|SESSION_OR_CONTEXT_(?:EXISTS|NOT_EXISTS)|JAVA_GATEWAY_EXITED"
 )
+
+_NO_SUCH_NAME: Final = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 _NAME_ERROR: Final = re.compile(r"^NameError: name '(\w+)' is not defined$", re.MULTILINE)
 """As Spark tells of the error of a Python worker."""
@@ -69,10 +71,12 @@ def hint_of(error: BaseException) -> str:
         return _of_name(of_worker[1])
     if isinstance(error, ModuleNotFoundError) and error.name:
         return did_you_mean(error.name, modules_beside(error.name))
+    if isinstance(error, ImportError) and (found := _NO_SUCH_NAME.match(str(error))):
+        return did_you_mean(found[1], [each for each in dir(sys.modules.get(found[2])) if not each.startswith("_")])
     if _SESSION_AT_IMPORT.search(str(error)):
         return (
-            ": it makes a Spark session when it is imported, and there is none then. Take ctx.spark within the stage's "
-            "function"
+            ": there is no Spark session to make or to get here, least of all while a module is imported. Take "
+            "ctx.spark within the stage's function"
         )
     return ""
 

@@ -19,7 +19,7 @@ from weir.errors import Misconfigured
 SUFFIX: Final = ".sql"
 
 _PATH: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
-_CLOSED_BY: Final = {"(": ")", "[": "]"}
+_CLOSED_BY: Final = {"(": ")", "[": "]", "{": "}"}
 _IN_QUOTES: Final = re.compile(r"\{\{\s*[A-Za-z_].*?\}\}", re.DOTALL)
 _OF_SERVER: Final = re.compile(r"\$\{(?:\w+:)?[^\s{}]+\}")
 _LONGEST_OF_SERVER: Final = 20
@@ -115,7 +115,7 @@ def sql_problems(text: str, inputs: Collection[str], parameters: Mapping[str, An
     except UnclosedError as error:
         return [str(error)]
     return [
-        *_query_problems(found),
+        *dict.fromkeys(_query_problems(found)),
         *_problems_of_server(found),
         *(problem for token in found for problem in _value_problems(token, parameters)),
         *_input_problems(found, inputs),

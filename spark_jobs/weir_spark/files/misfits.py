@@ -50,6 +50,8 @@ class Misfit:
     line: str
     read: Mapping[str, str]
     """The values that Spark has read, as texts, by column."""
+    texts: tuple[str, ...] = ()
+    """Those of them that Spark has read as texts, so that the line has them as they are."""
     changed: str = ""
     """The columns with such a value, with their types."""
     is_cut: bool = False
@@ -66,13 +68,15 @@ class Misfit:
         except Misconfigured:
             fields = {}
         columns = tuple((name, str(each.kind)) for name, each in fields.items())
-        read = {name: _as_text(value) for name, value in _READ.findall(found["read"])}
+        values = _READ.findall(found["read"])
+        read = {name: _as_text(value) for name, value in values}
         changed = _CHANGED.fullmatch(found["line"])
         return cls(
             file=found["file"],
             columns=columns,
             line="" if changed else found["line"],
             read=read,
+            texts=tuple(_as_text(value) for _, value in values if value.startswith('"')),
             changed=changed["columns"] if changed else "",
             is_cut=len(found["read"]) >= _TOLD_OF_ROW,
         )
@@ -80,8 +84,10 @@ class Misfit:
     @property
     def parts(self) -> tuple[str, ...]:
         """Texts that the line has, by which it is found."""
-        first = self.line.splitlines()[:1]
-        return tuple(first) if first else tuple(each for each in self.read.values() if each)
+        if self.line:
+            return tuple(self.line.splitlines()[:1])
+        texts = [part for each in self.texts for part in each.split('"') if part]
+        return tuple(dict.fromkeys(texts))
 
     def values(self) -> Iterator[str]:
         """Yield what is wrong with columns, with their values as they are written."""

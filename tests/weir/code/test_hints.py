@@ -33,6 +33,8 @@ class PySparkRuntimeError(Exception):
         (raised("f'/data/{start:%Y}'"), "f-string"),
         (raised("f'/data/{end_local:%Y}'"), "f-string"),
         (raised("import pandaz"), "did you mean 'pandas'?"),
+        (raised("from weir.dataflow import filessource"), "did you mean 'files_source'?"),
+        (raised("import weir.dataflo"), "did you mean 'weir.dataflow'?"),
         (PySparkRuntimeError("[CONNECT_URL_NOT_SET] Cannot create a Spark Connect session"), "ctx.spark"),
         (RuntimeError("Traceback:\nNameError: name 'np' is not defined\n"), "import numpy as np"),
     ],

@@ -39,6 +39,7 @@ def test_a_query_has_no_problems(text):
         ("SELECT 1\n/* FROM clean", "line 2: a comment /* is opened and not closed"),
         ("SELECT (1 FROM clean", "line 1: a ( is opened and not closed"),
         ("SELECT 1,\n  f((2)\nFROM clean", "line 2: a ( is opened and not closed"),
+        ("SELECT 1,\n{{ ctx.epoch }\nFROM clean", "line 2: a { is opened and not closed"),
         ("SELECT k[(1)\nFROM clean", "line 1: a [ is opened and not closed"),
         ("SELECT 1) FROM clean", "line 1: this ) closes nothing"),
         ("SELECT (\nk[1)] FROM clean", "line 2: this ) closes nothing, where the [ of line 2 is open"),

@@ -38,6 +38,12 @@ def test_the_column_and_its_value_are_told_where_they_are_clear(line, read, wron
     assert list(Misfit.of(told(line, read)).values()) == wrong
 
 
+def test_a_line_that_is_not_told_is_found_by_the_texts_that_it_has():
+    read = '{"id":7,"is":true,"name":"a ""b"" c","amount":"1,5"}'.replace('""', '\\"')
+    misfit = Misfit.of(told("a value that would be another one as amount bigint", read))
+    assert misfit.parts == ("a ", "b", " c", "1,5")
+
+
 def test_nested_types_are_columns_of_their_own():
     assert [name for name, _ in Misfit.of(told("2", "{}", SCHEMA)).columns] == ["id", "name", "amount", "at"]
 
