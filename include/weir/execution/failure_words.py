@@ -34,6 +34,10 @@ _UNAVAILABLE: Final = re.compile(
     r"(?P<count>\d+) result partition\(s\) unavailable: (?P<first>\S+).*?: (?P<fault>[\w ]+),"
 )
 
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.<>]+(?::[^\n]*)?)")
+_ABORTED: Final = "Job aborted due to stage failure"
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]+")
+
 _FAULTS: Final = {
     "missing": "had been deleted",
     "damaged": "had been damaged",
@@ -105,11 +109,21 @@ def healed(failures: Sequence[PastFailure], try_number: int) -> str:
 def _happened(kind: str, message: str) -> str:
     if found := _UNAVAILABLE.search(message):
         return _inputs(found)
-    own = _OWN_KIND.match(message)
-    text = " ".join((message if own is None else message[own.end() :]).split())
+    inner = _innermost(message)
+    own = _OWN_KIND.match(inner)
+    text = " ".join((inner if own is None else inner[own.end() :]).split())
     if kind == FailureClass.ENGINE.value and "lost" not in text[:VISIBLE].lower():
         return f"{_LOST}{text}"
     return text or "it failed without a message"
+
+
+def _innermost(message: str) -> str:
+    """Return what a Python worker or an executor of Spark has raised, without what Spark says around it."""
+    if raised := _RAISED.findall(message):
+        return str(raised[-1])
+    if _ABORTED in message and (conditions := _CONDITION.findall(message)):
+        return str(conditions[-1])
+    return message
 
 
 def _past(failed: PastFailure) -> str:

@@ -41,6 +41,26 @@ def test_what_became_of_inputs_is_told_and_counted(fault):
     assert "2 tasks ran again" in two
 
 
+WORKER = """PythonException: \n  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/lib/pyspark/worker.py", line 1, in main
+    process()
+  File "/trips_stages.py", line 3, in price
+ValueError: no price of 'x'
+"""
+EXECUTOR = """SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task
+0.0: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'x' cannot be cast to "INT". SQLSTATE
+\tat org.apache.spark"""
+
+
+@pytest.mark.parametrize(
+    ("message", "inner"), [(WORKER, "ValueError: no price of 'x'"), (EXECUTOR, "[CAST_INVALID_INPUT] The value 'x'")]
+)
+def test_what_a_worker_or_an_executor_of_spark_has_raised_comes_first(message, inner):
+    assert note_of_failure(message, message, {}, delay=2.0, kind="application").startswith(f"{SAYS}{inner}")
+    assert inner in healed([PastFailure(failure="application", error=message)], 2)
+
+
 def test_equal_failures_are_told_once_with_their_number():
     killed = PastFailure(failure="killed", error="")
     assert healed([killed, killed, PastFailure(failure="application", error="KeyError: 'k'")], 4).count("killed") == 1

@@ -238,8 +238,8 @@ def test_a_note_says_what_becomes_of_the_task_and_why():
 
     decision = FailureDecision(action=Action.RETRY, delay_seconds=5, reason="fixed-delay: ValueError: bad row")
     labels = {"type": "application", "exception": "ValueError", "owner": "routes"}
-    note = note_of(decision, decision.reason, labels)
-    assert note == "Weir: application, tried again (owner=routes). fixed-delay: ValueError: bad row"
+    note = note_of(decision, "ValueError: bad row", decision.reason, labels)
+    assert note == "Weir: ValueError: bad row; tried again in 5 s. fixed-delay (application, owner=routes)"
 
 
 def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monkeypatch, new_run, look, tmp_path):
@@ -283,4 +283,4 @@ def test_a_task_whose_process_was_killed_too_often_fails_with_a_note(tries, monk
     context["task"] = WeirRegionOperator(task_id="spring", declared=declared, region="spring")
     with pytest.raises(AirflowFailException, match=r"ended without a result .*suppressed by restart strategy none"):
         run_region(declared, "spring", context, print, print)
-    assert look.task(run_id, "spring")[2].startswith("Weir: killed, not tried again. the process of try 1 ended")
+    assert look.task(run_id, "spring")[2].startswith("Weir: its process was killed; not tried again. the process")

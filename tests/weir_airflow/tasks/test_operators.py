@@ -241,7 +241,8 @@ def test_a_users_retry_policy_overrides_the_strategy_and_a_mended_failure_leaves
     with create_session() as session:
         [ti] = session.query(TaskInstance).filter_by(dag_id="mind", task_id="totals-sums", map_index=0)
         note = ti.note
-    assert note.startswith("Weir: try 2 has succeeded")
+    assert note.startswith("Weir: healed: ")
+    assert "ValueError" in note
     ledger = Ledger.open(f"sqlite:///{world}/ledger.db")
     with ledger.transaction() as session:
         rows = session.query(AttemptRow).join(RunRow, RunRow.id == AttemptRow.run).filter(RunRow.dataflow == "mind")
