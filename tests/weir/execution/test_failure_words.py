@@ -48,7 +48,7 @@ Traceback (most recent call last):
   File "/trips_stages.py", line 3, in price
 ValueError: no price of 'x'
 """
-EXECUTOR = """SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task
+EXECUTOR = """SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent: Lost
 0.0: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'x' cannot be cast to "INT". SQLSTATE
 \tat org.apache.spark"""
 
