@@ -126,6 +126,7 @@ def test_a_run_at_work_is_awaited_without_a_try(driver):
     driver.start()
     driver.await_reached(f"totals-{epoch(FIRST)}")
     driver.await_state(driver.run(SECOND), "totals-sums", "deferred")
+    assert f"{driver.dag}@{epoch(FIRST)}" in driver.note(driver.run(SECOND), "totals-sums")
     driver.let_go(f"totals-{epoch(FIRST)}")
     assert driver.green() == dict.fromkeys([FIRST, SECOND], dict.fromkeys(ALL, 1))
 
@@ -154,8 +155,8 @@ def test_a_run_marked_success_before_its_work_was_done_is_named_by_the_day_behin
     driver.person.mark_run(third, "success")
     driver.let_go(f"doubled-{epoch(THIRD)}")
     driver.wait(lambda: driver.person.state_of(fourth) == "failed", f"{fourth} to fail")
-    driver.person.clear_run(third)
-    driver.person.clear_run(fourth, only_failed=True)
+    for day in (THIRD, FOURTH):
+        driver.weir("plan", f"{driver.dag}@{epoch(day)}", "--apply")
     tries = driver.green()
     assert tries[FOURTH]["doubled"] == 1
     assert driver.chain(epoch(FOURTH)) == [epoch(day) for day in (*DAYS, FOURTH)]

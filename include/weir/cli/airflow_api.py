@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from weir.coordination.airflow import AirflowStates, Clearer
     from weir.coordination.services import Services
     from weir.coordination.values import DeliveredClear
-    from weir.ledger.runs import Run
     from weir.recovery.rules.standing import Standing
     from weir.recovery.standing import Asked
 
@@ -101,21 +100,26 @@ def standings_now(services: Services, runs: Sequence[str]) -> dict[str, Standing
         return {str(run): each for run, each in all_standings(services, still_open, asked).items()}
 
 
-def unknown_now(services: Services, dataflow: str | None = None) -> list[tuple[Run, Standing]]:
-    """Return the open DagRuns of which no task has begun, so that the ledger does not know them, and how they stand."""
-    from weir.recovery.standing import unknown_standings  # noqa: PLC0415  as above
+def standings_of_all(services: Services, runs: Sequence[str], dataflow: str | None) -> list[Standing]:
+    """Return how runs stand that are open, and then open DagRuns of which no task has begun, if Airflow is reached."""
+    from weir.recovery.standing import all_standings, open_runs, unknown_standings  # noqa: PLC0415  as above
 
+    still_open = open_runs(services, runs)
     with airflow_if_reached() as asked:
-        return unknown_standings(services, asked, dataflow)
+        known = all_standings(services, still_open, asked)
+        unknown = unknown_standings(services, asked, dataflow)
+    return [*(known[each] for each in still_open if each in known), *(each for _, each in unknown)]
 
 
 def unknown_named(services: Services, name: str) -> Standing | None:
     """Return how a run stands that the ledger does not know: DATAFLOW@EPOCH, DATAFLOW@DAY, or Airflow's run id."""
     from weir.ledger.names import as_epoch  # noqa: PLC0415  as above
+    from weir.recovery.standing import unknown_standings  # noqa: PLC0415  as above
 
     of_day = as_epoch(name)
     is_of = "@" in name
-    found = unknown_now(services)
+    with airflow_if_reached() as asked:
+        found = unknown_standings(services, asked, name.partition("@")[0] if is_of else None)
     named = [each for run, each in found if name == run.run_id or (is_of and run.id.startswith(of_day))]
     return named[0] if len(named) == 1 else None
 

@@ -97,7 +97,7 @@ def _standings(services: Services, run: str, asked: Asked, only: RegionId | None
     if RunId(run) not in found or why_not or asked.airflow is None:
         return found
     last = next(each for each in epochs if each.run == found[RunId(run)].root.run)
-    if not is_undecided(last):
+    if not is_undecided(last) or (only is not None and last.run == run):
         return found
     epochs[epochs.index(last)] = _with_dag_run(last, asked.airflow)
     return standings(epochs)

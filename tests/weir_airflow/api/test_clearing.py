@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -111,6 +112,23 @@ def test_every_clearer_distinguishes_a_deleted_run_from_an_unknown_dag(clearer, 
     there = new_run("success")
     asked = [("river", there), ("river", "scheduled__1999-01-01T00:00:00+00:00"), ("no such dag", there)]
     assert [clearer.exists(*each) for each in asked] == [True, False, None]
+
+
+def test_every_clearer_tells_of_a_dag_and_of_its_runs_that_are_no_success(clearer, new_run):
+    states = {new_run(state): state for state in ("success", "failed", "running", "queued")}
+    found = {each.run_id: each for each in clearer.open_runs("river")}
+    assert {run: found[run].state for run in found.keys() & states} == {
+        run: state for run, state in states.items() if state != "success"
+    }
+    assert all(
+        start + timedelta(days=1) == end and end.isoformat() in run
+        for run, each in found.items()
+        for start, end in [each.interval]
+    )
+    seen = clearer.seen_dag("river")
+    assert (seen.is_paused, seen.has_scheduler) == (False, False)
+    assert clearer.seen_dag("no such dag") is None
+    assert clearer.open_runs("no such dag") == []
 
 
 def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):

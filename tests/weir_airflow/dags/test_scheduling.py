@@ -144,6 +144,28 @@ def test_a_region_cleared_in_a_run_that_was_marked_failed_makes_it_green_only_wi
     assert decided(run, dag, session) == "running"
 
 
+def indexes(run, dag, session, task):
+    """The indexes that a task has after the scheduler has looked at its run."""
+    session.flush()
+    session.expire_all()
+    run.dag = dag
+    run.task_instance_scheduling_decisions(session=session)
+    return sorted(ti.map_index for ti in run.get_task_instances(session=session) if ti.task_id == task)
+
+
+@pytest.mark.parametrize("state", [None, "up_for_retry", "success"])
+def test_an_index_that_a_run_lacks_is_added_when_another_one_may_run(new_run, dag, session, state):
+    """As of a run that was created when the task had fewer subtasks: weir.recovery.expansion tells what is to come."""
+    from weir.recovery.expansion import EXPANDABLE
+
+    run = new_run(1, flights="running", aircraft=state, report_known=None, weir_close=None)
+    tasks = {(ti.task_id, ti.map_index): ti for ti in run.get_task_instances(session=session)}
+    session.delete(tasks["aircraft", 1])
+    assert indexes(run, dag, session, "aircraft") == [0]
+    tasks["flights", -1].state = "success"
+    assert indexes(run, dag, session, "aircraft") == ([0, 1] if state in EXPANDABLE else [0])
+
+
 def test_a_run_is_green_when_its_closing_task_is_whatever_became_of_a_failed_try_of_a_region(new_run, dag, session):
     run = new_run(1, aircraft="failed", report_known=None, weir_close=None, weir_compact_aircraft=None)
     for _ in range(2):  # the scheduler goes one task further each time that it looks

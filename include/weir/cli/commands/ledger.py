@@ -82,7 +82,7 @@ def runs(
     Below them is said of each open run why it is not published and what to do, and of which dataflows the ledger had
     lost commits.
     """
-    from weir.cli.airflow_api import standings_now, unknown_now  # noqa: PLC0415
+    from weir.cli.airflow_api import standings_of_all  # noqa: PLC0415
     from weir.ledger.housekeeping import lines_about  # noqa: PLC0415
     from weir.ledger.names import NO_RUN  # noqa: PLC0415
     from weir.recovery.history import run_overviews  # noqa: PLC0415
@@ -90,15 +90,14 @@ def runs(
     with opened_services() as services:
         with services.ledger.transaction() as session:
             (found, older), lines = run_overviews(session, dataflow, limit or None), lines_about(session, dataflow)
-        stand = standings_now(services, [each.run for each in found if each.run])
-        unknown = [str(each) for _, each in unknown_now(services, dataflow)] if found else []
+        stand = standings_of_all(services, [each.run for each in found if each.run], dataflow) if found else []
     if not found:
         print_line(f"The ledger is empty: {NO_RUN}.")
         return
     print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
     if older:
         print_line(f"{older:,} older run(s) are not listed: --limit 0 lists all.")
-    for line in (*(str(stand[each.run]) for each in found if each.run in stand), *unknown, *lines):
+    for line in (*map(str, stand), *lines):
         print_line(line)
 
 
