@@ -18,7 +18,7 @@ from weir.errors import WeirError
 from weir.execution.run_state import CLOSE, AttemptState, MissingContext, RegionState, RunState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
-from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
@@ -86,7 +86,7 @@ def _standings(services: Services, run: str, asked: Asked, only: RegionId | None
     """Return how a run stands, and the open ones before it."""
     with services.ledger.transaction() as session:
         chain = _chain(session, run)
-        closed = {each for each in chain if session.get_one(RunRow, each).closed_at is not None}
+        closed = {row.id for row in _rows(session, chain) if row.closed_at is not None}
         # The run that asks for one task only runs, since that task does.
         skipped = closed | ({run} if only is not None else set())
         items = {each: {} if each in skipped else _items(session, of) for each, of in chain.items()}
@@ -173,12 +173,22 @@ def _chain(session: Session, run: str) -> dict[RunId, Run]:
     if pinned is None:
         return {}
     own = run_by_id(session, row.id, topology_of(pinned))
-    if row.closed_at is not None or not own.topology.reads_previous:
-        return {own.id: own}
-    before = sorted(run_state(session, own).earlier)
-    rows = session.scalars(select(RunRow).where(RunRow.id.in_(before)).order_by(RunRow.epoch))
-    there = [each for each in rows if each.closed_at is None and each.has_dag_run and not each.is_given_up]
-    return {each.id: run_by_id(session, each.id, own.topology) for each in there} | {own.id: own}
+    # One query, whose rows are held while the chain is walked.
+    is_open = (RunRow.dataflow == row.dataflow) & (RunRow.epoch <= row.epoch) & RunRow.closed_at.is_(None)
+    held = (session.scalars(select(RunRow).where(is_open)).all(), session.get_one(DataflowRow, row.dataflow))
+    before: dict[RunId, Run] = {}
+    earlier = own if row.closed_at is None and own.topology.reads_previous else None
+    while earlier is not None and earlier.predecessor_run is not None:
+        found = session.get(RunRow, earlier.predecessor_run)
+        if found is None or found.closed_at is not None or not found.has_dag_run or found.is_given_up:
+            break
+        earlier = before[found.id] = run_by_id(session, found.id, own.topology)
+    del held
+    return {**dict(reversed(before.items())), own.id: own}
+
+
+def _rows(session: Session, runs: Iterable[RunId]) -> list[RunRow]:
+    return list(session.scalars(select(RunRow).where(RunRow.id.in_([*runs]))))
 
 
 def _items(session: Session, run: Run) -> dict[RegionId, Wanted]:
@@ -237,12 +247,15 @@ def _facts(
     if not chain:
         return
     own = chain[RunId(run)]
+    # Held, so that the session need not load each of them again.
+    held = (_rows(session, chain), session.get_one(DataflowRow, own.dataflow.name))
     state = run_state(session, own)
     for each, of in chain.items():
         ref = OWN_RUN if each == run else RunRef(each)
         if ref != OWN_RUN and ref not in state.earlier:
             continue  # it was closed meanwhile
         yield _facts_of(session, state, of, ref, seen.get(each, {}), why_not, only if each == run else None)
+    del held
 
 
 def _facts_of(
