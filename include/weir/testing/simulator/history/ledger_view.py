@@ -141,13 +141,14 @@ class Lease(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A run, since when it is closed, its DagRun, and the archive that it is pinned to."""
+    """A run, since when it is closed, the archive that it is pinned to, its DagRun, and since when that is gone."""
 
     id: str
     created_at: str
     closed_at: str | None
     run_id: str
     archive: str | None
+    deleted_at: str | None
 
 
 class StoredArchive(NamedTuple):

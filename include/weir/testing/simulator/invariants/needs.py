@@ -27,6 +27,7 @@ class Compaction(NamedTuple):
 
 
 HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
 USUAL_KEEP: Final = "2 runs"
 USUAL_KEEP_FAILED: Final = "14 days"
 COMMITTED: Final = ("committed", "adopted")
@@ -273,9 +274,18 @@ def _has_failed(attempt: Attempt | None) -> bool:
 
 
 def _is_given_up(history: History, run: str) -> bool:
+    if _is_gone(history, run):
+        return True
     limit = _keep_failed(history)
     is_long_ago = limit is not None and history.ledger.last_event(run) <= as_text(history.latest() - limit)
     return is_long_ago and not _is_over(history, run)
+
+
+def _is_gone(history: History, run: str) -> bool:
+    """Report whether the DagRun was deleted, and the ledger has known that for a day."""
+    row = history.ledger.runs()[run]
+    noted = row.deleted_at if row.run_id in history.deleted else None
+    return noted is not None and noted <= as_text(history.latest() - DAY)
 
 
 def _is_silent(history: History, attempt: Attempt) -> bool:
