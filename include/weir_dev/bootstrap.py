@@ -245,17 +245,17 @@ class _Work:
 
 def _install(work: _Work, tool: Tool) -> None:
     venv = work.venv
-    if work.step is Step.ALL:
+    total = new = _number(work.pins)
+    if work.step is Step.ADD:
+        new -= _number(work.scratch / COMMANDS)
+        tell(f"weir: adding to {venv} what the tests need: {new} packages by {tool.name}, once; some minutes")
+    elif work.step is Step.ALL:
+        tell(f"weir: installing into {venv}: {new} packages by {tool.name}, once; two to five minutes")
         shutil.rmtree(venv, ignore_errors=True)
         _run(work, tool.make, "making the environment")
-    elif tool.name == "pip" and not (venv / "bin" / "pip").exists():
+    if tool.name == "pip" and not (venv / "bin" / "pip").exists():
         _run(work, (str(_python(venv)), "-m", "ensurepip"), "installing pip")  # uv has made the environment
     if work.step is not Step.PROJECT:
-        total = new = _number(work.pins)
-        what = "installing into"
-        if work.step is Step.ADD:
-            what, new = "adding what the tests need to", total - _number(work.scratch / COMMANDS)
-        tell(f"weir: {what} {venv}: {new} packages by {tool.name}, once; two to five minutes")
         _run(work, (*tool.sync, str(work.scratch / BUILD)), "installing what builds packages")
         _run(work, (*tool.sync, str(work.pins)), "resolving", total)
     if work.step is not Step.ADD:
