@@ -343,7 +343,7 @@ class Progress:
         """Say what is being done, and how much of it is done."""
         if self._order is not None:
             done = self._installed() - self._before
-            now = f": {self._order[done]}" if done < len(self._order) else ""
+            now = f": {self._order[done]}" if done < len(self._order) else ", looking through them"
             return f"{done} of {max(len(self._order), done)} packages installed{now}"
         if self._fetched and self._total:
             fetched = sum(map(_size, self._scratch.glob("pip-unpack-*/*"))) / 1e6

@@ -350,7 +350,7 @@ def test_progress_counts_what_is_installed_of_what_is_new(progress):
     progress.install("a-1")
     assert told.text() == "1 of 2 packages installed: b"
     progress.install("b-1")
-    assert told.text() == "2 of 2 packages installed"
+    assert told.text() == "2 of 2 packages installed, looking through them"
 
 
 def test_progress_names_the_package_that_is_compiled(progress):
