@@ -113,7 +113,7 @@ def place_of(session: SparkSession, message: str) -> str:
     if misfit is None:
         return ""
     number = _number_of(session, misfit)
-    line = "" if number is None else f"line {number} of {misfit.file.rpartition('/')[2]}"
+    line = "" if number is None else f"line {number} of {unquote(misfit.file).rpartition('/')[2]}"
     return ": ".join(each for each in (line, "; ".join(misfit.values())) if each)
 
 
@@ -124,9 +124,10 @@ def _number_of(session: SparkSession, misfit: Misfit) -> int | None:
     file = unquote(misfit.file).removeprefix("file://") if misfit.file.startswith("file:/") else misfit.file
     text = session.read.text(spark_path(file))
     is_it = reduce(Column.__and__, (F.col("value").contains(each) for each in misfit.parts))
-    at = F.monotonically_increasing_id()
+    # A column of its own: within a condition it would count the rows that meet that.
+    numbered = text.withColumn("number", F.monotonically_increasing_id())
     by_part = (
-        text.select(F.shiftright(at, _PLACES).alias("part"), F.when(is_it, at).alias("at"))
+        numbered.select(F.shiftright("number", _PLACES).alias("part"), F.when(is_it, F.col("number")).alias("at"))
         .groupBy("part")
         .agg(F.count(F.lit(1)).alias("rows"), F.min("at").alias("at"))
         .orderBy("part")

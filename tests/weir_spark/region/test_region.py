@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkException
 from tests.weir_spark.sources.conftest import resolved
 
@@ -203,7 +204,7 @@ def test_a_line_that_a_source_refuses_is_told_with_its_number_column_and_value(r
         given = files_source("in", f"{tmp_path}/in.csv", format="csv", schema=schema, reader={"header": "true"})
         (split,) = resolved(given)
         stage = replace(jobs.stage("in", given.function, jobs.output("in")), slice=split)
-        with pytest.raises(SparkException) as error:
+        with pytest.raises(PySparkException) as error:
             run(jobs.region(stage))
         told = translate(error.value, "in", "sc://x", is_server_alive=True)
         assert type(told) is Misconfigured
