@@ -41,7 +41,10 @@ _REASONS: Final = {
 """Why a DagRun that is a success is not closed, by Airflow's state of its closing task."""
 
 _MOST: Final = 200
-"""The largest number of open runs of a dataflow that upkeep looks at, and of tasks that a wait asks Airflow for."""
+"""The largest number of open runs of a dataflow that upkeep looks at, newest first."""
+
+_MOST_ASKED: Final = 60
+"""The largest number of tasks that a wait asks Airflow for, oldest run first: without the plugin, one request each."""
 
 
 def try_to_annotate(task: TaskPorts, key: TaskKey, note: str) -> None:
@@ -92,7 +95,7 @@ def _why_it_waits(task: TaskPorts, request: BeginRequest, awaiting: Awaiting) ->
     """Return what the task waits for, since when, whether that goes on by itself, and what to do if not."""
     run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
     region = region_of_task(request.task_prefix, request.key)
-    asked = Asked(airflow=task.airflow, most=_MOST)
+    asked = Asked(airflow=task.airflow, most=_MOST_ASKED)
     found = standing_of(task.coordinator.services, run, asked, only=region)
     return awaiting.reason if found is None or found.behind is None else found.as_note()
 

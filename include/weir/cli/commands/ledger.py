@@ -97,7 +97,8 @@ def runs(
     print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
     if older:
         print_line(f"{older:,} older run(s) are not listed: --limit 0 lists all.")
-    for line in (*map(str, stand), *lines):
+    told = {each.run for each in stand}
+    for line in (*(each.beside(told) for each in stand), *lines):
         print_line(line)
 
 

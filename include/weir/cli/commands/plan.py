@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +106,10 @@ def _plan_run(
             name = answer.run.id
             standing = standings_now(services, [name]).get(name) if is_now else None
             owed = apply_answer(services, answer) if is_applied else 0
-        _print(name, None if answer is None else answer.plan, standing, as_json=as_json)
+        plan = None if answer is None else answer.plan
+        if plan is not None and plan.impossible and standing is not None and standing.behind is None:
+            standing = replace(standing, command="")  # the plan says what helps
+        _print(name, plan, standing, as_json=as_json)
         if is_applied:
             said = "Nothing to do." if standing is None and not owed else _settle(services, name, owed, standing)
             print_line(said, Console(stderr=as_json))
@@ -154,7 +158,8 @@ def _settle(services: Services, run: str, owed: int, standing: Standing | None) 
         pending = pending_of(services, run)
         done = what_was_cleared(deliver(services, airflow, dataflow_of(run)), pending)
         if not pending and not skipped:
-            return "Nothing to do" if standing is None else f"Nothing of {run} has stopped. {standing}"
+            command = "" if standing is None else standing.root.command
+            return f"Nothing of {run} has stopped, so nothing is cleared" + (f". Next: {command}" if command else "")
         again = f"; {skipped} that were skipped are cleared, too" if skipped else ""
         return f"{done}{again}; is its DAG unpaused?"
 

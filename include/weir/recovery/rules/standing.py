@@ -6,7 +6,7 @@ ledger and over what Airflow answered; what Airflow was not asked is not assumed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -161,6 +161,12 @@ class Standing:
         """Say it in one paragraph, which ends with the command."""
         return f"{self.sentence}.{self._of_others()}"
 
+    def beside(self, told: Collection[RunId]) -> str:
+        """Say it in a list in which the runs `told` have lines of their own."""
+        if self.behind is None or self.root.run not in told:
+            return str(self)
+        return f"{self.sentence}.{self._through()}"
+
     def as_note(self) -> str:
         """Say why a task of the run waits, for its note: that first."""
         return f"{self.reason}{_since(self.since)}.{self._of_others()}"
@@ -168,9 +174,12 @@ class Standing:
     def _of_others(self) -> str:
         """Say how the runs stand that this one waits for, and what to do."""
         root = self.root
-        through = "" if self.behind in (None, root) else f" That one waits, too, in the end for {root.run}."
         last = "" if self.behind is None else f" {root.sentence}."
-        return f"{through}{last}" + (f" Next: {root.command}" if root.command else "")
+        return f"{self._through()}{last}" + (f" Next: {root.command}" if root.command else "")
+
+    def _through(self) -> str:
+        root = self.root
+        return "" if self.behind in (None, root) else f" That one waits, too, in the end for {root.run}."
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the commands print it (docs/plan.md)."""
@@ -224,14 +233,14 @@ def _stopped(facts: EpochFacts, stopped: Sequence[TaskFacts]) -> Standing:
     more = len(stopped) - len(first[:SHOWN])
     reason = "; ".join(_why_stopped(each) for each in first[:SHOWN])
     reason += f"; with that, {more} more task(s)" if more else ""
-    working = [str(each.region) for each in facts.tasks if each.is_working]
-    reason += f" ({_named(working)} still runs)" if working else ""
+    working = [each for each in facts.tasks if each.is_working]
+    reason += f" (still running: {_names(working)})" if working else ""
     since = max((each.since for each in first if each.since and each.state is AttemptState.FAILED), default=None)
     return _of(facts, Stand.STOPPED, reason, since, _command(facts, first), stopped=tuple(stopped))
 
 
 def _why_stopped(task: TaskFacts) -> str:
-    name, seen = str(task.region), None if task.seen is None else task.seen.state
+    name, seen = _name(task), None if task.seen is None else task.seen.state
     if seen in (None, "failed"):
         return _why_failed(task)
     undone = "closed the run" if task.region == CLOSE else "committed anything"
@@ -247,12 +256,12 @@ def _why_stopped(task: TaskFacts) -> str:
 
 def _why_failed(task: TaskFacts) -> str:
     if task.begin_error:
-        return f"{task.region} has failed before it was registered: {task.begin_error[:_ERROR]}"
+        return f"{_name(task)} has failed before it was registered: {task.begin_error[:_ERROR]}"
     is_known = task.state is AttemptState.FAILED
     if is_known and (task.seen is None or task.seen.try_number <= task.try_number):
-        return f"{task.region} has failed for good: {task.error[:_ERROR]}"
+        return f"{_name(task)} has failed for good: {task.error[:_ERROR]}"
     when = "while it ran" if _was_live(task) else "before it began"
-    return f"Airflow calls {task.region} failed: it was marked by hand {when}, or its process could not start"
+    return f"Airflow calls {_name(task)} failed: it was marked by hand {when}, or its process could not start"
 
 
 def _was_live(task: TaskFacts) -> bool:
@@ -266,7 +275,7 @@ def _command(facts: EpochFacts, first: Sequence[TaskFacts]) -> str:
         return f"`weir run adopt {facts.run}`, then clear the whole run {facts.run_id} in Airflow"
     if states == {"upstream_failed"}:
         return (
-            f"a task before {first[0].region} that is not Weir's has failed in Airflow: clear that one of "
+            f"a task before {_name(first[0])} that is not Weir's has failed in Airflow: clear that one of "
             f"{facts.run_id}, with its downstream tasks"
         )
     correct = "correct the cause, then " if any(_has_error(each) for each in first) else ""
@@ -294,7 +303,7 @@ def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
         return _of(facts, Stand.STOPPED, "no scheduler of Airflow runs", command=command)
     unfinished = [each for each in facts.tasks if each.seen is not None and each.seen.state not in _ENDED]
     if dag_run.state in _OVER and unfinished:
-        reason = f"Airflow calls its DagRun {dag_run.state}, and {_names(unfinished)} has not run"
+        reason = f"Airflow calls its DagRun {dag_run.state}, but has not run {_names(unfinished)}"
         return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
     if dag_run.is_paused and unfinished:
         command = f"`airflow dags unpause {facts.dag_id}`"
@@ -313,7 +322,7 @@ def _working(facts: EpochFacts, working: Sequence[TaskFacts]) -> Standing:
     again = f" again, after {first.error[:_ERROR]}" if first.state is AttemptState.RETRYING else ""
     more = f" and {len(working) - 1} more task(s)" if len(working) > 1 else ""
     verb = "is tried" if first.state is AttemptState.RETRYING else "runs"
-    return _of(facts, Stand.RUNNING, f"{first.region} {verb}{again}{more}", first.since)
+    return _of(facts, Stand.RUNNING, f"{_name(first)} {verb}{again}{more}", first.since)
 
 
 def _waiting(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing | None:
@@ -348,12 +357,12 @@ def _waits(facts: EpochFacts) -> Iterable[_Wait]:
             continue
         others = sorted({region for region in each.awaits if not region.is_of_own_run})
         if others:
-            yield _Wait(f"{each.region} waits for {_named(map(str, others))}", each.since, others[-1].run)
+            yield _Wait(f"{_name(each)} waits for {_named(map(str, others))}", each.since, others[-1].run)
         elif each.region == CLOSE and facts.close_awaits is not None:
-            reason = f"{each.region.name} waits until {facts.close_awaits} is closed"
+            reason = f"{_name(each)} waits until {facts.close_awaits} is closed"
             yield _Wait(reason, each.since, facts.close_awaits)
         elif each.region == CLOSE and each.error:
-            yield _Wait(f"{each.region.name} waits for a target: {each.error[:_ERROR]}", each.since)
+            yield _Wait(f"{_name(each)} waits for a target: {each.error[:_ERROR]}", each.since)
 
 
 def _idle(facts: EpochFacts) -> Standing:
@@ -366,11 +375,11 @@ def _idle(facts: EpochFacts) -> Standing:
         reason = reason if stale else f"{CLOSE.name} has to publish it again"
         return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
     if facts.asked:
-        reason = f"{_names(alive)} has not run, and whether it will is not known: {facts.asked}"
+        reason = f"yet to run: {_names(alive)}; whether that will be is not known: {facts.asked}"
         return _of(facts, Stand.UNKNOWN, reason, command=f"`weir plan {facts.run}`, where it can ask Airflow")
     told = {each.seen.state for each in alive if each.seen is not None and each.seen.state}
     state = f" (in Airflow: {', '.join(sorted(told))})" if told else ""
-    return _of(facts, Stand.RUNNING, f"{_names(alive)} has yet to run{state}")
+    return _of(facts, Stand.RUNNING, f"yet to run: {_names(alive)}{state}")
 
 
 def _may_run(task: TaskFacts) -> bool:
@@ -397,7 +406,11 @@ def _of(
 
 
 def _names(tasks: Iterable[TaskFacts]) -> str:
-    return _named(str(each.region) for each in tasks)
+    return _named(map(_name, tasks))
+
+
+def _name(task: TaskFacts) -> str:
+    return task.region.name if task.region == CLOSE else str(task.region)
 
 
 def _named(names: Iterable[str]) -> str:
