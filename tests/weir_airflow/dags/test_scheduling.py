@@ -160,6 +160,7 @@ def test_an_index_that_a_run_lacks_is_added_when_another_one_may_run(new_run, da
 
     run = new_run(1, flights="running", aircraft=state, report_known=None, weir_close=None)
     tasks = {(ti.task_id, ti.map_index): ti for ti in run.get_task_instances(session=session)}
+    tasks["aircraft", 0].end_date = run.start_date  # a retry is due
     session.delete(tasks["aircraft", 1])
     assert indexes(run, dag, session, "aircraft") == [0]
     tasks["flights", -1].state = "success"
