@@ -77,6 +77,7 @@ def left_over(history: History, *, is_reclaiming: bool) -> Iterator[str]:
             continue  # that is noted later, and then forgotten after a day
         of = f"{result.partition.id} of {result.attempt} in {result.run}"
         why = _why_it_stays(history, result, is_reclaiming=is_reclaiming) or _why_state_stays(history, result)
+        why = why or _which_deleted_run_reads_it(history, result)
         if result.state == "finished" and why is None:
             yield f"{of} is not released"
         # Damage may have been undone.
@@ -95,6 +96,15 @@ def _why_state_stays(history: History, result: Result) -> str | None:
     if history.restores.is_pinned(result.run):
         return "its run was restored"
     return None if history.ledger.runs()[result.run].closed_at else "its run is not closed"
+
+
+def _which_deleted_run_reads_it(history: History, result: Result) -> str | None:
+    """Return the next epoch's run whose DagRun was deleted: it counts until the ledger has known that for a day."""
+    topology, runs = history.epochs.newest, history.ledger.runs()
+    if not topology.reads_previous or result.stage not in _read_over_previous(topology):
+        return None
+    deleted = (run for run, row in runs.items() if row.run_id in history.deleted and not _is_gone(history, run))
+    return next((run for run in deleted if history.epochs.previous_of(run) == result.run), None)
 
 
 def unknown_files(history: History) -> Iterator[str]:
