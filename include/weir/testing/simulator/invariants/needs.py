@@ -57,7 +57,11 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     runs = history.ledger.runs()
     there = [run for run in runs if runs[run].run_id not in history.deleted and runs[run].closed_at is None]
     following = [
-        run for run in there if history.epochs.previous_of(run) == result.run and not _is_given_up(history, run)
+        run
+        for run in there
+        if history.epochs.previous_of(run) == result.run
+        and not _is_given_up(history, run)
+        and not _comes_too_late(history, run)
     ]
     if following:
         return f"{following[0]} reads its state, and is not closed"
@@ -68,6 +72,15 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     if not any(each.epoch > epoch and each.dataflow == dataflow for each in history.snapshots.retained()):
         return "no later epoch has a checkpoint"
     return None
+
+
+def _comes_too_late(history: History, run: str) -> bool:
+    """Report whether a later epoch has gone on from an earlier state: a run in between is refused at its begin."""
+    made, runs = {each.run for each in history.ledger.current}, history.ledger.runs()
+    there = (each for each in made if runs[each].run_id not in history.deleted)
+    later = (each for each in there if each > run and dataflow_of(each) == dataflow_of(run))
+    before = {history.epochs.previous_of(each) for each in later}
+    return any(each is not None and each < run for each in before)
 
 
 def left_over(history: History, *, is_reclaiming: bool) -> Iterator[str]:
