@@ -275,7 +275,7 @@ def _progress(known: RegionState) -> str:
     if known.has_failed:
         return _FAILED
     if known.is_unended:
-        return "it is running"
+        return "it waits" if known.newest_state is AttemptState.WAITING else "it is running"
     if known.is_to_be_cleared:
         return _PENDING
     return "it is cleared, and its new try has not begun" if known.under_repair else "it has not begun"
