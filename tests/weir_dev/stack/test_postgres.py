@@ -97,6 +97,12 @@ def test_a_user_without_the_password_is_refused(running):
             psycopg2.connect(host="127.0.0.1", port=running.server.port, user="weir", password=password, dbname=LEDGER)
 
 
+def test_a_connection_costs_its_client_no_iterations(running):
+    """The password cannot be guessed, and each transaction of the ledger connects."""
+    found = running.run("SELECT rolpassword FROM pg_authid WHERE rolname = current_user")
+    assert found[0][0].startswith("SCRAM-SHA-256$1:")
+
+
 def test_the_password_stands_on_no_command_line_and_the_files_are_their_owners_alone(running):
     url = database_url(running.server.folder, running.server.port, LEDGER)
     password = url.partition("://weir:")[2].partition("@")[0]
