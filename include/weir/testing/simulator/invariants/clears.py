@@ -20,6 +20,8 @@ ENDED: Final = ("committed", "adopted", "failed")
 NOTHING_TO_CLEAR: Final = (MISSING, "removed", "skipped")
 BY_WEIR: Final = "cleared by weir"
 BY_PERSON: Final = "cleared by a person"
+BY_HAND: Final = "by hand"
+"""The kind of a failover by a plan that a person has applied."""
 MOST_IN_VAIN: Final = 2
 AT_REST: Final = (*NOTHING_TO_CLEAR, "success", "failed", "upstream_failed")
 
@@ -69,7 +71,7 @@ def made_by(history: History, run: str, consumer: RegionId) -> set[str]:
 
 
 def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str]:
-    """What has failed for good after Weir's own clears waits for a person.
+    """What has failed for good after Weir's own clears waits for a person, who may have applied a plan.
 
     A commit of what a person has cleared may be what it waited for: each subtask of an earlier epoch whose released
     state a person has computed again clears what reads all of them.
@@ -77,6 +79,9 @@ def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str
     if any(row.origin == BY_PERSON for row in history.ledger.new_commits):
         return
     for clear in history.ledger.new_clears:
+        plan = history.ledger.failovers.get(clear.failover or 0)
+        if plan is not None and plan.kind == BY_HAND:
+            continue
         rows = (row for row in history.ledger.attempts.values() if row.run_region == clear.run_region)
         tries = sorted((row for row in rows if row.try_number > 0), key=lambda row: row.try_number)
         failed = [row.id for row in tries[-MOST_IN_VAIN:] if (row.origin, row.state) == (BY_WEIR, "failed")]

@@ -190,8 +190,10 @@ def why_needed(history: History, result: Result) -> str | None:
         return None
     if history.published.has_equal(result.stage, result.run, result.subtask, result.digest):
         return "its equal is published"
-    kept = history.restores.why_kept(result) or history.snapshots.why_needed(result)
-    return kept or _who_reads_it_later(history, result) or _who_reads_it(history, result)
+    # A restore pins states. A plain result is read by the next epoch alone, which may have been closed before a restore
+    # that has replaced nothing.
+    kept = history.snapshots.why_needed(result) or _who_reads_it_later(history, result)
+    return kept or _who_reads_it(history, result)
 
 
 def _who_reads_it(history: History, result: Result) -> str | None:

@@ -13,12 +13,12 @@ from weir.execution.run_state import CLOSE
 from weir.testing.simulator.history.epochs import RunRegion
 from weir.testing.simulator.history.history import History
 from weir.testing.simulator.history.ledger_view import Failover, LedgerView, Partition
+from weir.testing.simulator.invariants.clears import BY_HAND
 from weir.topology.regions import RegionId
 
 RERUN: Final = "rerun"
 JOINED: Final = "joined"
 HELD_BACK: Final = "held back"
-BY_HAND: Final = "by hand"
 
 SCRUB: Final = "scrub"
 
