@@ -336,6 +336,10 @@ def _compute_all_again(world: World, said: str) -> None:
         if run_id in world.runs:
             world.airflow.clear_run_by_hand(run_id)
             _run_until_quiet(world)
+    if _is_by_hand(world):  # later epochs are stale now, and then what they have published is
+        for _ in range(2 * len(runs)):
+            _apply_plans(world)
+            _run_until_quiet(world)
 
 
 def _create_again(world: World, said: str) -> None:
