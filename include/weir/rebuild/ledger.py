@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from weir.coordination.run_records import owe_record
 from weir.dataflow.quality import Policy
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
@@ -25,7 +26,7 @@ from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import LIVE, Origin, end, free_number, synthetic_attempt
-from weir.ledger.code import archive_row, archives_of, enter_archive, forget_archive
+from weir.ledger.code import archive_row, archives_of, enter_archive, forget_archive, forget_generations
 from weir.ledger.database.tables import (
     UNKNOWN_SNAPSHOT,
     AttemptRow,
@@ -44,7 +45,7 @@ from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
-from weir.ledger.runs import fix_slices, run_key, slices_of
+from weir.ledger.runs import fix_slices, forget_slices, run_key, slices_of
 from weir.rebuild.rules import Candidate
 from weir.state.file_rules import epoch_seconds
 from weir.store.catalogue import StoredArchive
@@ -109,11 +110,16 @@ def raise_lineage(session: Session, dataflow: str, above: int) -> None:
     row.lineage = max(row.lineage, above + 1)
 
 
-def restore_run(session: Session, record: RunRecord) -> RunRow:
-    """Enter a run from its record, and the epoch before it where that never began and so has no record."""
+def restore_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
+    """Enter a run from its record, and the epoch before it where that never began and so has no record.
+
+    Return it, and whether a ledger that had lost that the run was pinned anew has gone on with the pin before: what it
+    knows of the run is given up then, as at a pin, since a partition of the same name may have other rows.
+    """
     if record.predecessor is not None:
         _enter_unbegun(session, record, record.predecessor)
     row = session.get(RunRow, record.run)
+    is_pinned_anew = row is not None and row.is_pinned and record.pinned is not None and row.pinned != record.pinned
     if row is None:
         row = RunRow(id=record.run, dataflow=record.dataflow, epoch=record.epoch)
         session.add(row)
@@ -125,8 +131,12 @@ def restore_run(session: Session, record: RunRecord) -> RunRow:
     row.abandoned = sorted({*record.abandoned, *(row.abandoned or ())})
     dataflow = session.get_one(DataflowRow, record.dataflow)
     dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
+    if is_pinned_anew:
+        forget_slices(session, row.id)
+        forget_generations(session, row.id)
+        owe_record(session, row)
     session.flush()
-    return row
+    return row, is_pinned_anew
 
 
 def _enter_unbegun(session: Session, record: RunRecord, epoch: Epoch) -> None:

@@ -279,8 +279,9 @@ def _run(
     is_catching_up: bool,
 ) -> RebuiltRun:
     """Enter a run; `taken` are the chosen digests of earlier runs, to which those of this run are added."""
-    row, now = restore_run(session, record), services.now()
-    if record.pinned is None or not is_catching_up:
+    now = services.now()
+    row, is_pinned_anew = restore_run(session, record)
+    if is_pinned_anew or record.pinned is None or not is_catching_up:
         supersede_all(session, row.id, REASON, now)
         session.flush()
     if record.pinned is None:
@@ -298,7 +299,8 @@ def _run(
     topology = topology_of(record.pinned)
     found = candidates(topology, epoch.stored)
     quarantined = [each for each in found if each.is_quarantined]
-    refused = {*record.abandoned, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
+    given_up = frozenset(row.abandoned or ())
+    refused = {*given_up, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
     refused |= settled_attempts(session, row.id) if is_catching_up else set()
     unfinished = unfinished_restores(epoch.stored) - attempts_known(session, row.id)
     refused |= unfinished
@@ -313,7 +315,7 @@ def _run(
         for partition, stored in candidate.results.items()
     }
     # Attempts of a deleted DagRun have the try numbers of the run that replaced it: they are left out.
-    own = [each for each in found if each.attempt not in {*record.abandoned, *unfinished}]
+    own = [each for each in found if each.attempt not in given_up | unfinished]
     restore_attempts(session, row, topology, own, chosen)
     notes = list(epoch.notes)
     if unfinished:

@@ -16,9 +16,12 @@ from tests.weir.restoring import (
 )
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, source
-from weir.formats.paths import checkpoint_path
+from weir.formats.codec import run_record_from_json
+from weir.formats.paths import checkpoint_path, record_path
 from weir.ledger.database.tables import CheckpointRow, RunRow
+from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
@@ -169,6 +172,29 @@ def test_a_number_that_was_given_again_is_that_of_the_manifest_in_the_store(worl
     assert is_there(world, checkpoint_path("ladder", 2))
     run_days(world.airflow, 3)
     assert checkpoints(world) == {1: EPOCHS[0], 2: EPOCHS[1], 3: EPOCHS[2]}
+
+
+@pytest.mark.parametrize("catches_up", [True, False])
+def test_results_of_an_older_pin_than_the_record_in_the_store_are_given_up(world, catches_up):
+    """The ledger has lost the newer pin. Of more subtasks, a partition of the same name has fewer rows."""
+    world.airflow.deploy(aircraft(parallelism=2))
+    run_days(world.airflow, 1)
+    path, run = record_path("ladder", EPOCHS[0]), f"ladder@{EPOCHS[0]}"
+    newer = world.store.read(path)
+    adopt(world.services, run)
+    world.airflow.deploy(aircraft(parallelism=3))
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    before = {row.attempt for row in rows_of(world, 1, "known")}
+    assert len(before) == 3
+    world.store.replace(path, newer)
+    catch_up(world.services, "ladder") if catches_up else rebuild(world.services)
+    assert before.isdisjoint(row.attempt for row in rows_of(world, 1, "known"))
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    found = rows_of(world, 1, "known")
+    assert (len(found), before.isdisjoint(row.attempt for row in found), closed(world)) == (2, True, [1])
+    assert before <= set(run_record_from_json(world.store.read(path)).abandoned)
 
 
 def test_an_epoch_that_had_not_begun_is_awaited_by_the_next_one_as_before(world):
