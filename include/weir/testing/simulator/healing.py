@@ -411,7 +411,9 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
             (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )
         is_by_gate = world.scene.is_gated and _is_refused(said)
-        by_hand = (NOT_CLOSED,) if _is_by_hand(world) else ()
+        # A person closes what a rebuild names; till then, the close of a later day may find an earlier one open.
+        is_by_hand = _is_by_hand(world) or world.to_be_closed or world.unanswered_rebuilds
+        by_hand = (NOT_CLOSED,) if is_by_hand else ()
         needs = (
             HELD_BACK,
             *AT_FIRST,
