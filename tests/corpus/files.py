@@ -10,12 +10,14 @@ import gzip
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from weir.dataflow import files_source
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,28 @@ class Files:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parquet(**columns):
+def laid_out(case, folder):
+    """The source that is declared on the folder of a case, which is made."""
+    for name, content in case.content.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Link):
+            path.symlink_to(content.to)
+        else:
+            path.write_bytes(content)
+    return files_source("given", f"{folder}/{case.pattern}", **case.given)
+
+
+def parquet(compression="snappy", **columns):
     out = io.BytesIO()
-    pq.write_table(pa.table(columns), out)
+    pq.write_table(pa.table(columns), out, compression=compression)
     return out.getvalue()
+
+
+def one(what, schema, rows=None, names="v", compression="snappy", **columns):
+    """A case of one Parquet file."""
+    content = {"a.parquet": parquet(compression, **columns)}
+    return Files(f"parquet: {what}", content, rows, names, given={"schema": schema} if schema else {})
 
 
 def longs(*values):
@@ -61,6 +81,8 @@ def lines(what, text, rows=None, *, names="", schema="userId BIGINT, name STRING
     return Files(f"json: {what}", content, rows, names, given={"format": "json", "schema": schema, **more})
 
 
+NOON: Final = datetime(2013, 1, 1, 12, 0, 0, 123456)  # noqa: DTZ001  of a clock
+MIDNIGHT: Final = datetime(2013, 1, 1)  # noqa: DTZ001
 BOM: Final = b"\xef\xbb\xbf"
 ONE: Final = b"id,name\n1,ann\n"
 CSV: Final = {"format": "csv", "schema": "id BIGINT, name STRING", "reader": {"header": "true"}}
@@ -114,6 +136,30 @@ FILES: Final = (
         [(1, datetime(2013, 1, 1, 12, tzinfo=UTC))],
         schema="id BIGINT, at TIMESTAMP",
     ),
+    csv("blanks between tabs, which Spark leaves out", "1\tx\n\t\n", names="a.csv", reader={"sep": "\t"}),
+    csv("a number of Java's", "id,name\n12d,ann\n", names="a.csv", schema="id DOUBLE, name STRING"),
+    csv(
+        "floats, and texts that end like Java's",
+        "id,name\n-1.5e3,7d\n.5,0x\n",
+        [(-1500.0, "7d"), (0.5, "0x")],
+        schema="id DOUBLE, name STRING",
+    ),
+    csv("null in a column that is NOT NULL", "id,name\n,ann\n", names="id", schema="id BIGINT NOT NULL, name STRING"),
+    csv("an array", "id,name\n1,[]\n", names="name", schema="id BIGINT, name ARRAY<STRING>"),
+    csv("UTF-16", "1,\u00e9\n".encode("utf-16"), names="UTF-16", reader={"encoding": "UTF-16"}),
+    csv(
+        "UTF-16, with the order of its bytes and the end of a line",
+        "1,\u00e9\n2,x\n".encode("utf-16-le"),
+        [(1, "\u00e9"), (2, "x")],
+        reader={"encoding": "UTF-16LE", "lineSep": "\n"},
+    ),
+    csv(
+        "a decimal with too many places, mode PERMISSIVE",
+        "1.15,a\nx,b\n1.1,c\n",
+        [(None, "a"), (None, "b"), (Decimal("1.1"), "c")],
+        schema="id DECIMAL(5,1), name STRING",
+        reader={"mode": "PERMISSIVE"},
+    ),
     csv("a decimal as written", "id,name\n1.10,a\n", [(Decimal("1.10"), "a")], schema="id DECIMAL(10,2), name STRING"),
     # json
     lines("a field in other case", '{"userid": 1, "name": "ann"}\n', names="userId"),
@@ -129,7 +175,83 @@ FILES: Final = (
     lines("a byte order mark", BOM + b'{"userId": 1, "name": "ann"}\n', ANN),
     lines("blank lines between", '{"userId": 1, "name": "ann"}\n\n', ANN),
     lines("an array a line", '[{"userId": 1, "name": "ann"}]\n', ANN),
+    lines(
+        "milliseconds where a timestamp is",
+        '{"userId": 1356998400000}\n',
+        names="userId timestamp",
+        schema="userId TIMESTAMP",
+    ),
+    lines("a number where a date is", '{"userId": 15706}\n', names="userId date", schema="userId DATE"),
+    lines("half of a character", '{"userId": 1, "name": "\\ud83d"}\n', names="a.json"),
+    lines("a character as JSON escapes it", '{"userId": 1, "name": "\\ud83d\\ude00"}\n', [(1, "\U0001f600")]),
+    lines(
+        "digits in a text of Latin-1",
+        '{"userId": 1, "name": 1.10}\n{"userId": 2, "name": "\u00e9"}\n'.encode("latin-1"),
+        names="STRING",
+        reader={"encoding": "ISO-8859-1", "lineSep": "\n"},
+    ),
+    lines(
+        "Latin-1, with the end of a line",
+        '{"userId": 1, "name": "\u00e9"}\n'.encode("latin-1"),
+        [(1, "\u00e9")],
+        reader={"encoding": "ISO-8859-1", "lineSep": "\n"},
+    ),
+    lines(
+        "null in a struct where NOT NULL is",
+        '{"name": {"a": null}}\n',
+        names="name",
+        schema="name STRUCT<a: INT NOT NULL>",
+    ),
+    lines("a map with keys that are numbers", '{"name": {"1": 1}}\n', names="name", schema="name MAP<INT, INT>"),
     # parquet
+    one("a timestamp where the schema says long", "v BIGINT", v=[NOON]),
+    one("a timestamp in a list where the schema says long", "v ARRAY<STRUCT<x: BIGINT>>", v=[[{"x": NOON}]]),
+    one("a date where the schema says int", "v INT", v=[date(2013, 1, 1)]),
+    one("an int where the schema says date", "v DATE", v=pa.array([15706], pa.int32())),
+    one("a time of day where the schema says long", "v BIGINT", v=[time(10)]),
+    one("nanoseconds where the schema says timestamp", "v TIMESTAMP", v=pa.array([1], pa.timestamp("ns"))),
+    one("32 bits without a sign where the schema says int", "v INT", v=pa.array([4_000_000_000], pa.uint32())),
+    one("32 bits without a sign where the schema says double", "v DOUBLE", v=pa.array([4_000_000_000], pa.uint32())),
+    one("a decimal where the schema says binary", "v BINARY", v=[Decimal("1.25")]),
+    one("a decimal where the schema has fewer digits", "v DECIMAL(5,1)", v=[Decimal("1.25")]),
+    one("ints in a struct where the schema says tinyint", "v STRUCT<x: TINYINT>", v=[{"x": 200}]),
+    one("nulls without a type where the schema says text", "v STRING", v=pa.nulls(1)),
+    one("null in a column that is NOT NULL", "v BIGINT NOT NULL", v=longs(1, None)),
+    one("bytes that are no text, declared as text", "v STRING", v=[b"a", b"\xff"]),
+    one("bytes in a list that are no text, declared as text", "v ARRAY<STRING>", v=[[b"a", b"\xff"]]),
+    one(
+        "bytes that are text, declared as text",
+        "v STRING, w ARRAY<STRING>",
+        [("\u00e9", ["x"])],
+        v=["\u00e9".encode()],
+        w=[[b"x"]],
+    ),
+    one(
+        "types that are widened",
+        "a SMALLINT, b INT, c BIGINT, d DOUBLE, e DECIMAL(12,2), f BIGINT, g DECIMAL(20,0), h DOUBLE, i DECIMAL(20,4), "
+        "j TIMESTAMP_NTZ, k TIMESTAMP, l BINARY, m STRUCT<x: BIGINT>",
+        [
+            (
+                *(-5, 60000, -70000, 70000.0, Decimal("7.00"), 4_000_000_000, Decimal(2**63 + 5)),
+                *(0.10000000149011612, Decimal("1.2500"), MIDNIGHT, NOON.replace(tzinfo=UTC)),
+                *(b"x", {"x": 1}),
+            )
+        ],
+        a=pa.array([-5], pa.int8()),
+        b=pa.array([60000], pa.uint16()),
+        c=pa.array([-70000], pa.int32()),
+        d=pa.array([70000], pa.int32()),
+        e=pa.array([7], pa.int32()),
+        f=pa.array([4_000_000_000], pa.uint32()),
+        g=pa.array([2**63 + 5], pa.uint64()),
+        h=pa.array([0.1], pa.float32()),
+        i=[Decimal("1.25")],
+        j=[date(2013, 1, 1)],
+        k=pa.array([NOON], pa.timestamp("us")),
+        l=["x"],
+        m=pa.array([{"x": 1}], pa.struct([("x", pa.int32())])),
+    ),
+    one("compressed by Brotli", "v BIGINT", names="a.parquet", compression="brotli", v=longs(1)),
     Files(
         "parquet: a column that the first file lacks",
         {"a.parquet": parquet(id=longs(1)), "b.parquet": parquet(id=longs(2), tip=longs(3))},
@@ -193,6 +315,27 @@ FILES: Final = (
         {"year=2013/n=3000000000/a.parquet": parquet(id=longs(1))},
         [(1, 2013, 3000000000)],
         pattern="year=*/n=*/*.parquet",
+    ),
+    Files(
+        "a partition column with more places than its type",
+        {"x=1.15/a.parquet": parquet(id=longs(1))},
+        names="x=1.15",
+        pattern="x=*/*.parquet",
+        given={"schema": "id BIGINT, x DECIMAL(5,1)"},
+    ),
+    Files(
+        "a partition column of a decimal",
+        {"x=1.10/a.parquet": parquet(id=longs(1))},
+        [(1, Decimal("1.1"))],
+        pattern="x=*/*.parquet",
+        given={"schema": "id BIGINT, x DECIMAL(5,1)"},
+    ),
+    Files(
+        "a partition column in two spellings",
+        {"X=1/a.parquet": parquet(id=longs(1)), "x=2/a.parquet": parquet(id=longs(2))},
+        names="'X' and 'x'",
+        pattern="*/*.parquet",
+        given={"schema": "id BIGINT, x INT"},
     ),
     Files("a link to a file", {"real.bin": ONE, "b.csv": Link("real.bin")}, ANN, pattern="*.csv", given=CSV),
     Files("a file and a link to it", {"a.csv": ONE, "b.csv": Link("a.csv")}, names="b.csv", pattern="*.csv", given=CSV),

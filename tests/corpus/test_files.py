@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.corpus.engines import Refused
-from tests.corpus.files import FILES, Link
+from tests.corpus.files import FILES, laid_out
 from tests.corpus.places import Written
 from tests.weir_spark.sources.conftest import resolved
 
-from weir.dataflow import files_source
 from weir.errors import Misconfigured
 
 pytestmark = pytest.mark.spark
@@ -23,15 +22,7 @@ def laid(tmp_path_factory):
     """Lay out the folder of a case; the declared source on it."""
 
     def lay(case):
-        folder = tmp_path_factory.mktemp("files")
-        for name, content in case.content.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, Link):
-                path.symlink_to(content.to)
-            else:
-                path.write_bytes(content)
-        return files_source("given", f"{folder}/{case.pattern}", **case.given)
+        return laid_out(case, tmp_path_factory.mktemp("files"))
 
     return lay
 

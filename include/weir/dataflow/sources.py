@@ -107,8 +107,9 @@ def files_source(
         )
     require(where, "schema", schema, str, 'Spark DDL such as schema="id BIGINT, at TIMESTAMP"')
     _require_reader(where, reader)
+    _require_encoding(where, format, reader or {})
     if schema:
-        _require_columns(where, schema)
+        _require_columns(where, schema, format)
     options = {
         "path": path,
         "format": format,
@@ -296,7 +297,7 @@ def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str
     return dict(partition or {})
 
 
-def _require_columns(where: str, schema: str) -> None:
+def _require_columns(where: str, schema: str, form: str) -> None:
     try:
         fields = declared_fields(schema)
     except Misconfigured as error:
@@ -308,6 +309,16 @@ def _require_columns(where: str, schema: str) -> None:
                 f"{where}: Spark reads no file by a column of type {str(field.kind).upper()}, as {name!r} in schema=: "
                 "write STRING, and check lengths by an expectation"
             )
+        if form == "csv" and field.kind.parts:
+            raise Misconfigured(
+                f"{where}: a value of csv is a text or a number, and {name!r} in schema= is {str(field.kind).upper()}: "
+                "write STRING, and from_json or split in the next stage"
+            )
+        if form == "json" and _has_keys_of_another_type(field.kind):
+            raise Misconfigured(
+                f"{where}: the keys of a map of JSON are texts, and {name!r} in schema= is {str(field.kind).upper()}: "
+                "write MAP<STRING, ...>, and transform_keys in the next stage"
+            )
         other = seen.setdefault(name.casefold(), name)
         if other != name:
             raise Misconfigured(
@@ -318,6 +329,12 @@ def _require_columns(where: str, schema: str) -> None:
 def _has_length(kind: Kind) -> bool:
     """Report whether a type is CHAR or VARCHAR, or has one of these in it."""
     return kind.name.startswith(("char", "varchar")) or any(_has_length(part) for _, part in kind.parts)
+
+
+def _has_keys_of_another_type(kind: Kind) -> bool:
+    keys = dict(kind.parts).get("key") if kind.name == "map" else None
+    is_other = keys is not None and keys.name != "string"
+    return is_other or any(_has_keys_of_another_type(part) for _, part in kind.parts)
 
 
 def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reader: Mapping[str, str] | None) -> None:
@@ -337,6 +354,22 @@ def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reade
 
 def _require_reader(where: str, reader: object) -> None:
     require(where, "reader", copy_of(reader), Mapping, 'reader={"header": "true"}')
+
+
+def _require_encoding(where: str, form: str, reader: Mapping[str, str]) -> None:
+    """Refuse an encoding whose lines Spark cannot find: it looks for a byte that ends a line, not for a character."""
+    given = {str(key).lower(): str(value) for key, value in reader.items()}
+    encoding = given.get("encoding", given.get("charset", ""))
+    plain = re.sub(r"[-_ ]", "", encoding).lower()
+    if plain in ("", "utf8") or given.get("multiline", "").lower() == "true":
+        return
+    is_wide = plain.startswith(("utf16", "utf32"))
+    needs_end = is_wide or form == "json"
+    if (is_wide and not plain.endswith(("le", "be"))) or (needs_end and not given.get("linesep")):
+        raise Misconfigured(
+            f"{where}: Spark cannot tell the lines of files in {encoding}: write the order of its bytes and the end "
+            'of a line, such as reader={"encoding": "UTF-16LE", "lineSep": "\\n"}'
+        )
 
 
 def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:

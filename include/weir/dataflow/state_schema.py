@@ -36,6 +36,19 @@ _TYPES = frozenset(
         *("geography", "geometry", "struct", "array", "map"),
     }
 )
+_MEANT = {
+    **dict.fromkeys(("datetime", "datetime2", "smalldatetime", "timestamptz", "timestampz"), "timestamp"),
+    **dict.fromkeys(("text", "str", "varchar2", "nvarchar", "uuid", "json", "object", "enum"), "string"),
+    **dict.fromkeys(("int64", "uint32", "int8", "bigserial"), "bigint"),
+    **dict.fromkeys(("int32", "int4", "uint16", "serial"), "int"),
+    **dict.fromkeys(("float64", "float8"), "double"),
+    **dict.fromkeys(("float32", "float4"), "float"),
+    **dict.fromkeys(("number", "money"), "decimal"),
+    **dict.fromkeys(("bytes", "blob", "bytea", "varbinary"), "binary"),
+    **dict.fromkeys(("bool", "bit"), "boolean"),
+}
+"""Words of other systems, and the type of Spark that is meant: one that only looks alike would be another."""
+
 _NOT_KEPT = {
     "char": "write STRING; what is padded with blanks is so in the rows",
     "varchar": "write STRING",
@@ -121,8 +134,8 @@ def declared_fields(schema: str) -> Fields:
     fields = fields_of_ddl(schema)
     for each in fields.values():
         for name in _unknown_types(each.kind):
-            near = get_close_matches(name, [*_TYPES, *_SAME], 1)
-            hint = f"did you mean {near[0].upper()}?" if near else "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
+            near = _MEANT.get(name) or next(iter(get_close_matches(name, [*_TYPES, *_SAME], 1)), "")
+            hint = f"did you mean {near.upper()}?" if near else "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
             raise Misconfigured(
                 f'the schema "{schema}" gives the column {each.name} the type {name.upper()}, which Spark does not '
                 f"have: {hint}"

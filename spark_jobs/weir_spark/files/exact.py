@@ -30,8 +30,9 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VariantType,
 )
+
+from weir.dataflow.state_schema import Kind
 
 _MIDNIGHT: Final = r"[T ]\s*(?:0{1,2}:0{1,2}(?::0{1,2}(?:\.0*)?)?\s*(?:Z|[+-]\d{1,2}(?::?\d{2})?)?)?"
 _DATE: Final = rf"^\s*(?:\d{{4}}|[+-]?\d{{4,7}}-\d{{1,2}}(?:-\d{{1,2}}(?:{_MIDNIGHT})?)?)\s*$"
@@ -45,12 +46,15 @@ _MORE_PLACES: Final = r"\.\d{6}\d*[1-9]"
 _NO_TIME: Final = rf"^\s*T?\d{{1,3}}(?:\D|$)|{_MORE_PLACES}"
 """A text that is no timestamp of its own: a time without a date, or of more than six places."""
 
+_BARE_NUMBER: Final = r"^\s*[+-]?[\d.]+(?:[eE][+-]?\d+)?\s*$"
 _NUMBER: Final = r"^[+-]?(?:(?:\d+|\d{1,3}(?:,\d{3})+)\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 """A number; Spark's readers take commas between any digits, so that 1,5 would be 15: here between thousands only."""
 
+_FLOAT: Final = r"^\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$"
+"""A float; Java takes `12d`, `12f` and `0x1p3` for numbers, too."""
+
 _ZERO: Final = r"^[+-]?[0.]+(?:[eE].*)?$"
 _MOST_DIGITS: Final = 38
-_LARGEST_SECOND: Final = 2**63 // 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class ExactReading:
     options: frozenset[str]
     """The options that the source gives, in lower case."""
     infinities: frozenset[str] | None
-    """Spark's words for infinity and for no number, where lines may have such; None where no line has."""
+    """Spark's words for infinity and for no number, where lines may have such, or other words; None where none has."""
     has_digits: bool = True
     """False where Spark makes a text of a number by way of a DOUBLE: in JSON, unless it has the bytes of one line."""
 
@@ -87,11 +91,11 @@ class ExactReading:
             return ShortType()
         if isinstance(kind, DecimalType) and not self.has_digits:
             return DecimalType(_MOST_DIGITS, _MOST_DIGITS - kind.precision + kind.scale)
-        return VariantType() if self.format == "json" and isinstance(kind, TimestampType) else StringType()
+        return StringType()
 
     def value(self, column: Column, kind: DataType) -> Column:
         """Return the value of a type; null where it is lost."""
-        if self._is_plain(kind):
+        if self.is_plain(kind):
             return column
         if isinstance(kind, ArrayType):
             return F.transform(column, lambda each: self.value(each, kind.elementType))
@@ -102,29 +106,25 @@ class ExactReading:
             return F.when(column.isNotNull(), F.struct(*fields))
         return self._simple_value(column, kind)
 
-    def lost(self, column: Column, kind: DataType) -> Column | None:
-        """Return the condition that a value is not what the lines say; None for types that Spark reads exactly."""
-        if self._is_plain(kind):
-            return None
+    def lost(self, column: Column, kind: DataType) -> Column:
+        """Return the condition that a value is not what the lines say, of a type that Spark does not read exactly."""
         if isinstance(kind, ArrayType):
             return _any(column, lambda each: self.lost(each, kind.elementType))
         if isinstance(kind, MapType):
             return _any(F.map_values(column), lambda each: self.lost(each, kind.valueType))
         if isinstance(kind, StructType):
-            found = [self.lost(column.getField(each.name), each.dataType) for each in kind.fields]
-            return reduce(Column.__or__, [each for each in found if each is not None])
-        is_there = column.isNotNull()
-        if isinstance(self.kind(kind), VariantType):
-            is_there &= ~F.is_variant_null(column)
-        return is_there & self._simple_value(column, kind).isNull()
+            parts = [each for each in kind.fields if not self.is_plain(each.dataType)]
+            return reduce(Column.__or__, (self.lost(column.getField(each.name), each.dataType) for each in parts))
+        return column.isNotNull() & self._simple_value(column, kind).isNull()
 
-    def _is_plain(self, kind: DataType) -> bool:
+    def is_plain(self, kind: DataType) -> bool:
+        """Report whether Spark reads a type exactly."""
         if isinstance(kind, ArrayType):
-            return self._is_plain(kind.elementType)
+            return self.is_plain(kind.elementType)
         if isinstance(kind, MapType):
-            return self._is_plain(kind.valueType)
+            return self.is_plain(kind.valueType)
         if isinstance(kind, StructType):
-            return all(self._is_plain(each.dataType) for each in kind.fields)
+            return all(self.is_plain(each.dataType) for each in kind.fields)
         if isinstance(kind, (FloatType, DoubleType)):
             return bool(_OF_FLOATS & self.options)
         return bool(self.kind(kind) == kind)
@@ -134,11 +134,21 @@ class ExactReading:
             return self._float(column, kind)
         if isinstance(kind, DecimalType):
             return self._decimal(column, kind)
+        if isinstance(kind, ByteType):
+            return column.try_cast(kind)
+        value = self._time(column, kind)
+        # In JSON a number may be seconds, milliseconds or a year: it is no day of a calendar.
+        return value if self.format == "csv" else F.when(~column.rlike(_BARE_NUMBER), value)
+
+    @staticmethod
+    def _time(text: Column, kind: DataType) -> Column:
         if isinstance(kind, TimestampType):
-            return _timestamp(column) if self.format == "csv" else _timestamp_of_json(column)
-        written = {DateType: column.rlike(_DATE), TimestampNTZType: column.rlike(_LOCAL_TIME)}
-        is_whole = written.get(type(kind), ~column.cast("string").rlike(_MORE_PLACES))
-        return F.when(is_whole, column.try_cast(kind))
+            return _timestamp(text)
+        near = text.try_cast(kind)
+        if isinstance(kind, DateType):
+            return F.when((near.cast("string") == text) | text.rlike(_DATE), near)
+        is_whole = text.rlike(_LOCAL_TIME) if isinstance(kind, TimestampNTZType) else ~text.rlike(_MORE_PLACES)
+        return F.when(is_whole, near)
 
     def _decimal(self, column: Column, kind: DecimalType) -> Column:
         if self.has_digits:
@@ -151,8 +161,8 @@ class ExactReading:
         is_beyond = F.abs(number) == F.lit(float("inf"))
         if self.infinities is None:
             return F.when(~is_beyond, number)
-        no_number = F.when(column.isin(sorted(self.infinities)), number)
-        return F.when(~(is_beyond | F.isnan(number)), number).otherwise(no_number)
+        is_said = column.rlike(_FLOAT) & ~is_beyond
+        return F.when(is_said | column.isin(sorted(self.infinities)), number)
 
 
 def has_floats(kind: DataType) -> bool:
@@ -181,6 +191,58 @@ _FORMATS: Final[tuple[tuple[type[DataType], frozenset[str]], ...]] = (
 """Types that Spark may not read exactly, and the options with which Spark is asked to read them in a way of its own."""
 
 
+def is_no_text(column: Column, kind: DataType) -> Column | None:
+    """Return the condition that a text is made of bytes that are none; None for types without texts."""
+    if isinstance(kind, ArrayType):
+        return _any(column, lambda each: is_no_text(each, kind.elementType))
+    if isinstance(kind, MapType):
+        keys = _any(F.map_keys(column), lambda each: is_no_text(each, kind.keyType))
+        return keys | _any(F.map_values(column), lambda each: is_no_text(each, kind.valueType))
+    if isinstance(kind, StructType):
+        found = [is_no_text(column.getField(each.name), each.dataType) for each in kind.fields]
+        wrong = [F.coalesce(each, F.lit(False)) for each in found if each is not None]  # noqa: FBT003
+        return reduce(Column.__or__, wrong) if wrong else None
+    return ~F.is_valid_utf8(column) if isinstance(kind, StringType) else None
+
+
+def has_null(column: Column, kind: DataType) -> Column | None:
+    """Return the condition that a part of a value is null that is declared NOT NULL; None where no part is."""
+    if isinstance(kind, ArrayType):
+        inner = kind.elementType
+        return None if has_null(column, inner) is None else _any(column, lambda each: has_null(each, inner))
+    if isinstance(kind, MapType):
+        value = kind.valueType
+        return (
+            None if has_null(column, value) is None else _any(F.map_values(column), lambda each: has_null(each, value))
+        )
+    if not isinstance(kind, StructType):
+        return None
+    found = []
+    for each in kind.fields:
+        part = column.getField(each.name)
+        found += [] if each.nullable else [column.isNotNull() & part.isNull()]
+        found += [F.coalesce(inside, F.lit(False)) for inside in [has_null(part, each.dataType)] if inside is not None]  # noqa: FBT003
+    return reduce(Column.__or__, found) if found else None
+
+
+def loses_digits(declared: Kind, found: Kind) -> bool:
+    """Report whether a STRING has numbers in lines, of which Spark makes texts by way of a DOUBLE."""
+    if declared.name == "string":
+        return found.name.startswith(_INEXACT) or any(loses_digits(declared, part) for _, part in found.parts)
+    if found.name == "variant":
+        return any(loses_digits(part, found) for _, part in declared.parts)
+    if found.name == "array" != declared.name:  # an array of records
+        return any(loses_digits(declared, part) for _, part in found.parts)
+    if declared.name == "map":
+        return any(loses_digits(declared.parts[1][1], part) for _, part in found.parts)
+    parts = dict(found.parts)
+    return any(name in parts and loses_digits(part, parts[name]) for name, part in declared.parts)
+
+
+_INEXACT: Final = ("decimal", "double", "float", "variant")
+"""Kinds of variants that may be numbers with a point; a variant is of several kinds."""
+
+
 def _any(values: Column, lost: Callable[[Column], Column | None]) -> Column:
     def is_lost(value: Column) -> Column:
         found = lost(value)
@@ -190,6 +252,12 @@ def _any(values: Column, lost: Callable[[Column], Column | None]) -> Column:
 
 
 def _decimal(text: Column, kind: DecimalType) -> Column:
+    near = text.try_cast(kind)
+    # Most numbers are written as Spark writes them: what else there may be is looked for in the others only.
+    return F.when(near.cast("string") == text, near).otherwise(_decimal_of_other_form(text, kind))
+
+
+def _decimal_of_other_form(text: Column, kind: DecimalType) -> Column:
     number = F.replace(text, F.lit(","), F.lit(""))
     places = F.length(F.regexp_extract(number, r"\.(\d*?)0*(?:[eE]|$)", 1))
     zeros = F.length(F.regexp_extract(number, r"(0*)\.?0*[eE]", 1))
@@ -202,12 +270,3 @@ def _decimal(text: Column, kind: DecimalType) -> Column:
 def _timestamp(text: Column) -> Column:
     moment = F.coalesce(text.try_cast("timestamp"), F.replace(text, F.lit("GMT"), F.lit("")).try_cast("timestamp"))
     return F.when(~text.rlike(_NO_TIME), moment)
-
-
-def _timestamp_of_json(value: Column) -> Column:
-    """Return a timestamp: JSON has a text, or a whole number of seconds; as text they could not be told apart."""
-    text = F.try_variant_get(value, "$", "string")
-    seconds = F.try_variant_get(value, "$", "bigint")
-    moment = F.when(seconds.between(-_LARGEST_SECOND, _LARGEST_SECOND), F.timestamp_seconds(seconds))
-    is_number = text.rlike(r"^-?\d+$") & (F.schema_of_variant(value) == "BIGINT")
-    return F.when(is_number, moment).otherwise(_timestamp(text))

@@ -36,13 +36,14 @@ _OF_CONTENT = re.compile(
     r"|org\.apache\.spark\.(?:sql\.|Spark)|com\.univocity\.|com\.fasterxml\.|com\.github\.luben\.|org\.xerial\.snappy\."
     r"|io\.airlift\.compress\.|net\.jpountz\."
     r"|java\.lang\.(?:IllegalArgument|NumberFormat|ClassCast|UnsupportedOperation|IndexOutOfBounds|ArrayIndexOutOf|"
-    r"NegativeArraySize|Arithmetic)"
+    r"NegativeArraySize|Arithmetic|ClassNotFound|NoClassDefFound|UnsatisfiedLink)"
 )
 """Classes of causes that come again with each try: the bytes are what they are."""
 
 _OF_CONTENT_TOO = re.compile(
     r"end of (?:input )?stream|end of file|not (?:a|in) gzip|(?:header|data) check|invalid (?:block|code|stored)"
-    r"|bad block|\bcrc\b|magic|corrupt|malformed|truncated|frame|not a parquet file",
+    r"|bad block|\bcrc\b|magic|corrupt|malformed|truncated|frame|not a parquet file"
+    r"|native \w+ library",
     re.IGNORECASE,
 )
 """What Java and Hadoop say in an exception of no such class."""
@@ -51,6 +52,11 @@ _QUOTE = "Unescaped quote"
 _ON_QUOTES = (
     'A quote within quotes is doubled; reader={"escape": "\\\\"} reads files that put a backslash before it, and '
     'reader={"unescapedQuoteHandling": "STOP_AT_DELIMITER"} takes others as they are'
+)
+_CODEC = re.compile(r"Codec|native \w+ library")
+_ON_CODEC = (
+    "This Spark has no library for the file's compression: have the file written with gzip, snappy or zstd, or install "
+    "the library where Spark runs"
 )
 _ON_FILE = (
     "Compare the file with format=, schema= and its name: compressed files are known by their ending, such as .gz"
@@ -102,7 +108,8 @@ def unreadable_file(error: Exception, store: str) -> str | None:
     if found[1] not in _TOLD_BY_SPARK and not _is_of_content(trace):
         error.add_note(f"{file} could not be read: {cause}")
         return None
-    return f"{file} cannot be read: {cause}. {_ON_QUOTES if _QUOTE in cause else _ON_FILE}"
+    advice = _ON_QUOTES if _QUOTE in cause else _ON_CODEC if _CODEC.search(cause) else _ON_FILE
+    return f"{file} cannot be read: {cause}. {advice}"
 
 
 def raising(message: Column) -> Column:

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
-from weir.dataflow.state_schema import fields_of_ddl, fields_of_json
+from weir.dataflow.state_schema import Kind, fields_of_ddl, fields_of_json
 from weir.errors import Misconfigured
-from weir_spark.files.exact import ExactReading, has_floats
+from weir_spark.files.exact import ExactReading, has_floats, loses_digits
 from weir_spark.files.failures import raising
 from weir_spark.files.names import Names, Unmatched, names_of_kind, unmatched
 from weir_spark.files.paths import WHOLE, spark_path
@@ -33,8 +33,10 @@ CORRUPT_FILE: Final = "_corrupt_file"
 """The columns with which lines that do not fit are kept: the text, as Spark calls it, and the file."""
 
 _LINE: Final = "_weir_line"
+_FILE: Final = "_weir_file"
 _SHOWN: Final = 300
 _GZIP: Final = b"\x1f\x8b"
+_COMPRESSED: Final = re.compile(r"\.(?:gz|bz2|zst|zstd|lz4|snappy|deflate)$")
 
 _SAMPLE: Final = 1000
 """The first lines, whose names are looked at as a whole: in all lines, the names of a map might be a million."""
@@ -57,8 +59,14 @@ _INFINITIES: Final[Mapping[str, frozenset[str]]] = {
     "json": frozenset({"INF", "+INF", "-INF", "Infinity", "+Infinity", "-Infinity", "NaN"}),
 }
 
-_WHOLE_FILE_BYTES: Final = 32 * 2**20
-"""A file whose records are of several lines is looked through as one text up to this size."""
+_PARTS_OF_WORDS: Final[Mapping[str, tuple[str, ...]]] = {"csv": ("Inf", "NaN"), "json": ("Inf", "INF", "NaN")}
+"""What such a word has in it: looked for in all lines."""
+
+_WORD_OF_JAVA: Final = r"[0-9.][dDfF](?![0-9A-Za-z])|0[xX]"
+"""What may be a number to Java only: see `exact`."""
+
+_SURROGATE: Final = r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F])"
+"""Half of a character that JSON writes as two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,6 @@ class Lines:
     reader: Mapping[str, str]
     """The options that the source gives; Spark ignores the case of their names."""
     paths: Sequence[str]
-    largest: int
-    """The bytes of the largest file."""
     keeps_malformed: bool = False
     requires_fields: bool = True
     """False where a field of JSON that no line has is null."""
@@ -85,19 +91,19 @@ class Lines:
         return str(given.get(name.lower(), otherwise))
 
     @property
-    def is_checked(self) -> bool:
-        """Report whether a line that does not fit is found, and not a row of nulls, or dropped, as the source asks."""
-        return self.option("mode", "FAILFAST").upper() == "FAILFAST"
+    def mode(self) -> str:
+        """Return what becomes of a line that does not fit: FAILFAST, PERMISSIVE or DROPMALFORMED, Spark's words."""
+        return self.option("mode", "FAILFAST").upper()
+
+    @property
+    def malformed(self) -> str:
+        """Return the column in which Spark puts a line that does not fit, where the source asks for that."""
+        return self.option("columnNameOfCorruptRecord", CORRUPT_RECORD) if self.mode == "PERMISSIVE" else ""
 
     @property
     def has_several_lines(self) -> bool:
         """Report whether a record may have several lines."""
         return self.option("multiLine").lower() == "true"
-
-    @property
-    def is_looked_through_whole(self) -> bool:
-        """Report whether a file is one text when it is looked through."""
-        return self.has_several_lines and self.largest <= _WHOLE_FILE_BYTES
 
     @property
     def quote(self) -> str:
@@ -121,69 +127,135 @@ class Lines:
         return _INFINITIES[self.format]
 
     @property
+    def encoding(self) -> str:
+        """Return the encoding of the files."""
+        return self.option("encoding", self.option("charset", "utf-8"))
+
+    @property
     def is_utf8(self) -> bool:
         """Report whether the files are to be UTF-8."""
-        return self.option("encoding", self.option("charset", "utf-8")).lower().replace("-", "") == "utf8"
+        return self.encoding.lower().replace("-", "") == "utf8"
+
+    @property
+    def has_bytes(self) -> bool:
+        """Report whether Spark has the bytes of a number of JSON when it makes a text of it."""
+        is_plain = not any(_COMPRESSED.search(each) for each in self.paths)
+        return self.is_utf8 and (is_plain or not self.has_several_lines)
 
 
 def read_lines(spark: SparkSession, lines: Lines, schema: StructType) -> DataFrame:
     """Return the rows; their first scan stands below all that is done with them. Raises Misconfigured for the text."""
     has_words = _require_text(spark, lines, schema)
     reader = spark.read.format(lines.format).options(**READER[lines.format], **WHOLE).options(**lines.reader)
-    paths = [spark_path(each) for each in lines.paths]
-    if not lines.is_checked:
-        return reader.schema(schema).load(paths)
     has_digits = lines.format == "csv" or (lines.is_utf8 and not lines.has_several_lines)
     exact = ExactReading(lines.format, lines.given, lines.infinities if has_words else None, has_digits)
     as_read = exact.schema(schema)
-    rows = (
-        reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE)
-        .schema(StructType([*as_read.fields]).add(_LINE, "string"))
-        .load(paths)
-    )
-    lost = {each.name: exact.lost(F.col(quoted(each.name)), each.dataType) for each in schema.fields}
-    kept = {name: condition for name, condition in lost.items() if condition is not None}
-    checked = _kept(rows, lines, as_read, kept) if lines.keeps_malformed else _fitting(rows, schema, kept)
-    values = {name: exact.value(F.col(quoted(name)), schema[name].dataType) for name in kept}
-    if lines.keeps_malformed:
-        values = {name: F.when(~kept[name], value) for name, value in values.items()}
-    return checked.drop(_LINE).withColumns(values) if values else checked.drop(_LINE)
+    if lines.mode != "PERMISSIVE":
+        reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_LINE)
+        as_read = StructType([*as_read.fields]).add(_LINE, "string")
+    rows = reader.schema(as_read).load([spark_path(each) for each in lines.paths])
+    return _Read(lines, schema, exact).of(rows)
 
 
-def _kept(rows: DataFrame, lines: Lines, as_read: StructType, lost: Mapping[str, Column]) -> DataFrame:
-    """Return the rows with the text of lines that do not fit; of those with a lost value, the row as it was read."""
-    line, found = F.col(_LINE), _row_as_json(as_read)
-    # The length is that of all columns: each is parsed, and a line that fits none is found whatever is used.
-    kept = rows.where(F.when(line.isNotNull(), F.length(found) >= 0).otherwise(F.lit(True)))  # noqa: FBT003
-    text = line
-    if lost:
-        options = {each: lines.option(each) for each in ("sep", "delimiter", "quote", "escape") if lines.option(each)}
-        row = F.struct(*map(quoted, as_read.fieldNames()))
-        text = F.coalesce(line, F.when(_any(lost), F.to_csv(row, options) if lines.format == "csv" else found))
-    return kept.withColumns({CORRUPT_RECORD: text, CORRUPT_FILE: F.when(text.isNotNull(), F.input_file_name())})
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows as Spark reads them, of which the values are to be made."""
+
+    lines: Lines
+    schema: StructType
+    exact: ExactReading
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with their values, and with what becomes of the lines that do not fit.
+
+        Values stand in a projection with the file's name, which is of no row: Spark does not push a condition below
+        that, so that each value is made once, and not for the condition again.
+        """
+        names = [each.name for each in self.schema.fields if not self.exact.is_plain(each.dataType)]
+        if names:
+            rows = rows.withColumns({**{_value(name): self._made(name) for name in names}, _FILE: F.input_file_name()})
+        lost = {name: self._is_lost(name) for name in names}
+        if self.lines.keeps_malformed:
+            checked = self._kept(rows, lost)
+        elif self.lines.mode == "FAILFAST":
+            checked = self._fitting(rows, lost)
+        elif self.lines.mode == "DROPMALFORMED":
+            checked = self._dropped(rows, lost)
+        else:
+            checked = self._noted(rows, lost)
+        found = checked.withColumns({name: self._whole(name, lost[name]) for name in names}) if names else checked
+        return found.drop(_LINE, _FILE, *map(_value, names))
+
+    def _made(self, name: str) -> Column:
+        return self.exact.value(F.col(quoted(name)), self.schema[name].dataType)
+
+    def _is_lost(self, name: str) -> Column:
+        column, kind = F.col(quoted(name)), self.schema[name].dataType
+        if isinstance(kind, (ArrayType, MapType, StructType)):
+            return self.exact.lost(column, kind)
+        return column.isNotNull() & F.col(quoted(_value(name))).isNull()
+
+    def _whole(self, name: str, is_lost: Column) -> Column:
+        """Return a value, of which nothing is kept where a part is lost."""
+        value = F.col(quoted(_value(name)))
+        return value if self.lines.mode == "FAILFAST" and not self.lines.keeps_malformed else F.when(~is_lost, value)
+
+    def _kept(self, rows: DataFrame, lost: Mapping[str, Column]) -> DataFrame:
+        """Return the rows with the text of lines that do not fit; of those with a lost value, the row as read."""
+        line, found = F.col(_LINE), _row_as_json(self.exact.schema(self.schema))
+        # The length is that of all columns: each is parsed, and a line that fits none is found whatever is used.
+        kept = rows.where(F.when(line.isNotNull(), F.length(found) >= 0).otherwise(F.lit(True)))  # noqa: FBT003
+        text = self._with_rows(line, lost)
+        return kept.withColumns({CORRUPT_RECORD: text, CORRUPT_FILE: F.when(text.isNotNull(), F.input_file_name())})
+
+    def _noted(self, rows: DataFrame, lost: Mapping[str, Column]) -> DataFrame:
+        """Return the rows; where the source has a column for lines that do not fit, it has those with a lost value."""
+        name = self.lines.malformed
+        if name not in self.schema.names:
+            return rows
+        return rows.withColumn(name, self._with_rows(F.col(quoted(name)), lost))
+
+    def _with_rows(self, line: Column, lost: Mapping[str, Column]) -> Column:
+        """Return a line that does not fit; where a value is lost, the row as it was read."""
+        if not lost:
+            return line
+        given = ((each, self.lines.option(each)) for each in ("sep", "delimiter", "quote", "escape"))
+        options = {name: value for name, value in given if value}
+        row = F.struct(*(quoted(name) for name in self.schema.names if name != self.lines.malformed))
+        as_text = F.to_csv(row, options) if self.lines.format == "csv" else F.to_json(row)
+        return F.coalesce(line, F.when(_any(lost), as_text))
+
+    def _dropped(self, rows: DataFrame, lost: Mapping[str, Column]) -> DataFrame:
+        line, found = F.col(_LINE), _row_as_json(self.exact.schema(self.schema))
+        # No length is less than 0, but it is that of all columns: each is parsed, whatever is used.
+        rows = rows.where(F.when(line.isNotNull(), F.length(found) < 0).otherwise(F.lit(True)))  # noqa: FBT003
+        return rows.where(~_any(lost)) if lost else rows
+
+    def _fitting(self, rows: DataFrame, lost: Mapping[str, Column]) -> DataFrame:
+        schema, line, found = self.schema, F.col(_LINE), _row_as_json(self.schema)
+        kinds = {name: schema[name].dataType.simpleString() for name in lost}
+        changed = F.concat_ws(", ", *(F.when(lost[name], F.lit(f"{name} {kinds[name]}")) for name in lost))
+        # Spark neither merges nor pushes conditions through one with the file's name, which is of no row.
+        file = F.coalesce(F.col(_FILE), F.input_file_name()) if lost else F.input_file_name()
+        told = F.concat(
+            F.lit(f"a line does not fit the schema {schema.simpleString()}: in "),
+            file,
+            F.lit(", "),
+            F.coalesce(F.substring(line, 1, _SHOWN), F.concat(F.lit("a value that would be another one as "), changed)),
+            F.lit(", of which Spark reads "),
+            F.substring(found, 1, _SHOWN),
+            F.lit(
+                '. Correct schema=, or options of the reader such as header and sep; on_malformed="keep" reads such '
+                f"lines into the column {CORRUPT_RECORD}"
+            ),
+        )
+        is_wrong = line.isNotNull() | _any(lost) if lost else line.isNotNull()
+        return rows.where(F.when(is_wrong, raising(told)).otherwise(F.lit(True)))  # noqa: FBT003
 
 
-def _fitting(rows: DataFrame, schema: StructType, lost: Mapping[str, Column]) -> DataFrame:
-    line, found = F.col(_LINE), _row_as_json(schema)
-    changed = F.concat_ws(
-        ", ",
-        *(F.when(is_lost, F.lit(f"{name} {schema[name].dataType.simpleString()}")) for name, is_lost in lost.items()),
-    )
-    # Spark neither merges nor pushes conditions through one with the file's name, which is of no row.
-    told = F.concat(
-        F.lit(f"a line does not fit the schema {schema.simpleString()}: in "),
-        F.input_file_name(),
-        F.lit(", "),
-        F.coalesce(F.substring(line, 1, _SHOWN), F.concat(F.lit("a value that would be another one as "), changed)),
-        F.lit(", of which Spark reads "),
-        F.substring(found, 1, _SHOWN),
-        F.lit(
-            '. Correct schema=, or options of the reader such as header and sep; on_malformed="keep" reads such lines '
-            f"into the column {CORRUPT_RECORD}"
-        ),
-    )
-    is_wrong = line.isNotNull() | _any(lost) if lost else line.isNotNull()
-    return rows.where(F.when(is_wrong, raising(told)).otherwise(F.lit(True)))  # noqa: FBT003
+def _value(name: str) -> str:
+    """Return the column of a value that is made."""
+    return f"{_LINE}_{name}"
 
 
 def _row_as_json(schema: StructType) -> Column:
@@ -199,26 +271,32 @@ def _require_text(spark: SparkSession, lines: Lines, schema: StructType) -> bool
 
     Returns whether lines may have a word for infinity.
     """
-    if not lines.is_utf8:
-        return True
     text = _text(spark, lines)
     words = F.lit(False)  # noqa: FBT003
     if has_floats(schema):
-        words = reduce(Column.__or__, (F.contains("value", F.lit(each)) for each in sorted(lines.infinities)))
+        words = reduce(Column.__or__, (F.contains("value", F.lit(each)) for each in _PARTS_OF_WORDS[lines.format]))
+        if lines.format == "csv":
+            words |= F.col("value").rlike(_WORD_OF_JAVA)
     if lines.format == "csv":
-        return _require_csv(text, lines, words)
-    return lines.is_checked and _require_json(text, lines, schema, words)
+        return _require_csv(text, lines, schema, words)
+    return _require_json(text, lines, schema, words)
 
 
 def _text(spark: SparkSession, lines: Lines) -> DataFrame:
+    """Return the lines, or where a record may have several, the files: `value` and `file`."""
     reader = spark.read.options(**WHOLE)
-    if lines.option("lineSep"):
+    if lines.option("lineSep") and not lines.has_several_lines:
         reader = reader.option("lineSep", lines.option("lineSep"))
-    if lines.is_looked_through_whole:
-        reader = reader.option("wholetext", "true")
+    if lines.is_utf8:
+        # `reader.text` has an argument of its own for `wholetext`, which wins over the option.
+        reader = reader.format("text").option("wholetext", str(lines.has_several_lines).lower())
+    else:
+        # One column: neither separator nor end of a line nor quote is in any text.
+        reader = reader.format("csv").schema("value STRING").options(encoding=lines.encoding, sep="\uffff", quote="")
+        if lines.has_several_lines:
+            reader = reader.options(multiLine="true", lineSep="\ufffe")
     paths = [spark_path(each) for each in lines.paths]
-    # `reader.text` has an argument of its own for `wholetext`, which wins over the option.
-    return reader.format("text").load(paths).select("value", F.input_file_name().alias("file"))
+    return reader.load(paths).select("value", F.input_file_name().alias("file"))
 
 
 def _first(where: Column, text: Column | None = None) -> Column:
@@ -228,12 +306,22 @@ def _first(where: Column, text: Column | None = None) -> Column:
     return F.first(F.when(where, found), ignorenulls=True)
 
 
-def _require_csv(text: DataFrame, lines: Lines, words: Column) -> bool:
+def _require_csv(text: DataFrame, lines: Lines, schema: StructType, words: Column) -> bool:
     rest = _never_closed(lines) if lines.has_several_lines else F.when(_is_open(lines), F.col("value"))
-    strange, left_open, has_words = text.agg(
-        _first(_is_no_utf8()), _first(rest.isNotNull(), rest), F.max(words)
-    ).collect()[0]
-    _require_utf8(strange)
+    strange = _is_no_text(lines)
+    blank = _is_left_out(lines, schema)
+    # A condition is compiled, which aggregates of texts are not: these see the few lines that there is a word about.
+    strange_line, left_open, blank_line, has_words = (
+        text.where(strange | rest.isNotNull() | blank | words)
+        .agg(_first(strange), _first(rest.isNotNull(), rest), _first(blank), F.max(words))
+        .collect()[0]
+    )
+    _require_encoding(strange_line, lines)
+    if blank_line is not None:
+        raise Misconfigured(
+            f"a line has nothing but blanks, and Spark would leave it out: in {blank_line['file']}, "
+            f"{_shown(blank_line['line'])}. Write such values in quotes where the file is made"
+        )
     if left_open is not None:
         raise Misconfigured(
             f"{'a quote is never closed' if lines.has_several_lines else 'a line ends within quotes'}: in "
@@ -243,10 +331,18 @@ def _require_csv(text: DataFrame, lines: Lines, words: Column) -> bool:
     return bool(has_words)
 
 
+def _is_left_out(lines: Lines, schema: StructType) -> Column:
+    """Return the condition that a line is a record, and that Spark takes it for none, as it has blanks only."""
+    if lines.has_several_lines or not (len(schema) == 1 or not lines.sep.strip()):
+        return F.lit(False)  # noqa: FBT003
+    is_blank = F.col("value").rlike(r"^[\x01-\x20]+$")
+    return is_blank if len(schema) == 1 else is_blank & F.contains("value", F.lit(lines.sep))
+
+
 def _never_closed(lines: Lines) -> Column:
     """Return a file's text from a quote that is never closed, or null: its value would have all of it."""
     quote, escape, sep = lines.quote, lines.option("escape", "\\"), lines.sep
-    if not quote or quote == "\0" or lines.option("comment") or not lines.is_looked_through_whole:
+    if not quote or quote == "\0" or lines.option("comment"):
         return F.lit(None).cast("string")
     s, q, e = (_in_java(each) for each in (sep, quote, escape or quote))
     breaks = "\\r|\\n" + (f"|{_in_java(lines.option('lineSep'))}" if lines.option("lineSep") else "")
@@ -258,18 +354,22 @@ def _never_closed(lines: Lines) -> Column:
     return F.when(F.col("value").contains(quote) & (found != ""), found)
 
 
-def _is_no_utf8() -> Column:
-    return ~F.is_valid_utf8("value")
+def _is_no_text(lines: Lines) -> Column:
+    """Return the condition that bytes are no text of the encoding; where they are decoded, U+FFFD stands for them."""
+    if lines.is_utf8:
+        return ~F.is_valid_utf8("value")
+    return F.contains("value", F.lit("\ufffd")) | F.startswith("value", F.lit(_GZIP.decode("latin-1")))
 
 
-def _require_utf8(found: Any) -> None:
+def _require_encoding(found: Any, lines: Lines) -> None:
     if found is None:
         return
     line = bytes(found["line"])
-    if line.startswith(_GZIP):
+    if line.startswith((_GZIP, _GZIP.decode("latin-1").encode())):
         raise Misconfigured(f"{found['file']} is compressed by gzip: name it so that it ends with .gz")
+    expected = "UTF-8" if lines.is_utf8 else f"text in the encoding {lines.encoding}"
     raise Misconfigured(
-        f"a line has bytes that are no UTF-8: in {found['file']}, {_shown(line)}. Name the file's encoding, as in "
+        f"a line has bytes that are no {expected}: in {found['file']}, {_shown(line)}. Name the file's encoding, as in "
         'reader={"encoding": "ISO-8859-1"}'
     )
 
@@ -318,12 +418,20 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Colu
     is_strange = F.col("parsed").isNull()
     has_twice = (is_strange & (F.size(keys) > F.size(F.array_distinct(keys)))) | _has_more()
     may_have_twice = is_strange & ~F.col("value").rlike("'|NaN|Infinity|INF|/")
-    declared = names_of_kind({name: each.kind for name, each in fields_of_json(schema.json()).items()})
+    kinds = {name: each.kind for name, each in fields_of_json(schema.json()).items()}
+    if not lines.has_bytes and "string" in schema.simpleString():
+        _require_digits(rows, lines, Kind("struct", tuple(kinds.items())))
+    declared = names_of_kind({name: kind for name, kind in kinds.items() if name != lines.malformed})
     seen = _seen(rows.limit(_SAMPLE).agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
     doubtful = [] if seen.is_open else [*_doubtful(declared, seen), *sorted(lines.of_folders)]
     values = [F.try_variant_get("parsed", f'$["{name}"]', "variant") for name in doubtful]
-    strange, twice, maybe, is_of_lines, count, has_words, *found = rows.agg(
-        _first(_is_no_utf8()),
+    strange, half = _is_no_text(lines), _has_half_a_character()
+    if not doubtful and not lines.has_several_lines:
+        # A condition is compiled, which aggregates of texts are not: these see few lines.
+        rows = rows.where(strange | is_strange | half | _has_more() | words)
+    strange_line, half_line, twice, maybe, is_of_lines, count, has_words, *found = rows.agg(
+        _first(strange),
+        _first(half),
         _first(has_twice),
         F.first(F.when(may_have_twice, F.struct("file", F.col("value").alias("line"))), ignorenulls=True),
         _are_records_of_a_line() if lines.has_several_lines else F.lit(False),  # noqa: FBT003
@@ -331,7 +439,12 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Colu
         F.max(words),
         *(F.when(F.count(value) > 0, F.coalesce(F.schema_of_variant_agg(value), F.lit("VOID"))) for value in values),
     ).collect()[0]
-    _require_utf8(strange)
+    _require_encoding(strange_line, lines)
+    if half_line is not None:
+        raise Misconfigured(
+            f"a line of JSON has half of a character, such as \\ud83d without its other half: in {half_line['file']}, "
+            f"{_shown(half_line['line'])}. Spark would read a question mark: correct it where the file is made"
+        )
     if is_of_lines:
         raise Misconfigured(
             f"{_files(lines)}: records are of one line, of which Spark reads the first with multiLine: leave that "
@@ -370,10 +483,16 @@ def _has_more() -> Column:
     return value.rlike(_FOLLOWS) & follows
 
 
+def _has_half_a_character() -> Column:
+    value = F.col("value")
+    halves = value.rlike(r"\\u[dD][89a-fA-F]")
+    return halves & F.replace(value, F.lit("\\\\"), F.lit("")).rlike(_SURROGATE)
+
+
 def _are_records_of_a_line() -> Column:
     """Return whether a file has two lines that are a whole record; in an array, all but the last end with a comma.
 
-    A value is a line, or where the files are small enough a whole file.
+    A value is a whole file.
     """
     is_record = F.col("value").rlike(r"^\{.*\}\s*$") & F.col("parsed").isNotNull()
     has_two = F.count_if(is_record) > F.count_distinct(F.when(is_record, F.col("file")))
@@ -404,11 +523,27 @@ def _has_a_field_twice(line: str) -> bool:
 
 def _seen(variant_schema: str | None) -> Names:
     """Return the names that lines have, from Spark's schema of variants."""
+    kind = _kind(variant_schema)
+    return Names(is_open=True) if kind is None else names_of_kind({"line": kind}).inside["line"]
+
+
+def _kind(variant_schema: str | None) -> Kind | None:
     kind = re.sub(r"\bOBJECT(?=<)", "STRUCT", variant_schema or "VOID")
     try:
-        return names_of_kind({"line": fields_of_ddl(f"line {kind}")["line"].kind}).inside["line"]
+        return fields_of_ddl(f"line {kind}")["line"].kind
     except Misconfigured:
-        return Names(is_open=True)
+        return None
+
+
+def _require_digits(rows: DataFrame, lines: Lines, declared: Kind) -> None:
+    """Refuse numbers in texts of which Spark does not have the bytes: it would make 1.1 of 1.10."""
+    found = _kind(rows.agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
+    if found is None or loses_digits(declared, found):
+        raise Misconfigured(
+            f"{_files(lines)}: a column is STRING in schema=, and has numbers in some lines, of which Spark loses "
+            "digits where files are compressed and read with multiLine, or are no UTF-8: write DECIMAL, or have them "
+            "written as UTF-8, a record a line"
+        )
 
 
 def _require_fields(lines: Lines, declared: Names, seen: Names, *, is_complete: bool) -> None:

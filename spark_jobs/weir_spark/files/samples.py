@@ -36,7 +36,7 @@ def rows_of_sample(session: SparkSession, sample: Sample) -> DataFrame:
     path = spark_path(sample.path)
     found = session.read.options(**WHOLE, **options).format(sample.format).load(path).schema
     schema = StructType([each for each in found.fields if each.name != _GUESSED_WRONG])
-    lines = Lines(format=sample.format, reader=options, paths=[sample.path], largest=0, requires_fields=False)
+    lines = Lines(format=sample.format, reader=options, paths=[sample.path], requires_fields=False)
     rows = read_lines(session, lines, schema)
     _require_exact(session, sample, options, schema)
     return rows

@@ -1,7 +1,7 @@
 """Looks into files when a run lists them. Invariant: what all subtasks read has the same columns, of all files.
 
-Of Parquet that are the footers: all of them where nobody declares the columns, else as many as it takes to have seen
-each declared name once. Of csv and JSON it is the first line, and only where a folder's name might be a column.
+Of Parquet that are the footers of all files: a later file may have a declared column as another type. Of csv and JSON
+it is the first line, and only where a folder's name might be a column.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.dataflow.state_schema import Fields, declared_fields
 from weir.errors import Misconfigured
 from weir_spark.files.names import Names, names_of_arrow, names_of_kind, unmatched
+from weir_spark.files.stored_types import stored_types, texts_of_bytes, unreadable
 from weir_spark.sources.folders import columns_of
 from weir_spark.sources.listing import opened
 
@@ -42,7 +43,9 @@ class Contents:
     def described(self) -> dict[str, Any]:
         """Return what the split says of the files: `folders`, and without a schema those that are `like` all others.
 
-        Raises Misconfigured where files lack a declared column, or contradict each other.
+        With a schema, `texts` are columns of Parquet that it calls STRING, and files only bytes. Raises Misconfigured
+        where files lack a declared column, have it as a type that is not read as the declared one, or contradict each
+        other.
         """
         schema = self.options.get("schema")
         declared = declared_fields(schema) if schema else None
@@ -60,15 +63,15 @@ class Contents:
             if declared is None
             else Names({name: each for name, each in _names(declared).inside.items() if name not in of_folders})
         )
+        texts: set[str] = set()
         for path, footer in self._footers():
             names = _names_of_footer(path, footer)
             seen.add(names)
             present = {each.casefold() for each in names.inside}
             for name, found in of_folders.items():
                 found.add(name.casefold() in present)
-            like.setdefault(str(footer.schema), path)
-            if wanted is not None and not folders and not list(unmatched(wanted, seen, ignoring_case=True)):
-                break
+            if like.setdefault(str(footer.schema), path) == path and declared is not None:
+                texts |= _texts_of_bytes(path, footer, declared)
         missing = [] if wanted is None else list(unmatched(wanted, seen, ignoring_case=True))
         if missing and self.options.get("if_missing") != "null":
             raise Misconfigured(
@@ -77,7 +80,7 @@ class Contents:
             )
         return {
             "folders": [{**each, "in_file": _agreed(each["name"], of_folders[each["name"]])} for each in folders],
-            **({} if declared else {"like": list(like.values())}),
+            **({"texts": sorted(texts)} if declared else {"like": list(like.values())}),
         }
 
     def _footers(self) -> Iterator[tuple[str, pq.FileMetaData]]:
@@ -138,6 +141,13 @@ def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
             )
         by_name[each.casefold()] = each
     return names
+
+
+def _texts_of_bytes(path: str, footer: pq.FileMetaData, declared: Fields) -> set[str]:
+    stored = stored_types(footer.schema)
+    if wrong := list(unreadable(declared, stored)):
+        raise Misconfigured(f"{path} cannot be read by schema=: {'; '.join(map(str, wrong))}")
+    return set(texts_of_bytes(declared, stored))
 
 
 def _agreed(name: str, found: set[bool]) -> bool:

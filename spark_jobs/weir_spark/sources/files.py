@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from weir_spark.region.context import StageContext
 
 
+_WHOLE_BYTES: Final = 64 * 2**20
+"""How many bytes a file has at most whose records may have several lines; Spark has it as one text then."""
+
 _OF_SOURCE: Final = ("format", "schema", "reader", "conn_id", "on_malformed")
 _OF_OLDER: Final[Mapping[str, Any]] = {
     "reader": {},
     "folders": [],
+    "texts": [],
     "on_malformed": "fail",
     "if_missing": "null",
     "is_whole": False,
@@ -43,6 +47,8 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
         )
     if given["format"] == "parquet":
         _require_bytes(marks)
+    else:
+        _require_whole(marks, given.get("reader", {}))
     with reaching(pattern):
         seen = Contents([each["path"] for each in marks], given, ctx.connection).described() if marks else {}
     split = {
@@ -68,6 +74,19 @@ def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:
     empty = next((each["path"] for each in marks if not each["size"]), None)
     if empty is not None:
         raise Misconfigured(f"{empty} has no bytes, and is no Parquet file: was it cut? Spark would leave it out")
+
+
+def _require_whole(marks: Sequence[Mapping[str, Any]], reader: Mapping[str, str]) -> None:
+    """Refuse files that are too large to be looked through as one text, as those of records of several lines are."""
+    if {key.lower(): str(value).lower() for key, value in reader.items()}.get("multiline") != "true":
+        return
+    large = next((each for each in marks if each["size"] > _WHOLE_BYTES), None)
+    if large is not None:
+        raise Misconfigured(
+            f"{large['path']} has {large['size']} bytes, and with multiLine a file has at most {_WHOLE_BYTES}: Weir "
+            "looks for a quote that is never closed, or a field twice, in the whole file. Split it where it is made; "
+            "if no value has a line break, leave multiLine out"
+        )
 
 
 def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any, Final
 from urllib.parse import unquote
 
 from weir.dataflow.state_schema import Fields
+from weir.errors import Misconfigured
 
 _FOLDER: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -21,6 +22,7 @@ def columns_of(paths: Iterable[str], declared: Fields | None) -> list[dict[str, 
     """Return the columns in the names of the files' folders: each with its `name`, `folder` and Spark's `type`.
 
     Those that the schema names, by its types; without one, all: whole numbers, days, and else text, as it stands.
+    Raises Misconfigured for a column in two spellings.
     """
     values: dict[str, set[str]] = {}
     for path in paths:
@@ -29,11 +31,23 @@ def columns_of(paths: Iterable[str], declared: Fields | None) -> list[dict[str, 
     if declared is None:
         return [{"name": name, "folder": name, "type": _kind(found)} for name, found in values.items()]
     by_name = {name.casefold(): each for name, each in declared.items()}
+    _require_one_spelling(values, by_name)
     return [
         {"name": by_name[name.casefold()].name, "folder": name, "type": str(by_name[name.casefold()].kind)}
         for name in values
         if name.casefold() in by_name
     ]
+
+
+def _require_one_spelling(folders: Iterable[str], declared: Mapping[str, object]) -> None:
+    seen: dict[str, str] = {}
+    for name in folders:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name and name.casefold() in declared:
+            raise Misconfigured(
+                f"folders spell a column of schema= in two ways: {other!r} and {name!r}. Rename some, or read them by "
+                "two sources"
+            )
 
 
 def values_of(path: str) -> dict[str, str]:

@@ -12,9 +12,20 @@ from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from weir.errors import Misconfigured
+from weir_spark.files.exact import ExactReading, has_null, is_no_text
 from weir_spark.files.failures import raising
 from weir_spark.files.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lines
 from weir_spark.files.paths import WHOLE, spark_path
@@ -40,28 +51,58 @@ def rows_of(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str])
     else:
         rows = read_lines(spark, _lines(split, paths, apart), stored)
     if not split["folders"]:
-        return rows
+        return _without_nulls(rows, whole, split)
     columns = _with_malformed(whole, split).fieldNames()
-    return _with_folders(rows, split["folders"], paths).select(*map(quoted, columns))
+    rows = _without_nulls(_with_folders(rows, split["folders"], whole, paths), whole, split)
+    return rows.select(*map(quoted, columns))
 
 
 def _parquet(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str], schema: StructType) -> DataFrame:
-    """Return the rows of Parquet files; whole numbers that a narrower column has not are refused: Spark wraps them."""
+    """Return the rows of Parquet files.
+
+    Whole numbers that a narrower column has not are refused, as Spark wraps them, and so are bytes that are no text.
+    """
     narrow = [each for each in schema.fields if isinstance(each.dataType, (ByteType, ShortType))]
     wide = StructType([StructField(each.name, IntegerType()) if each in narrow else each for each in schema.fields])
     rows = spark.read.schema(wide).options(**WHOLE).options(**split["reader"]).parquet(*map(spark_path, paths))
     for each in narrow:
         value, kind = F.col(quoted(each.name)), each.dataType
-        told = F.concat(
-            F.lit(f"the column {each.name} is {kind.simpleString().upper()} in schema=, and has the value "),
-            value.cast("string"),
-            F.lit(" in "),
-            _file(rows),
-        )
-        held = value.isNull() | (value.try_cast(kind) == value)
-        rows = rows.where(F.when(held, F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
+        fits = value.try_cast(kind) == value
+        rows = _where_held(rows, each, fits, F.concat(F.lit("has the value "), value.cast("string")))
         rows = rows.withColumn(each.name, value.try_cast(kind))
+    for each in schema.fields:
+        if each.name in split["texts"] and (wrong := is_no_text(F.col(quoted(each.name)), each.dataType)) is not None:
+            rows = _where_held(rows, each, ~wrong, F.lit("has bytes that are no UTF-8: write BINARY"))
     return rows
+
+
+def _without_nulls(rows: DataFrame, schema: StructType, split: Mapping[str, Any]) -> DataFrame:
+    """Return rows that are refused where a column is null that is declared NOT NULL: Spark forgets that of files."""
+    for each in schema.fields if "schema" in split else ():
+        column = F.col(quoted(each.name))
+        inside = has_null(column, each.dataType)
+        if each.nullable and inside is None:
+            continue
+        is_held = F.lit(True) if each.nullable else column.isNotNull()  # noqa: FBT003
+        if inside is not None:
+            is_held &= ~F.coalesce(inside, F.lit(False))  # noqa: FBT003
+        if split["on_malformed"] == "keep":
+            is_held |= F.col(CORRUPT_RECORD).isNotNull()
+        told = F.concat(F.lit(f"the column {each.name} has null where schema= says NOT NULL, in "), _file(rows))
+        rows = rows.where(F.when(is_held, F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
+    return rows
+
+
+def _where_held(rows: DataFrame, column: StructField, holds: Column, found: Column) -> DataFrame:
+    """Return rows that are refused where a column has a value that is not of its type."""
+    value = F.col(quoted(column.name))
+    told = F.concat(
+        F.lit(f"the column {column.name} is {column.dataType.simpleString().upper()} in schema=, and "),
+        found,
+        F.lit(" in "),
+        _file(rows),
+    )
+    return rows.where(F.when(value.isNull() | holds, F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
 
 
 def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
@@ -110,7 +151,6 @@ def _lines(split: Mapping[str, Any], paths: Sequence[str], apart: Set[str]) -> L
         format=split["format"],
         reader=split["reader"],
         paths=paths,
-        largest=max(each["size"] for each in split["files"]),
         keeps_malformed=split["on_malformed"] == "keep",
         requires_fields=split["if_missing"] != "null",
         is_whole=split["is_whole"],
@@ -118,11 +158,13 @@ def _lines(split: Mapping[str, Any], paths: Sequence[str], apart: Set[str]) -> L
     )
 
 
-def _with_folders(rows: DataFrame, columns: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> DataFrame:
+def _with_folders(
+    rows: DataFrame, columns: Sequence[Mapping[str, Any]], schema: StructType, paths: Sequence[str]
+) -> DataFrame:
     """Return rows, straight from their files, with these columns; those that are `in_file` are compared only."""
     for each in columns:
         value = _value(rows, each["folder"], paths)
-        typed = value.try_cast(each["type"])
+        typed = _typed(value, schema[each["name"]].dataType)
         where = F.concat(F.lit(f"the folder's {each['folder']}="), value, F.lit(" of "), _file(rows))
         wrong = raising(F.concat(where, F.lit(f" is no {each['type'].upper()}, as schema= says")))
         known = F.when(value.isNotNull() & typed.isNull(), wrong).otherwise(typed)
@@ -134,6 +176,12 @@ def _with_folders(rows: DataFrame, columns: Sequence[Mapping[str, Any]], paths: 
         else:
             rows = rows.withColumn(each["name"], known)
     return rows
+
+
+def _typed(text: Column, kind: DataType) -> Column:
+    """Return the value of a folder's text, null if it would be another one, as for a value of csv."""
+    exact = ExactReading("csv", frozenset(), frozenset({"NaN", "Infinity", "-Infinity"}))
+    return text.try_cast(kind) if exact.is_plain(kind) else exact.value(text, kind)
 
 
 def _value(rows: DataFrame, folder: str, paths: Sequence[str]) -> Column:

@@ -87,6 +87,21 @@ def test_a_type_that_spark_does_not_have_is_refused_in_a_declaration_and_read_in
     assert list(fields_of_ddl(f"a {wrong}, b INT")) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("DATETIME", "TIMESTAMP"),
+        ("TEXT", "STRING"),
+        ("NUMBER(7, 2)", "DECIMAL"),
+        ("BIGNT", "BIGINT"),
+        ("INT64", "BIGINT"),
+    ],
+)
+def test_a_word_of_another_system_is_answered_with_the_type_that_is_meant(wrong, meant):
+    with pytest.raises(Misconfigured, match=rf"did you mean {meant}\?"):
+        declared_fields(f"a {wrong}")
+
+
 def test_what_spark_has_recorded_is_what_was_declared():
     declared = "k INT, d DECIMAL(7, 2), s STRUCT<x: LONG, y: ARRAY<MAP<STRING, BYTE>>>, t TIMESTAMP_NTZ"
     fields = fields_of_ddl(declared)

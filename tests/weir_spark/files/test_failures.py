@@ -25,6 +25,8 @@ OF_BYTES = [
     "org.apache.parquet.io.ParquetDecodingException: could not read page",
     'org.apache.spark.SparkRuntimeException: Found duplicate field(s) "foo": [FOO, foo] in case-insensitive mode.',
     "java.net.URISyntaxException: Relative path in absolute URI: .a:b.csv.crc",
+    "java.lang.ClassNotFoundException: org.apache.hadoop.io.compress.BrotliCodec",
+    "java.lang.RuntimeException: native zStandard library not available: libhadoop was built without it",
     "com.univocity.parsers.common.TextParsingException: Unescaped quote character",
 ]
 AWAY = [

@@ -210,6 +210,26 @@ def test_whatever_characters_are_in_the_names_of_files_and_folders_they_are_read
         assert attempt.rows(one, resolved(one)) == [(at, "x", AWKWARD[at])]
 
 
+def test_lines_that_spark_cannot_find_are_refused_when_they_are_declared_or_listed(data, monkeypatch):
+    for reader in ({"encoding": "UTF-16"}, {"charset": "utf-16le"}, {"encoding": "utf_32", "lineSep": "\n"}):
+        with pytest.raises(Misconfigured, match="cannot tell the lines"):
+            source_of(data, reader=reader)
+    source_of(data, reader={"encoding": "UTF-16", "multiLine": "true"})
+    put(data / "a.csv", "1,x\n")
+    monkeypatch.setattr(files, "_WHOLE_BYTES", 3)
+    assert len(resolved(source_of(data))) == 1
+    with pytest.raises(Misconfigured, match=r"a\.csv has 4 bytes, and with multiLine a file has at most 3"):
+        resolved(source_of(data, reader={"MultiLine": "true"}))
+
+
+def test_a_column_of_another_type_in_any_file_is_refused_when_the_run_lists_it(data):
+    data.mkdir()
+    for name, kind in (("a", pa.int64()), ("b", pa.timestamp("us"))):
+        pq.write_table(pa.table({"id": pa.array([1], pa.int64()).cast(kind)}), data / f"{name}.parquet")
+    with pytest.raises(Misconfigured, match=r"b\.parquet .* the column id is TIMESTAMP\(microseconds\)"):
+        resolved(source_of(data, "*.parquet", format="parquet", schema="id BIGINT"))
+
+
 UNREADABLE = {
     "cut.csv.gz": gzip.compress(bytes(range(256)).hex().encode() * 20)[:200],
     "plain.csv.gz": b"1,x\n" * 100,
@@ -225,7 +245,7 @@ def test_a_file_whose_bytes_cannot_be_read_is_for_a_person_and_told_with_its_cau
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "name": ["x"]}), data / "long.parquet")
     pq.write_table(pa.table({"id": [1], "ID": [2], "name": ["x"]}), data / "twice.parquet")
     causes = {"cut.csv.gz": "EOF", "plain.csv.gz": "gzip", "plain.parquet": "no Parquet file"}
-    causes |= {"long.parquet": "Expected Spark type int, actual Parquet type INT64", "twice.parquet": "two columns"}
+    causes |= {"long.parquet": "the column id is INT64", "twice.parquet": "two columns"}
     for name, cause in causes.items():
         schema = CSV["schema"].replace("BIGINT", "INT")
         stage = source_of(data, name, format="csv" if "csv" in name else "parquet", schema=schema)

@@ -276,11 +276,72 @@ def test_values_of_every_type_come_as_they_are_written_and_a_lost_one_is_an_erro
     assert attempt.rows(own, resolved(own)) == [(0, date(2013, 1, 2))]
 
 
-def test_whole_seconds_of_json_are_timestamps_and_a_year_is_no_number(attempt, tmp_path):
-    path = exact_file(tmp_path / "a.json", ["1356998400", "2013", "'2013'", "null"])
-    stage = source(path, "id BIGINT, v TIMESTAMP")
-    rows = read(attempt, stage).selectExpr("unix_seconds(v)").collect()
-    assert [row[0] for row in rows] == [1356998400, 2013, 1356998400, None]
+def test_a_number_of_json_is_no_time_unless_the_source_says_how_it_is_read(attempt, tmp_path):
+    numbers = ["1356998400", "1356998400000", "2013", "1.3569984e9", "'1356998400'", "null"]
+    path = exact_file(tmp_path / "a.json", numbers)
+    for kind in ("TIMESTAMP", "DATE", "TIMESTAMP_NTZ", "STRUCT<x: DATE>"):
+        form = "{}" if "<" not in kind else '{{"x": {}}}'
+        lines = (f'{{"id":{at},"v":{form.format(written("json", each))}}}\n' for at, each in enumerate(numbers))
+        put(path, "".join(lines))
+        rows = read(attempt, source(path, f"id BIGINT, v {kind}", on_malformed="keep")).collect()
+        assert [row["_corrupt_record"] is None for row in rows] == [False] * 5 + [True]
+    path = exact_file(path, ["1356998400"])
+    seconds = source(path, "id BIGINT, v TIMESTAMP", reader={"timestampFormat": "yyyy-MM-dd HH:mm:ss"})
+    assert read(attempt, seconds).selectExpr("unix_seconds(v)").collect() == [(1356998400,)]
+
+
+@pytest.mark.parametrize(
+    ("form", "encoding"), [("csv", "UTF-8"), ("json", "UTF-8"), ("csv", "UTF-16LE"), ("json", "UTF-16LE")]
+)
+def test_the_modes_of_the_reader_keep_or_drop_lines_and_read_no_other_values(attempt, tmp_path, form, encoding):
+    reader = {} if encoding == "UTF-8" else {"encoding": encoding, "lineSep": "\n"}
+    path = exact_file(tmp_path / f"a.{form}", ["1.10", "1.15", "'x'", "1e2"])
+    put(path, path.read_text().encode(encoding))
+    for mode, right in (("PERMISSIVE", ["1.1", None, None, "100.0"]), ("DROPMALFORMED", ["1.1", "100.0"])):
+        stage = source(path, "id BIGINT, v DECIMAL(5,1)", reader={**reader, "mode": mode})
+        rows = read(attempt, stage)
+        assert [row.v for row in rows.selectExpr("string(v) v").collect()] == right
+        assert rows.select("id").count() == len(right)
+    stage = source(
+        path,
+        "id BIGINT, v DECIMAL(5,1), bad STRING",
+        reader={"columnNameOfCorruptRecord": "bad", "mode": "permissive", **reader},
+    )
+    assert [row.bad is not None for row in read(attempt, stage).collect()] == [False, False, True, False]
+
+
+WRONG_TEXTS = {
+    "a.csv": [("id STRING, v STRING", 'x,"open\n1,y\n', "ends within quotes")],
+    "a.json": [
+        ("v STRING", '{"v": "a", "v": "b"}\n', "a field twice"),
+        ("v STRING", '{"v": "a"}{"v": "b"}\n', "several records"),
+        ("v STRING", '{"V": "a"}\n', "no line"),
+    ],
+}
+
+
+def test_the_text_is_looked_through_in_every_mode_and_encoding(attempt, tmp_path):
+    for name, cases in WRONG_TEXTS.items():
+        for at, (schema, text, said) in enumerate(cases):
+            for more in ({"mode": "PERMISSIVE"}, {"encoding": "UTF-16LE", "lineSep": "\n"}, {"encoding": "ISO-8859-1"}):
+                path = put(tmp_path / f"{at}{name}", text.encode(more.get("encoding", "utf-8")))
+                assert said in str(refused(attempt, source(path, schema, reader=more)))
+    latin = {"encoding": "ISO-8859-1"}
+    never = put(tmp_path / "never.csv", 'é,1\n"x,2\ny,3\n'.encode("latin-1"))
+    assert "never closed" in str(refused(attempt, source(never, reader={**latin, "multiLine": "true"})))
+    packed = put(tmp_path / "packed.csv", gzip.compress(GOOD.encode()))
+    assert "is compressed by gzip" in str(refused(attempt, source(packed, reader=latin)))
+    ascii_ = put(tmp_path / "ascii.csv", "1,é,2\n".encode("latin-1"))
+    assert "no text in the encoding US-ASCII" in str(refused(attempt, source(ascii_, reader={"encoding": "US-ASCII"})))
+
+
+def test_half_of_a_character_in_json_is_an_error(attempt, tmp_path):
+    whole = r'{"v": "\ud83d\ude00 \\ud83d \uD83D\uDE00"}' + "\n"
+    stage = source(put(tmp_path / "a.json", whole), "v STRING")
+    assert attempt.rows(stage, resolved(stage)) == [("\U0001f600 \\ud83d \U0001f600",)]
+    for half in (r"\ud83d", r"\ude00", r"\ud83d\ud83d\ude00", r"\\\uD83Dx", r"\ud83d\ude00\ude00"):
+        path = put(tmp_path / "b.json", whole + f'{{"v": "{half}"}}\n')
+        assert "half of a character" in str(refused(attempt, source(path, "v STRING")))
 
 
 @pytest.mark.parametrize(
