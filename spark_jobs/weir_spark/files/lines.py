@@ -62,8 +62,8 @@ _INFINITIES: Final[Mapping[str, frozenset[str]]] = {
 _PARTS_OF_WORDS: Final[Mapping[str, tuple[str, ...]]] = {"csv": ("Inf", "NaN"), "json": ("Inf", "INF", "NaN")}
 """What such a word has in it: looked for in all lines."""
 
-_WORD_OF_JAVA: Final = r"[0-9.][dDfF](?![0-9A-Za-z])|0[xX]"
-"""What may be a number to Java only: see `exact`."""
+_WORD_OF_JAVA: Final = r"[dDfFxX](?<=[0-9.][dDfFxX])(?:(?<=[xX])|(?![0-9A-Za-z]))"
+"""What may be a number to Java only, see `exact`; it begins with a letter, of which lines of numbers have few."""
 
 _SURROGATE: Final = r"\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F])"
 """Half of a character that JSON writes as two."""
