@@ -289,7 +289,7 @@ def test_an_installation_goes_on_when_nobody_reads_its_progress_any_more(checkou
     assert installed(checkout / ".venv") is not None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_installation_that_is_ended_is_repeated_when_what_it_started_has_ended(checkout, with_uv, tmp_path, number):
     log = with_uv(waits_at=str(checkout))
     command = [sys.executable, bootstrap.__file__, str(checkout)]
