@@ -14,6 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.corpus.files import FILES, laid_out
+from tests.corpus.places import Written
+from tests.weir_spark.sources.conftest import resolved
 
 from weir.coordination.values import SparkWork
 from weir.errors import EngineLost, Fenced
@@ -42,6 +45,33 @@ def doubled(number):
 
 def numbers(ctx):
     return ctx.spark.range(1000).select("id", doubled("id").alias("twice"), (F.col("id") % 7).alias("k"))
+
+
+def small(ctx):
+    ctx.spark.range(3).createOrReplaceTempView("t")
+    return ctx.spark.sql("select id from t")
+
+
+def large(ctx):
+    ctx.spark.range(100, 103).createOrReplaceTempView("t")
+    return ctx.spark.sql("select id from t")
+
+
+def refused(ctx):
+    # Files that have to be refused, by the kind of error that ends a task without another try.
+    from weir.errors import WeirError
+    from weir_spark.sources.files import read
+    from weir_spark.transport.failures import of_code_or_rows, unreadable_source
+
+    found = []
+    for name, split in ctx.parameters["refused"].items():
+        try:
+            read(ctx, split).collect()
+        except Exception as error:
+            told = error if isinstance(error, WeirError) else of_code_or_rows(error, "r")
+            told = told or unreadable_source(error, "r", "/no/store")
+            found.append((name, type(told).__name__))
+    return ctx.spark.createDataFrame(found, "name STRING, error STRING")
 
 
 def waiting(ctx):
@@ -179,16 +209,82 @@ def work_of(job):
     return SparkWork(job.attempt, "spark-submit:local[1]", "s", job.folder)
 
 
-def test_both_transports_give_the_same_digests_code_and_settings(server, new_job, engine, store):
-    settings = {"spark.sql.shuffle.partitions": "3"}
-    by_submission, by_connect = (new_job("numbers", PLAIN, Layout(("k",), 16), spark_conf=settings) for _ in range(2))
+AWKWARD = (
+    "csv: quotes doubled as RFC 4180 has them",
+    "csv: a backslash is a character",
+    "csv: UTF-16, with the order of its bytes and the end of a line",
+    "json: beyond 2^53",
+    "parquet: a column that the first file lacks",
+    "parquet: types that are widened",
+    "a partition column in the folder's name",
+    "a linked folder below **",
+    "names with blanks and signs",
+)
+REFUSED = (
+    "csv: a quoted line end without multiLine",
+    "csv: a column too few in a line",
+    "csv: gzip that is cut",
+    "csv: a header in another order",
+    "csv: bytes that are no UTF-8",
+    "json: milliseconds where a timestamp is",
+    "json: a field twice in a line",
+    "json: half of a character",
+    "parquet: compressed by Brotli",
+    "parquet: bytes that are no text, declared as text",
+)
+
+
+@pytest.fixture
+def awkward(store, modules, tmp_path):
+    """Describe a region with names, and files, as others write them; it tells which files it refuses."""
+    cases = {case.what: case for case in FILES}
+
+    def declared(at, what):
+        folder = tmp_path / f"case {at}"
+        folder.mkdir()
+        source = laid_out(cases[what], folder)
+        return source.function, resolved(source)[0]
+
+    sources = {f"file_{at}": declared(at, what) for at, what in enumerate(AWKWARD)}
+    refused = {what: declared(f"{at} of refused", what)[1] for at, what in enumerate(REFUSED)}
+    jobs = Jobs(store)
+
+    def make():
+        stages = [jobs.stage("numbers", "submitted_pipeline:numbers", jobs.output("numbers", Layout(("k",), 16)))]
+        names = ("small", "large", "refused")
+        stages += [jobs.stage(name, f"submitted_pipeline:{name}", jobs.output(name)) for name in names]
+        stages += [
+            jobs.stage(name, function, jobs.output(name), is_source=True, slice=split)
+            for name, (function, split) in sources.items()
+        ]
+        settings = {"spark.sql.shuffle.partitions": "3"}
+        job = jobs.region(*stages, spark_conf=settings, parameters={"refused": refused})
+        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        return job
+
+    return make
+
+
+def test_both_transports_give_the_same_rows_digests_code_and_settings(server, awkward, engine, store):
+    by_submission, by_connect = awkward(), awkward()
     engine().run(by_submission, "", lambda _: None)
     engine(**server.connection).run(by_connect, "00000000-0000-4000-8000-000000000001", lambda _: None)
     one, other = (region_report_from_json(store.read(job.report)) for job in (by_submission, by_connect))
     assert [each.digest for each in one.outputs] == [each.digest for each in other.outputs]
     assert [each.spark_schema for each in one.outputs] == [each.spark_schema for each in other.outputs]
     assert (one.code, one.session) == (other.code, other.session)
-    assert one.outputs[0].digest.rows == 1000
+    numbers, small, large, told, *files = (Written(each, store).arrow() for each in one.outputs)
+    assert len(numbers) == 1000
+    assert (small["id"].to_pylist(), large["id"].to_pylist()) == ([0, 1, 2], [100, 101, 102])
+    assert dict(zip(told["name"].to_pylist(), told["error"].to_pylist(), strict=True)) == dict.fromkeys(
+        REFUSED, "Misconfigured"
+    )
+    right = {case.what: sorted(case.rows, key=repr) for case in FILES if case.what in AWKWARD}
+    assert {what: rows_of(each) for what, each in zip(AWKWARD, files, strict=True)} == right
+
+
+def rows_of(table):
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
 
 SECRETS = ("opens#sesame!", "tok-8-vvv", "kkk-7-kkk")
