@@ -118,7 +118,7 @@ def _numbers_in(services: Services, dataflow: str) -> set[int]:
 
 
 def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:
-    """Raise LedgerBehind for a closing task that is to end by the ledger, and is a success in Airflow. Raises Retryable.
+    """Raise LedgerBehind for a closing task that is to end by the ledger, and is a success in Airflow; or Retryable.
 
     A later try may be: it may have been lost, too. If a person has marked it, the ledger catches up with nothing, and
     calls that try ended, so that it is asked once.
