@@ -62,7 +62,16 @@ def test_the_invariants_hold_under_seeds_that_no_run_had_before(capsys):
         assert swept.findings == (), "\n".join(reports)
 
 
-@pytest.mark.parametrize("file", sorted(Path(__file__).with_name("seeds").glob("*.txt")), ids=lambda file: file.stem)
+FOUND = sorted(Path(__file__).with_name("seeds").glob("*.txt"))
+LONG = sorted(Path(__file__).with_name("seeds").glob("long/*.txt"))
+"""Schedules that take seconds each, and were wrong by a fault of the simulator."""
+
+
+@pytest.mark.parametrize(
+    "file",
+    [*FOUND, *(pytest.param(each, marks=pytest.mark.soak) for each in LONG)],
+    ids=lambda file: file.stem,
+)
 def test_what_was_once_wrong_is_right(file):
     """Each file is what the simulator printed when it was wrong."""
     text = file.read_text()
