@@ -280,7 +280,8 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
     if known is None:
         resolved = resolve(stage, resolve_context(run, stage, services))
         with services.ledger.transaction(run.dataflow.name) as session:
-            if session.get_one(AttemptRow, attempt).state != AttemptState.RUNNING.value:
+            row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
+            if row is None or row.state != AttemptState.RUNNING.value:
                 raise Fenced(
                     f"attempt {attempt} ended while it resolved the splits of {stage.name}. Nothing was changed"
                 )

@@ -264,8 +264,11 @@ def _with_present_archive(services: Services, archives: Archives, registered: Re
     if code == attempt.code:
         return registered
     with services.ledger.transaction(registered.run.dataflow.name) as session:
+        row = session.get(AttemptRow, attempt.id)
+        if row is None:
+            raise Fenced(f"the ledger, rebuilt since, has no attempt of {attempt.region}")
         archives.enter(session, code.archive, code.path)
-        session.get_one(AttemptRow, attempt.id).archive = code.archive
+        row.archive = code.archive
     return replace(registered, attempt=replace(attempt, code=code))
 
 
