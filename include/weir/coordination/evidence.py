@@ -118,10 +118,9 @@ def _numbers_in(services: Services, dataflow: str) -> set[int]:
 
 
 def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:
-    """Raise LedgerBehind for a closing task that is to end by the ledger, and is a success in Airflow; or Retryable.
+    """Raise LedgerBehind for a closing task that runs by the ledger, and is a success in Airflow. Raises Retryable.
 
-    A later try may be: it may have been lost, too. If a person has marked it, the ledger catches up with nothing, and
-    calls that try ended, so that it is asked once.
+    A later try may be: it may have been lost, too. If a person has marked it, the ledger catches up with nothing.
     """
     query = (
         select(AttemptRow, RunRow)
@@ -129,7 +128,7 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
         .where(
             RunRow.dataflow == dataflow,
             AttemptRow.region == CLOSE.name,
-            AttemptRow.state.in_((AttemptState.RUNNING.value, AttemptState.RETRYING.value)),
+            AttemptRow.state == AttemptState.RUNNING.value,
             AttemptRow.is_of_dag_run,
         )
     )

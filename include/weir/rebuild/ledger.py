@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.run_records import owe_record
@@ -62,19 +62,14 @@ _PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
 def stop_running(session: Session, dataflow: str, now: datetime) -> None:
-    """Start a new lineage, and end the attempts of `dataflow` that are running: none of them can commit any more.
-
-    So are closing tasks of which another try is to come: it may have come, and be lost (require_closes_known).
-    """
+    """Start a new lineage, and end the attempts of `dataflow` that are running: none of them can commit any more."""
     session.get_one(DataflowRow, dataflow).lineage += 1
-    is_running = AttemptRow.state == AttemptState.RUNNING.value
-    is_retrying_close = (AttemptRow.state == AttemptState.RETRYING.value) & (AttemptRow.region == CLOSE.name)
-    _end(session, dataflow, is_running | is_retrying_close, now)
+    _end(session, dataflow, (AttemptState.RUNNING.value,), now)
 
 
-def _end(session: Session, dataflow: str, which: ColumnElement[bool], now: datetime) -> None:
+def _end(session: Session, dataflow: str, states: Collection[str], now: datetime) -> None:
     runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
-    for attempt in session.scalars(select(AttemptRow).where(AttemptRow.run.in_(runs), which)):
+    for attempt in session.scalars(select(AttemptRow).where(AttemptRow.run.in_(runs), AttemptRow.state.in_(states))):
         end(attempt, AttemptState.FENCED, now, error=REASON)
 
 
@@ -99,7 +94,7 @@ def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
     row = session.get_one(DataflowRow, dataflow)
     row.lineage += 1
     runs = select(RunRow.id).where(RunRow.dataflow == dataflow)
-    _end(session, dataflow, AttemptRow.state.in_((*LIVE, AttemptState.RETRYING.value)), now)
+    _end(session, dataflow, (*LIVE, AttemptState.RETRYING.value), now)
     results = select(ResultRow.id).where(ResultRow.run.in_(runs))
     session.execute(delete(LeaseRow).where(LeaseRow.result.in_(results)))
     for owed in session.scalars(select(PendingClearRow).where(PendingClearRow.dataflow == dataflow)):

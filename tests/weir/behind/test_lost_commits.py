@@ -8,10 +8,8 @@ from sqlalchemy import select
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
 from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, spoil
 
-from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.database.tables import AttemptRow, RestoreRow
+from weir.ledger.database.tables import RestoreRow
 from weir.rebuild.rebuild import rebuild
-from weir.snapshots.restored_run import fence_all
 from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import release_everywhere
 
@@ -89,24 +87,6 @@ def test_a_restore_that_the_ledger_has_lost_is_pinned_though_an_earlier_one_is_n
     assert pins(world) == found
     world.heal()
     assert set(world.airflow.states().values()) == {"success"}
-
-
-def test_a_closing_task_is_known_whose_end_is_lost_and_which_a_restore_fences_then(tmp_path):
-    world = RewindingWorld(tmp_path, flow())
-    world.ledger.moments = []
-    days(world, 1)
-    for moment in reversed(world.ledger.moments):
-        world.ledger.go_back(moment)
-        world.ledger.new_process()
-        with world.ledger.transaction("ladder") as session:
-            closing = session.scalar(select(AttemptRow).where(AttemptRow.region == CLOSE.name))
-            if closing is not None and closing.state == AttemptState.RUNNING.value:
-                assert fence_all(session, world.services, "ladder", 2) == (closing.id,)
-                break
-    world.heal()
-    assert world.wrong() == []
-    with world.ledger.transaction() as session:
-        assert session.scalar(select(AttemptRow.state).where(AttemptRow.region == CLOSE.name)) == "committed"
 
 
 def pins(world):
