@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final
 
@@ -169,18 +169,17 @@ def _status(error: BaseException) -> int:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, also those that a library has as an attribute."""
-    seen: set[int] = set()
-    left: list[Any] = [error]
-    while left:
-        found = left.pop()
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            left += [found.__cause__, getattr(found, "orig", None)]
+    return _reached(error, lambda found: (found.__cause__, getattr(found, "orig", None)))
 
 
 def _contexts(error: BaseException) -> Iterator[BaseException]:
-    """Yield what `_causes` does, and what was handled meanwhile: clients translate what a socket says in many ways."""
+    """Yield causes, and what was handled meanwhile: clients translate what a socket says in many ways."""
+    return _reached(
+        error, lambda found: (found.__cause__, found.__context__, getattr(found, "reason", None), *found.args)
+    )
+
+
+def _reached(error: BaseException, behind: Callable[[BaseException], Iterable[Any]]) -> Iterator[BaseException]:
     seen: set[int] = set()
     left: list[Any] = [error]
     while left:
@@ -188,4 +187,4 @@ def _contexts(error: BaseException) -> Iterator[BaseException]:
         if isinstance(found, BaseException) and id(found) not in seen:
             seen.add(id(found))
             yield found
-            left += [found.__cause__, found.__context__, getattr(found, "reason", None), *found.args]
+            left += behind(found)

@@ -28,7 +28,7 @@ from weir.formats.manifest import InputRead, Manifest
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
 from weir.ledger.attempts import end
-from weir.ledger.database.tables import AttemptRow
+from weir.ledger.database.tables import AttemptRow, PublicationRow
 from weir.ledger.deliveries import deliver_again, deliveries_of, enter_deliveries
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import (
@@ -424,7 +424,7 @@ def _complete(
     with services.ledger.transaction(run.dataflow.name) as session:
         row = require_newest(session, run, CLOSE, attempt.id)
         complete_publications(session, run.id, attempt.id, services.now())
-        _require_visible(session, run.id, sinks)
+        last = _visible(session, run.id, sinks)
         require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
         record_reads(session, attempt.id, reads)
         row.error = None
@@ -433,12 +433,11 @@ def _complete(
         note_close(session, run.id)
         # A result may have been replaced since all were found valid, and others may be stale by now.
         note_whether_closed(session, services, run, registered.topology)
-        versions = {sink.sink: _to_announce(session, run.id, sink.sink, row.max_tries) for sink in sinks}
-        last = {sink.sink: last_publication(session, run.id, sink.sink) for sink in sinks}
+        versions = {sink: _to_announce(session, found, row.max_tries) for sink, found in last.items()}
     summary = {
         sink.sink: {
             "rows": sum(manifest.rows for manifest in sink.manifests),
-            "version": last[sink.sink].version,  # type: ignore[union-attr]  # all are visible
+            "version": last[sink.sink].version,
             "published": "a new version" if versions[sink.sink] else "nothing: equal content is published already",
         }
         for sink in sinks
@@ -448,30 +447,36 @@ def _complete(
 
 def _with_targets(services: Services, run: str, sinks: Sequence[SinkResult], done: Published) -> Published:
     """Add to the summary what each target holds of the version that is published."""
+    having = [each for each in sinks if each.targets]
+    if not having:
+        return done
     summary = dict(done.summary)
     with services.ledger.transaction() as session:
-        for sink in (each for each in sinks if each.targets):
+        for sink in having:
             rows = deliveries_of(session, run, sink.sink, summary[sink.sink]["version"])
             held = {str(Delivery.from_json(row.delivery).target): row.outcome or "pending" for row in rows}
             summary[sink.sink] = {**summary[sink.sink], "targets": held}
     return replace(done, summary=summary)
 
 
-def _require_visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> None:
+def _visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> dict[str, PublicationRow]:
+    """Return the newest version of each sink. Raises Conflict for one that has expired meanwhile."""
+    found = {}
     for sink in sinks:
         last = last_publication(session, run, sink.sink)
         if last is None or is_expiring(last):
             raise Conflict(f"the published version of {sink.sink} has expired meanwhile: it is published again")
+        found[sink.sink] = last
+    return found
 
 
-def _to_announce(session: Session, run: str, sink: str, max_tries: int) -> int | None:
+def _to_announce(session: Session, last: PublicationRow, max_tries: int) -> int | None:
     """Return the version to announce in Airflow: this attempt's, or that of a try since the last clear.
 
     A version is announced when the task instance succeeds, so a try that was killed after its commit has not announced
     it. The tries of a deleted DagRun (below 1) have.
     """
-    last = last_publication(session, run, sink)
-    publisher = None if last is None else session.get(AttemptRow, last.attempt)
-    if last is None or publisher is None or not publisher.is_of_dag_run:
+    publisher = session.get(AttemptRow, last.attempt)
+    if publisher is None or not publisher.is_of_dag_run:
         return None
     return last.version if publisher.max_tries == max_tries else None

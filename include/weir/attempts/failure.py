@@ -29,7 +29,7 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.manifest import COPY_NAME
 from weir.formats.notification import Event, Subject, person_event
 from weir.formats.paths import COPY, manifest_path
-from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
+from weir.ledger.attempts import DONE, LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, FailoverRow, RunRow
 from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.leases import drop_leases
@@ -60,8 +60,6 @@ COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
 
 PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
 """The classes of failures whose next try waits longer each time."""
-
-_DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
 
 PATIENCE = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 """Seconds to wait for a store or a Spark server that does not answer, by the number of the failure.
@@ -460,9 +458,9 @@ def past_failures(services: Services, dataflow: str, key: TaskKey, try_number: i
         tries = _of_task(dataflow, key).where(AttemptRow.try_number.between(1, try_number))
         for row in session.scalars(tries.order_by(AttemptRow.try_number)):
             is_earlier = row.try_number < try_number
-            if row.origin == Origin.CLEARED_BY_PERSON.value or (is_earlier and row.state in _DONE):
+            if row.origin == Origin.CLEARED_BY_PERSON.value or (is_earlier and row.state in DONE):
                 found.clear()
-            if is_earlier and row.failure is not None and row.state not in _DONE:
+            if is_earlier and row.failure is not None and row.state not in DONE:
                 found.append(row)
         failovers = select(FailoverRow).where(FailoverRow.attempt.in_([row.id for row in found]))
         plans = {row.attempt: Plan.from_json(row.plan) for row in session.scalars(failovers)}

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from weir.attempts.ports import Airflow, Log, TaskPorts
 from weir.attempts.registration import region_of_task
-from weir.coordination.airflow import NOTE_LENGTH, ClearAnswer, ClearItem
+from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt, Awaiting, BeginRequest, TaskKey
 from weir.errors import Retryable, WeirError
-from weir.execution.failure_words import SAYS, healed, note_of_failure
+from weir.execution.failure_words import NOTE_LENGTH, SAYS, healed, note_of_failure
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import RunRow

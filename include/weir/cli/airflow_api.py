@@ -111,7 +111,12 @@ def standings_of_all(services: Services, runs: Sequence[str], dataflow: str | No
     return [*(known[each] for each in still_open if each in known), *(each for _, each in unknown)]
 
 
-def unknown_named(services: Services, name: str) -> Standing | None:
+def standing_named(services: Services, run: str, name: str) -> Standing | None:
+    """Return how an open run stands; None of another one. `run` is empty for one that the ledger does not know."""
+    return standings_now(services, [run]).get(run) if run else _unknown_named(services, name)
+
+
+def _unknown_named(services: Services, name: str) -> Standing | None:
     """Return how a run stands that the ledger does not know: DATAFLOW@EPOCH, DATAFLOW@DAY, or Airflow's run id."""
     from weir.ledger.names import as_epoch  # noqa: PLC0415  as above
     from weir.recovery.standing import unknown_standings  # noqa: PLC0415  as above

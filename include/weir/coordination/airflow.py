@@ -15,9 +15,6 @@ from typing import Final, Protocol
 MISSING: Final = "missing"
 """The state of a task instance that Airflow does not have."""
 
-NOTE_LENGTH: Final = 1000
-"""Airflow's limit of a note, in characters."""
-
 CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
 """Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
 

@@ -14,7 +14,6 @@ from weir.coordination.airflow import (
     CLEARABLE,
     MISSING,
     MOST_RUNS,
-    NOTE_LENGTH,
     UNSUCCESSFUL,
     ClearAnswer,
     ClearItem,
@@ -24,6 +23,7 @@ from weir.coordination.airflow import (
     by_dag,
 )
 from weir.coordination.airflow_client import AirflowClient, path_of
+from weir.execution.failure_words import NOTE_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

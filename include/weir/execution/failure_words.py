@@ -21,8 +21,8 @@ SAYS: Final = "Weir: "
 VISIBLE: Final = 100
 """The characters of a note that Airflow's lists show."""
 
-LONGEST: Final = 1000
-"""The characters that a note may have in Airflow."""
+NOTE_LENGTH: Final = 1000
+"""Airflow's limit of a note, in characters."""
 
 _OWN_KIND: Final = re.compile(
     r"(?:Misconfigured|Retryable|ResultUnavailable|Corrupt|Conflict|EngineLost|InputUnreadable|QualityFailed|Internal|"
@@ -91,7 +91,7 @@ def note_of_failure(
     decided = reason.replace(message, "").strip().rstrip(":").strip() if told else reason
     named = ", ".join(each for each in (kind or labels.get(TYPE, ""), _own(labels)) if each)
     head, tail = f"{SAYS}{what}; {follows}.", f" ({named})" if named else ""
-    return f"{head}{_cut(f' {decided}', LONGEST - len(head + tail)) if decided else ''}{tail}"
+    return f"{head}{_cut(f' {decided}', NOTE_LENGTH - len(head + tail)) if decided else ''}{tail}"
 
 
 def healed(failures: Sequence[PastFailure], try_number: int) -> str:

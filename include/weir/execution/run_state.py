@@ -86,6 +86,10 @@ class AttemptState(Enum):
     FENCED = "fenced"
 
 
+FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
+"""The states of an attempt whose results count."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
     """The newest attempt of a region, and whether a clear of it is pending or not yet followed by a new attempt.

@@ -23,7 +23,7 @@ from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import digest_rule
 from weir.formats.region_job import RegionJob
 from weir.formats.suite import Suite
-from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
+from weir.ledger.attempts import DONE, Origin, attempts_ever_of, attempts_of
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
 from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs
@@ -230,7 +230,7 @@ def _last_failed(session: Session, tries: Sequence[AttemptRow]) -> Sequence[Qual
 
 
 def _starts_anew(row: AttemptRow) -> bool:
-    has_committed = row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+    has_committed = row.state in DONE
     return has_committed or row.origin == Origin.CLEARED_BY_PERSON.value
 
 

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.values import ClearOutcome
 from weir.execution.run_state import AttemptState
+from weir.ledger.attempts import DONE
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow, unknown_run
 from weir.ledger.runs import Run, run_if_known, run_key
@@ -27,9 +28,6 @@ from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
-
-_DONE = (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
-
 
 _WITHOUT_EFFECT = (ClearOutcome.MISSING.value, ClearOutcome.SKIPPED.value)
 
@@ -147,7 +145,7 @@ def _has_committed(session: Session, run: str, region: str, subtask: int, after_
         AttemptRow.region == region,
         AttemptRow.subtask == subtask,
         AttemptRow.try_number > after_try,
-        AttemptRow.state.in_((AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)),
+        AttemptRow.state.in_(DONE),
     )
     return session.scalar(query.limit(1)) is not None
 
@@ -189,7 +187,7 @@ def _has_ended(clear: PendingClearRow, caused: Sequence[AttemptRow]) -> bool:
     """Report whether nothing more comes of a clear: it has had no effect, or its tries have ended."""
     if clear.is_void or clear.outcome in _WITHOUT_EFFECT:
         return True
-    return bool(caused) and caused[-1].state in (*_DONE, AttemptState.FAILED.value)
+    return bool(caused) and caused[-1].state in (*DONE, AttemptState.FAILED.value)
 
 
 def _changed(session: Session, failover: FailoverRow, plan: Plan) -> int:
@@ -216,7 +214,7 @@ def _caused_by(session: Session, clear: PendingClearRow) -> list[AttemptRow]:
     found = []
     for row in session.scalars(query):
         found.append(row)
-        if row.state in _DONE:
+        if row.state in DONE:
             break
     return found
 

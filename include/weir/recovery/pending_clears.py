@@ -22,6 +22,7 @@ from weir.errors import WeirError
 from weir.ledger.clears import open_clears
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.snapshot import ENDED
+from weir.recovery.expansion import NOT_IN_AIRFLOW
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
 """Airflow's final states of a task instance."""
@@ -151,7 +152,7 @@ def _outcome_of(session: Session, row: PendingClearRow, answer: ClearAnswer) -> 
 
 
 def _as_found(row: PendingClearRow, answer: ClearAnswer) -> ClearOutcome:
-    if answer.state in (MISSING, "removed"):
+    if answer.state in NOT_IN_AIRFLOW:
         return ClearOutcome.MISSING
     if answer.try_number > row.expected_try:
         return ClearOutcome.NEWER

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.airflow import CLEARABLE, AirflowStates, ClearItem
 from weir.coordination.services import Services
 from weir.errors import WeirError
-from weir.execution.run_state import CLOSE, AttemptState, MissingContext, RegionState, RunState
+from weir.execution.run_state import CLOSE, FINISHED, AttemptState, MissingContext, RegionState, RunState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
@@ -312,13 +312,10 @@ def _task(
         closing = committed_attempt(session, run.id, CLOSE)
         return replace(facts, has_result=closing is not None and closing.try_number >= _try_of(seen))
     outputs = state.outputs(located)
-    is_done = all(state.is_done(each) for each in outputs) if outputs else known.newest_state in _COMMITTED
+    is_done = all(state.is_done(each) for each in outputs) if outputs else known.newest_state in FINISHED
     has_result = all(each in state.results for each in outputs) if outputs else is_done
     awaits = _awaits(state, located) if facts.state is AttemptState.WAITING else ()
     return replace(facts, is_done=is_done, has_result=has_result, awaits=awaits)
-
-
-_COMMITTED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 
 
 def _try_of(seen: SeenTask | None) -> int:

@@ -14,14 +14,12 @@ from datetime import datetime, timedelta
 
 from weir.dataflow.retention import RetainUntil, RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.execution.run_state import CLOSE, AttemptState, RunState
+from weir.execution.run_state import CLOSE, FINISHED, AttemptState, RunState
 from weir.topology.regions import PartitionId, RegionId
 from weir.units import format_duration
 
 QUIET = timedelta(hours=1)
 """A closed and valid run without events for so long is over, even if results were recomputed after its close."""
-
-_FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +175,7 @@ class _Evaluation:
         known = state.region(region)
         return (
             not known.is_running
-            and known.newest_state in _FINISHED
+            and known.newest_state in FINISHED
             and all(state.is_done(each) for each in state.outputs(region))
         )
 

@@ -24,12 +24,12 @@ from weir.coordination.airflow import (
     CLEARABLE,
     MISSING,
     MOST_RUNS,
-    NOTE_LENGTH,
     UNSUCCESSFUL,
     ClearAnswer,
     ClearItem,
     OpenRun,
 )
+from weir.execution.failure_words import NOTE_LENGTH
 
 _ITEMS_A_QUERY: Final = 300
 _Key = tuple[str, str, int]

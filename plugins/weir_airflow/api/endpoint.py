@@ -14,7 +14,8 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Depends, FastAPI, HTTPException, status
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from weir.coordination.airflow import NOTE_LENGTH, ClearAnswer, ClearItem
+from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.execution.failure_words import NOTE_LENGTH
 from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
 from weir_airflow.api.quality import router as quality_router
 

@@ -667,13 +667,8 @@ def test_a_class_that_is_no_target_is_named(world, lake):
     assert "extends weir.sinks.SinkTarget" in world.airflow.note(world.airflow.task(run, CLOSE).key)
 
 
-@pytest.mark.parametrize("method", ["prepare", "commit"])
-@pytest.mark.parametrize(
-    "error", [KeyError("k"), NotADirectoryError(20, "no"), TargetAway("no such host: Name or service not known")]
-)
-def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_pass(
-    world, lake, monkeypatch, method, error
-):
+def failing(monkeypatch, method, error):
+    """Have a method of the target raise; return its calls, as they come."""
     calls = []
 
     def step(name):
@@ -682,6 +677,17 @@ def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_p
             raise error
 
     monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    return calls
+
+
+@pytest.mark.parametrize("method", ["prepare", "commit"])
+@pytest.mark.parametrize(
+    "error", [KeyError("k"), NotADirectoryError(20, "no"), TargetAway("no such host: Name or service not known")]
+)
+def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_pass(
+    world, lake, monkeypatch, method, error
+):
+    calls = failing(monkeypatch, method, error)
     run = world.airflow.dag_run(1)
     world.airflow.run_until_quiet()
     closing = world.airflow.task(run, CLOSE)
@@ -699,14 +705,7 @@ def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_p
 def test_a_login_a_right_or_a_certificate_that_is_refused_fails_the_close_at_once(
     world, lake, monkeypatch, method, error
 ):
-    calls = []
-
-    def step(name):
-        if name == method:
-            calls.append(name)
-            raise error
-
-    monkeypatch.setattr(FileTarget, "step", staticmethod(step))
+    calls = failing(monkeypatch, method, error)
     run = world.airflow.dag_run(1)
     world.airflow.run_until_quiet()
     assert (world.airflow.task(run, CLOSE).state, len(calls)) == ("failed", 1)

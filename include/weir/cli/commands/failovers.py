@@ -19,10 +19,8 @@ from weir.recovery.rules.staleness import USUAL_CAUSES
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from weir.coordination.services import Services
     from weir.recovery.failovers import FailoverReport
     from weir.recovery.history import Event, SourceRead
-    from weir.recovery.rules.standing import Standing
     from weir.recovery.versions import CodeOfStage
 
 _SHOWN = 300
@@ -61,7 +59,8 @@ def why(
 
     Of a run that is open, it also says why, and what to do.
     """
-    from weir.ledger.runs import run_if_known  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.cli.airflow_api import standing_named  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.ledger.runs import run_if_known  # noqa: PLC0415  as above
     from weir.recovery.history import HasNotBegun, events_of, sources_of_task, task_history  # noqa: PLC0415  as above
     from weir.recovery.versions import code_of_task  # noqa: PLC0415
 
@@ -69,7 +68,7 @@ def why(
         with services.ledger.transaction() as session:
             row = run_if_known(session, run)
             name = "" if row is None else row.id
-        standing = _standing(services, name, run)
+        standing = standing_named(services, name, run)
         try:
             with services.ledger.transaction() as session:
                 found = [
@@ -99,13 +98,6 @@ def why(
             _print_event(event)
     if standing is not None:
         print_line(str(standing))
-
-
-def _standing(services: Services, run: str, name: str) -> Standing | None:
-    """Return how an open run stands; None of another one. `run` is empty for one that the ledger does not know."""
-    from weir.cli.airflow_api import standings_now, unknown_named  # noqa: PLC0415  as above
-
-    return standings_now(services, [run]).get(run) if run else unknown_named(services, name)
 
 
 def _cut(line: str) -> str:

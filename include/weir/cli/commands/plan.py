@@ -117,7 +117,7 @@ def _plan_run(
 
 def _of_not_begun(services: Services, name: str) -> Standing | None:
     """Return how a run stands of which no task has begun, so that there is no plan; None of any other one."""
-    from weir.cli.airflow_api import standings_now, unknown_named  # noqa: PLC0415  as above
+    from weir.cli.airflow_api import standing_named  # noqa: PLC0415  as above
     from weir.ledger.runs import run_if_known  # noqa: PLC0415  as above
 
     with services.ledger.transaction() as session:
@@ -126,7 +126,7 @@ def _of_not_begun(services: Services, name: str) -> Standing | None:
         run = "" if row is None else row.id
     if begun:
         return None
-    return standings_now(services, [run]).get(run) if run else unknown_named(services, name)
+    return standing_named(services, run, name)
 
 
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RegionState, RunState
+from weir.execution.run_state import CLOSE, FINISHED, AttemptState, CurrentResult, RegionState, RunState
 from weir.recovery.rules.backtrack import Backtracked, Lost, Occasion, backtrack
 from weir.recovery.rules.consumers import Affected, LaterReaders, Readers, affected
 from weir.recovery.rules.plan import SHOWN, ExpiredState, Plan, Step, StepKind
@@ -26,7 +26,6 @@ SMALLEST_HELD_BACK = 4
 
 _FAILED = "no attempt computes it now: it has failed for good, and its consumers wait until a person clears it"
 _PENDING = "its clear is pending: the DAG weir_upkeep or the next task of this dataflow delivers it"
-_FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 
 
@@ -197,7 +196,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
         rerun |= {each.region: _given_up(each) for each in known if each.has_failed}
     is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
     for region in state.region_ids() if is_full else ():
-        if state.region(region).newest_state in _FINISHED and not state.region(region).is_running:
+        if state.region(region).newest_state in FINISHED and not state.region(region).is_running:
             rerun.setdefault(region, "failover is full: all that has begun runs again")
     if failure.failed is not None:
         rerun.pop(failure.failed, None)
@@ -206,7 +205,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
 
 def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[RegionId, str]:
     """Return the closing task and the reason if published files are missing or are not the published ones."""
-    has_closed = state.region(CLOSE).newest_state in _FINISHED and not state.region(CLOSE).is_running
+    has_closed = state.region(CLOSE).newest_state in FINISHED and not state.region(CLOSE).is_running
     is_asked = failure.failed is None and failure.occasion is Occasion.QUESTION
     if failure.failed == CLOSE or not has_closed or not (is_asked or clears_consumers(state.topology)):
         return {}
