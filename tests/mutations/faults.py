@@ -267,8 +267,8 @@ RETAINING: Final = (
     _fault(
         "released-under-a-running-consumer",
         f"{RETENTION}release_rules",
-        "            not known.is_running\n            and known.newest_state in _FINISHED",
-        "            known.newest_state in _FINISHED",
+        "            not known.is_running\n            and known.newest_state in FINISHED",
+        "            known.newest_state in FINISHED",
         "A result is released although a consumer of it is to run again.",
     ),
     _fault(

@@ -4,7 +4,7 @@ import pytest
 
 from weir.errors import Fault, Loss, ResultUnavailable
 from weir.execution.failure_class import FailureClass
-from weir.execution.failure_words import LONGEST, SAYS, VISIBLE, PastFailure, healed, message_of, note_of_failure
+from weir.execution.failure_words import NOTE_LENGTH, SAYS, VISIBLE, PastFailure, healed, message_of, note_of_failure
 
 LABELS = {"type": "application", "exception": "KeyError", "team": "routes"}
 
@@ -24,7 +24,7 @@ def test_what_happened_and_what_follows_is_visible_and_labels_come_last(kind, me
     shown = note[:VISIBLE]
     own_class, _, text = message.partition(": ")
     assert note.startswith(SAYS)
-    assert len(note) <= LONGEST
+    assert len(note) <= NOTE_LENGTH
     assert text[:10] in shown
     assert (own_class in shown) == (own_class != "Misconfigured")
     assert ("not tried again." in shown) == (delay is None)
