@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"weir": "include", "weir_dev": "include", "weir_airflow": "plugins", "weir_spark": "spark_jobs"}
+SIMULATOR = "tests/simulator"
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     "errors",
@@ -71,8 +72,8 @@ def imports_of(file):
 
 def name_of_module(name):
     """The name, if it is that of a module of ours; None else."""
-    folder = PACKAGES.get(name.partition(".")[0])
-    path = ROOT / folder / name.replace(".", "/") if folder else None
+    folder = {**PACKAGES, "tests": ""}.get(name.partition(".")[0])
+    path = None if folder is None else ROOT / folder / name.replace(".", "/")
     return name if path and (path.with_suffix(".py").exists() or (path / "__init__.py").exists()) else None
 
 
@@ -93,8 +94,8 @@ def is_pure(name):
 
 
 def module_of(file):
-    parts = file.relative_to(ROOT).with_suffix("").parts[1:]
-    return ".".join(parts).removesuffix(".__init__")
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "tests" else parts[1:]).removesuffix(".__init__")
 
 
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer != "preloading"])
@@ -170,8 +171,8 @@ def test_what_is_pure_imports_only_what_is_pure_and_does_nothing():
 def test_no_module_is_in_a_circle_of_imports():
     arrows = {
         (module_of(file), name)
-        for package, folder in PACKAGES.items()
-        for file in files_below(f"{folder}/{package}")
+        for place in (*(f"{folder}/{package}" for package, folder in PACKAGES.items()), SIMULATOR)
+        for file in files_below(place)
         if file.name != "__init__.py"
         for name in imports_of(file)
         if name_of_module(name) and not name.endswith(module_of(file)) and "." in name
@@ -261,5 +262,5 @@ def test_no_folder_has_more_modules_than_one_looks_through(folder):
 
 
 def test_no_module_is_longer_than_one_noun_can_be():
-    files = [file for folder in ("include", "plugins", "spark_jobs", "dags") for file in files_below(folder)]
+    files = [file for folder in ("include", "plugins", "spark_jobs", "dags", SIMULATOR) for file in files_below(folder)]
     assert [str(file) for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []

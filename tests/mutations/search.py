@@ -16,11 +16,11 @@ from itertools import count
 from random import Random
 
 from tests.simulation.races import race
+from tests.simulator.dataflows import Scene
+from tests.simulator.events import Event
+from tests.simulator.simulate import USUAL, scene_and_events, simulate
 
 import weir
-from weir.testing.simulator.dataflows import Scene
-from weir.testing.simulator.events import Event
-from weir.testing.simulator.simulate import USUAL, scene_and_events, simulate
 
 MIXES: dict[str, Callable[[int], tuple[Scene, Sequence[Event]]]] = {
     "usual": scene_and_events,

@@ -7,9 +7,9 @@ small, so that all pairs of a step and an event are met soon.
 from dataclasses import replace
 from random import Random
 
-from weir.testing.simulator.dataflows import Scene, scene_from_text
-from weir.testing.simulator.events import Event, Verb
-from weir.testing.simulator.process import FaultKind, ProcessFault
+from tests.simulator.dataflows import Scene, scene_from_text
+from tests.simulator.events import Event, Verb
+from tests.simulator.process import FaultKind, ProcessFault
 
 STEPS = (45, 45, 90)
 """An attempt has about 32 steps; the close of a run has more, and what follows a commit of state."""

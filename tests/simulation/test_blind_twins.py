@@ -2,13 +2,13 @@
 
 import pytest
 from sqlalchemy import select
+from tests.simulator.actions import apply
+from tests.simulator.engine import Nature
+from tests.simulator.healing import heal
+from tests.simulator.simulate import Shares, scene_and_events
+from tests.simulator.world import World
 
 from weir.ledger.database.tables import ResultRow
-from weir.testing.simulator.actions import apply
-from weir.testing.simulator.engine import Nature
-from weir.testing.simulator.healing import heal
-from weir.testing.simulator.simulate import Shares, scene_and_events
-from weir.testing.simulator.world import World
 
 ONLY_STATE = Shares(1.0, *[0.0] * 9)
 """Nothing is drawn but state, losses and kills: what a twin does at another time would change what it does."""

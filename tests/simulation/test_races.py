@@ -2,9 +2,8 @@
 
 import pytest
 from tests.simulation.races import race
-
-from weir.testing.simulator.events import events_to_text
-from weir.testing.simulator.simulate import simulate
+from tests.simulator.events import events_to_text
+from tests.simulator.simulate import simulate
 
 SEEDS = 16
 SEEDS_OF_A_SOAK = 3000

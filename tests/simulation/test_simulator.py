@@ -1,6 +1,6 @@
 """Random dataflows under random faults: the invariants of `docs/guarantees.md` hold after every step, and all heals.
 
-A failure prints a seed and the shortest schedule that was found: `python -m weir.testing.simulator --seed SEED`.
+A failure prints a seed and the shortest schedule that was found: `python -m tests.simulator --seed SEED`.
 """
 
 import time
@@ -9,18 +9,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select
-
-from weir.errors import LedgerBehind, Retryable
-from weir.ledger.database.tables import DataflowRow
-from weir.ledger.leases import clock
-from weir.testing.simulator.actions import apply
-from weir.testing.simulator.dataflows import scene_from_text
-from weir.testing.simulator.events import Event, events_from_text, events_to_text
-from weir.testing.simulator.healing import heal
-from weir.testing.simulator.ledger import SimulatedLedger
-from weir.testing.simulator.process import NO_FAULT, FaultKind, Process, ProcessFault
-from weir.testing.simulator.schedules import Drawing, random_events
-from weir.testing.simulator.simulate import (
+from tests.simulator.actions import apply
+from tests.simulator.dataflows import scene_from_text
+from tests.simulator.events import Event, events_from_text, events_to_text
+from tests.simulator.healing import heal
+from tests.simulator.ledger import SimulatedLedger
+from tests.simulator.process import NO_FAULT, FaultKind, Process, ProcessFault
+from tests.simulator.schedules import Drawing, random_events
+from tests.simulator.simulate import (
     CRASHED,
     DRAWN,
     USUAL,
@@ -31,7 +27,11 @@ from weir.testing.simulator.simulate import (
     simulate,
     sweep,
 )
-from weir.testing.simulator.world import World
+from tests.simulator.world import World
+
+from weir.errors import LedgerBehind, Retryable
+from weir.ledger.database.tables import DataflowRow
+from weir.ledger.leases import clock
 
 SEEDS, DRAWN_SEEDS = 20, 4
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""

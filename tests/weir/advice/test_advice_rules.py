@@ -7,12 +7,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulator.dataflows import random_scene, stateful_scene
 
 from weir.advice.advice_rules import LEAST_CLEARS, advise
 from weir.advice.replay_rules import LateClear, Measured, Replay, Strike
 from weir.dataflow import Dataflow, Stage, blocking, cached, keyed_state, pipelined, sink, source
 from weir.dataflow.retention import RetentionPolicy
-from weir.testing.simulator.dataflows import random_scene, stateful_scene
 from weir.topology.regions import RegionId, Topology
 
 TWO_RUNS = RetentionPolicy.from_text("2 runs")

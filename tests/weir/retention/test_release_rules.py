@@ -6,13 +6,13 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.simulator.dataflows import random_scene
 
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, kept_by_policy, release_decisions
-from weir.testing.simulator.dataflows import random_scene
 from weir.topology.regions import Topology
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)

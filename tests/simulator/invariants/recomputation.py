@@ -1,0 +1,140 @@
+"""The recomputation of a region's results from the contents of its inputs, without reading files.
+
+Invariant: no state file is read; the state of an epoch is that of the one before with its updates applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.simulator.engine import Nature, content_of
+from tests.simulator.history.epochs import Epochs, RunRegion
+from tests.simulator.history.history import History
+from tests.simulator.history.ledger_view import Partition
+from tests.simulator.rows import (
+    applied,
+    changes_of,
+    content_of_rows,
+    packed,
+    start_of,
+    unpacked,
+    visible,
+    within,
+)
+
+from weir.dataflow.stage import Stage
+from weir.dataflow.state import State, StateKind
+from weir.topology.partitions import PreviousInput
+from weir.units import time_from_text
+
+Content = Callable[[Partition], str | None]
+"""The content of a partition; None where it is not deterministic."""
+
+UNKNOWN: Final = object()
+
+
+def recomputed(
+    history: History, partition: Partition, own: Mapping[str, object], edits: Mapping[str, int]
+) -> Mapping[str, str | None]:
+    """Recompute the region of `partition` from the current inputs, by these edits; return its contents by stage."""
+
+    def content(read: Partition) -> str:
+        current = history.ledger.current[read]
+        return history.engine.made[current.attempt].contents[current.stage]
+
+    natures = history.engine.natures
+    where = history.epochs.producer(partition)
+    return contents_of(history.epochs, where, natures, lambda stage: own[stage], content, edits)
+
+
+def contents_of(
+    epochs: Epochs,
+    where: RunRegion,
+    natures: Mapping[str, Nature],
+    own: Callable[[str], object],
+    content: Content,
+    edits: Mapping[str, int],
+) -> dict[str, str | None]:
+    """Compute the contents of a region's stages; `own` is what a stage's content follows from besides its inputs.
+
+    `edits` are the numbers of edits of the functions, by stage.
+    """
+    found: dict[str, str | None] = {}
+    kept: dict[str, _StateBefore] = {}
+    for stage in epochs.topology_of(where[0]).stages_of(where[1].name):
+        if stage.name in kept:
+            found[stage.name] = kept[stage.name].after(found[next(iter(stage.exchanges.values())).stage])
+            continue
+        read = list(_read(epochs, where, stage, found, kept, content))
+        nature, made_of = natures.get(stage.name, Nature.FINE), own(stage.name) if stage.function else None
+        known = [each for each in read if each is not None]
+        if made_of is UNKNOWN or len(known) < len(read):
+            found[stage.name] = None
+        elif stage.function:
+            edit = edits.get(stage.name, 0)
+            found[stage.name] = content_of(stage.name, where[1].subtask, nature, made_of, known, edit)
+        else:
+            (found[stage.name],) = known
+    return found
+
+
+def _read(
+    epochs: Epochs,
+    where: RunRegion,
+    stage: Stage,
+    found: Mapping[str, str | None],
+    kept: dict[str, _StateBefore],
+    content: Content,
+) -> Iterable[str | None]:
+    run, region = where
+    topology = epochs.topology_of(run)
+    yield from (found[each.stage] for each in stage.exchanges.values() if each.joins_plan)
+    for each in topology.inputs(region):
+        if each.stage == stage.name:
+            yield from (content(Partition(run, one)) for one in each.partitions)
+    states = {state.name: state for state in stage.states if state.kind is StateKind.KEYED}
+    before = epochs.previous_of(run)
+    for one in topology.previous_inputs(region):
+        if one.stage != stage.name:
+            continue
+        partitions = [] if before is None else epochs.partitions_read(before, one)
+        contents = [content(each) for each in partitions]
+        if one.argument in states:
+            kept[one.argument] = state = _kept(states[one.argument], one, contents, day_of(run))
+            yield None if state.rows is None else content_of_rows(state.rows)
+        else:
+            yield from contents
+
+
+@dataclass(frozen=True, slots=True)
+class _StateBefore:
+    """A keyed state before the epoch's updates, of one region; no rows where they are not deterministic."""
+
+    rows: dict[int, str] | None
+    groups: tuple[int, int]
+    day: int
+
+    def after(self, content: str | None) -> str | None:
+        """Return all rows as text, after the stage that updates them has given `content`."""
+        if content is None or self.rows is None:
+            return None
+        return packed(applied(self.rows, changes_of(content, self.rows, self.groups, self.day)))
+
+
+def _kept(state: State, read: PreviousInput, contents: list[str | None], day: int) -> _StateBefore:
+    groups = read.key_groups or (0, 0)
+    rows: dict[int, str] = {}
+    for text in contents:
+        if text is None:
+            return _StateBefore(None, groups, day)
+        rows |= within(unpacked(text), groups)
+    time = None if state.ttl is None else time_from_text("ttl", state.ttl)
+    until = None if time is None else start_of(day) - int(time.total_seconds())
+    return _StateBefore(visible(rows, until), groups, day)
+
+
+def day_of(run: str) -> int:
+    """Return the day of January 2013 of a run's epoch."""
+    return int(run.rpartition("@")[2][6:8])

@@ -1,0 +1,142 @@
+"""The observer of a simulation: it sees the ledger after each transaction, and the store at each change.
+
+Invariant: the first broken invariant ends the simulation, by raising Broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tests.simulator.history.history import History
+from tests.simulator.history.snapshots import Snapshot
+from tests.simulator.invariants.invariants import AFTER_A_REBUILD, AFTER_EACH_TRANSACTION, why_not_stopped
+from tests.simulator.invariants.needs import is_in_use
+
+from weir.coordination.airflow import ClearAnswer
+from weir.coordination.values import Begun
+from weir.formats.codec import manifest_from_json
+from weir.formats.manifest import Manifest
+from weir.formats.paths import MANIFEST, folder_of
+from weir.formats.pointer import pointer_from_json
+
+
+class Broken(BaseException):
+    """An invariant does not hold. Not an `Exception`: the tested code must not handle it."""
+
+    def __init__(self, invariant: str, found: str) -> None:
+        self.invariant, self.found = invariant, found
+        super().__init__(f"{invariant.replace('_', ' ')}: {found}")
+
+
+class NeedsARestore(BaseException):
+    """A state that has to be recomputed has expired, and there is no checkpoint that a person could restore."""
+
+
+def require(invariant: str, found: Iterable[str]) -> None:
+    """Raise Broken with the first violation found."""
+    for text in found:
+        raise Broken(invariant, text)
+
+
+class Observer:
+    """Adds to the history of one simulation, and checks the invariants against it."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._valid_sinks: dict[tuple[str, str], frozenset[str]] = {}
+        """By run and sink, the folders of its results that are valid together now."""
+        self._valid_until: dict[tuple[str, str, frozenset[str]], int] = {}
+        """By run, sink and folders that were valid together once, the last refresh at which they were."""
+
+    def transaction_committed(self, *, is_rebuilt: bool = False) -> None:
+        """Read the ledger, and check all invariants if it has changed; if it was rebuilt, those of what it holds."""
+        history = self._history
+        if not history.ledger.refresh(is_rebuilt=is_rebuilt):
+            return
+        history.note_leases()
+        self._note_valid_sinks()
+        if history.flow.keeps_state:
+            history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
+            history.restores.update(history.ledger, history.snapshots, history.engine.made)
+        # One that is impossible restarts nothing, and says that a person has to restore a checkpoint.
+        history.ledger.new_failovers = [each for each in history.ledger.new_failovers if not each.is_impossible]
+        for invariant in AFTER_A_REBUILD if is_rebuilt else AFTER_EACH_TRANSACTION:
+            require(invariant.__name__, invariant(history))
+
+    def ledger_went_back(self) -> None:
+        """Take what the ledger has now for all that it ever had: it has lost its last commits."""
+        history = self._history
+        history.went_back()
+        self._note_valid_sinks()
+        if history.flow.keeps_state:
+            history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
+            history.restores.went_back(history.ledger)
+
+    def attempt_stopped(self, begun: Begun) -> None:
+        """Check that the commit of an attempt that a heartbeat stops would be refused."""
+        require("only_attempts_that_cannot_commit_are_stopped", why_not_stopped(self._history, begun))
+
+    def airflow_answered(self, answers: Iterable[ClearAnswer]) -> None:
+        """Note Airflow's answers to clears."""
+        for answer in answers:
+            item = answer.item
+            self._history.answers.setdefault((item.run_id, item.task_id, item.map_index), []).append(answer)
+
+    def file_changed(self, how: str, path: str, data: bytes) -> None:
+        """Note that a process writes or deletes a file, and check that it may."""
+        if how == "delete":
+            require("nothing_in_use_is_deleted", self._deleted(path))
+            return
+        if how == "replace":
+            require("no_name_is_written_twice", [] if path.endswith("/_run.json") else [f"{path} is replaced"])
+            return
+        history = self._history
+        require("no_name_is_written_twice", [f"{path} is written again"] if path in history.created else [])
+        history.created.add(path)
+        history.snapshots.wrote(path, data)
+        if path.endswith(f"/{MANIFEST}"):
+            self._note_state(manifest_from_json(data), folder_of(path))
+        if path.startswith("_sinks/"):
+            require("what_is_published_was_valid_as_a_whole", self._published(path, data))
+
+    def _note_state(self, manifest: Manifest, folder: str) -> None:
+        self._history.restores.wrote(manifest)
+        if manifest.state is not None:
+            self._history.state_files[folder] = tuple(file.path for file in manifest.state.files)
+
+    def _deleted(self, path: str) -> Iterator[str]:
+        why = is_in_use(self._history, path) or self._history.why_unknown(path)
+        if why is not None:
+            yield f"{path} is deleted: {why}"
+        self._history.published.remove(path)
+
+    def _published(self, path: str, data: bytes) -> Iterator[str]:
+        history, pointer = self._history, pointer_from_json(data)
+        folders = frozenset(part.folder for part in pointer.partitions)
+        history.published.add(path, pointer, history.now())
+        run = f"{pointer.dataflow}@{pointer.epoch}"
+        last = self._valid_until.get((run, pointer.sink, folders), 0)
+        is_valid_now = self._valid_sinks.get((run, pointer.sink)) == folders
+        if not is_valid_now and last < history.ledger.first_seen.get(pointer.attempt, 0):
+            yield f"{path} of {pointer.attempt} names {sorted(folders)}, which were not valid together since it began"
+
+    def _note_valid_sinks(self) -> None:
+        """Remember which results of a sink were valid together, and until when."""
+        ledger = self._history.ledger
+        if not ledger.results_changed:
+            return
+        for where, folders in self._valid_sinks.items():
+            self._valid_until[*where, folders] = ledger.refreshes - 1
+        self._valid_sinks = {
+            (run, sink): folders
+            for run in {partition.run for partition in ledger.current}
+            for sink in self._history.topology_of(run).sinks
+            if (folders := self._valid_together(run, sink))
+        }
+
+    def _valid_together(self, run: str, sink: str) -> frozenset[str]:
+        ledger = self._history.ledger
+        (layout,) = self._history.topology_of(run).layouts_of(sink)
+        partitions = self._history.epochs.partitions_of(run, sink, layout.id)
+        is_whole = all(ledger.is_good(partition) for partition in partitions)
+        return frozenset(ledger.current[partition].folder for partition in partitions) if is_whole else frozenset()

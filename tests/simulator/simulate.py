@@ -1,0 +1,309 @@
+"""Simulates a seed, a printed schedule, or many seeds on all cores; shrinks and reports what breaks an invariant.
+
+Invariants: equal seeds and events have equal outcomes, however seeds are divided among processes. A shrunk schedule
+(Zeller's delta debugging) breaks the same invariant as the original. A report has all that is needed to reproduce it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from traceback import extract_tb
+from typing import Final
+
+from tests.simulator.actions import apply
+from tests.simulator.dataflows import (
+    Scene,
+    collecting_scene,
+    gated_scene,
+    random_scene,
+    stateful_scene,
+    told_scene,
+    with_code,
+    with_retained,
+)
+from tests.simulator.events import MOST_LOST, OLD, Event, Verb, events_to_text
+from tests.simulator.healing import heal
+from tests.simulator.observer import Broken, NeedsARestore
+from tests.simulator.process import NO_FAULT
+from tests.simulator.schedules import (
+    Drawing,
+    random_events,
+    with_bad_rows,
+    with_beats,
+    with_clocks,
+    with_dag_runs,
+    with_edits,
+    with_forgotten_tries,
+    with_losses,
+    with_meetings,
+    with_rebuilds,
+    with_runs,
+)
+from tests.simulator.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An invariant that does not hold: its name, what was found, and at which event (None: during recovery)."""
+
+    invariant: str
+    found: str
+    event: int | None
+
+
+CRASHED: Final = "a_scene_runs_to_its_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The shares of scenes and schedules that have something more; each is drawn by itself, so that all mix.
+
+    Scenes that keep state cost several times as much as others.
+    """
+
+    stateful: float = 0.1
+    gated: float = 0.15
+    edited: float = 0.3
+    collecting: float = 0.25
+    """Results are released and swept."""
+    crowded: float = 0.5
+    """Several processes are suspended at once, and resumed in any order."""
+    skewed: float = 0.25
+    """Machines have clocks that are wrong."""
+    deleted: float = 0.25
+    """DagRuns are queued, deleted, and created again."""
+    rebuilt: float = 0.08
+    """The ledger is rebuilt, though it is not lost."""
+    lossy: float = 0.05
+    """The ledger loses its last commits; results are collected then, as upkeep is to find out."""
+    forgotten: float = 0.05
+    """Airflow's database goes back in time."""
+    told: float = 0.1
+    """Somebody receives notifications."""
+
+
+USUAL: Final = Shares()
+
+
+DRAWN: Final = None
+"""Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
+
+
+def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, tuple[Event, ...]]:
+    """Return the scene and the events of a seed; without shares, of shares and a mix that it draws, too."""
+    draw = Drawing(seed if shares is not None else f"drawn {seed}")
+    if shares is None:
+        draw.draw_mix()
+        shares = _drawn_shares(draw)
+    if draw.random() < shares.stateful:
+        scene, events = with_retained(draw, stateful_scene(draw)), with_runs(draw, random_events(draw))
+    else:
+        scene, events = random_scene(draw), random_events(draw)
+    if draw.random() < shares.collecting:
+        scene = collecting_scene(draw, scene)
+    if draw.random() < shares.gated:
+        scene, events = gated_scene(draw, scene), with_bad_rows(draw, events)
+    scene = with_code(draw, scene)
+    more = (
+        (shares.edited, with_edits),
+        (shares.deleted, with_dag_runs),
+        (shares.skewed, with_clocks),
+        (shares.rebuilt, with_rebuilds),
+        (shares.crowded, with_meetings),
+    )
+    for share, added in more:
+        if draw.random() < share:
+            events = added(draw, events)
+    events = with_beats(draw, events)
+    if draw.random() < shares.lossy:
+        scene, events = scene if scene.collects else collecting_scene(draw, scene), with_losses(draw, events)
+    if draw.random() < shares.forgotten:
+        events = with_forgotten_tries(draw, events)
+    if draw.random() < shares.told:
+        scene = told_scene(scene)
+    return scene, events
+
+
+def _drawn_shares(draw: Drawing) -> Shares:
+    """Draw shares of a seed: all of them are small in some seeds, and large in others."""
+    exponent = draw.choice([0.5, 1, 2, 4])
+    return Shares(*(draw.random() ** exponent for _ in fields(Shares)))
+
+
+def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
+    """Apply the events, then let everything recover if it `heals`; return the first broken invariant.
+
+    It ends early where a person would have to restore a checkpoint, and there is none. An error that nobody expects, of
+    the product or of the simulator, is a finding, too.
+    """
+    is_lossy = any(event.verb is Verb.LOSE_COMMITS for event in events)
+    world, number = World(scene, MOST_LOST if is_lossy else 0), None
+    world.airflow.forgets = any(event.verb is Verb.FORGET for event in events)
+    try:
+        for number, event in enumerate(events):  # noqa: B007 - the finding names it
+            apply(world, event)
+        number = None
+        if heals:
+            heal(world)
+    except NeedsARestore:
+        return None
+    except Broken as broken:
+        return Finding(broken.invariant, broken.found, number)
+    except Exception as error:  # noqa: BLE001 - a sweep goes on, and its report names the seed
+        return Finding(CRASHED, _where(error), number)
+    finally:
+        world.close()
+    return None
+
+
+def _where(error: Exception) -> str:
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+
+
+CHUNK = 20
+"""Seeds that a process is given at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A seed that breaks an invariant."""
+
+    seed: int
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The outcome of many seeds; `seeds` is the number simulated."""
+
+    seeds: int
+    findings: tuple[Found, ...]
+    seconds: float
+
+
+def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, shares: Shares | None = USUAL) -> Swept:
+    """Simulate seeds until all are done, or `most` have broken an invariant."""
+    began = time.monotonic()
+    done, findings = 0, list[Found]()
+    # Not forked: the caller may have threads, and SQLite connections must not cross a fork.
+    with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for chunk, found in pool.map(partial(_simulated, shares=shares), list(_chunks(seeds))):
+            done += chunk
+            findings += found
+            if len(findings) >= most:
+                pool.shutdown(cancel_futures=True)
+                break
+    return Swept(done, tuple(findings[:most]), time.monotonic() - began)
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    rest = iter(seeds)
+    while chunk := tuple(islice(rest, CHUNK)):
+        yield chunk
+
+
+def _simulated(seeds: tuple[int, ...], shares: Shares | None) -> tuple[int, list[Found]]:
+    gc.set_threshold(100_000, 20, 100)  # a simulation makes much that incarnations as long as it does
+    findings = []
+    for seed in seeds:
+        finding = simulate(*scene_and_events(seed, shares))
+        if finding is not None:
+            findings.append(Found(seed, finding))
+    return len(seeds), findings
+
+
+Breaks = Callable[[Sequence[Event]], bool]
+
+
+def shrunk(events: Sequence[Event], breaks: Breaks) -> tuple[Event, ...]:
+    """Return as few events, with as few faults of processes, as still break the invariant."""
+    found = _without_parts(tuple(events), breaks)
+    while True:
+        simpler = _simplified(found, breaks)
+        if simpler == found:
+            return found
+        found = _without_parts(simpler, breaks)
+
+
+def _without_parts(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
+    size = len(events)
+    while size:
+        events = _without(events, size, breaks)
+        size //= 2
+    return events
+
+
+def _without(events: tuple[Event, ...], size: int, breaks: Breaks) -> tuple[Event, ...]:
+    """Leave out each part of `size` events that nothing depends on."""
+    at = 0
+    while at < len(events):
+        fewer = events[:at] + events[at + size :]
+        if breaks(fewer):
+            events = fewer
+        else:
+            at += size
+    return events
+
+
+def _simplified(events: tuple[Event, ...], breaks: Breaks) -> tuple[Event, ...]:
+    for at in range(len(events)):
+        for event in _simpler(events[at]):
+            other = (*events[:at], event, *events[at + 1 :])
+            if breaks(other):
+                events = other
+                break
+    return events
+
+
+def _simpler(event: Event) -> Iterator[Event]:
+    if event.how == OLD:
+        yield replace(event, how="")
+    if event.fault != NO_FAULT:
+        yield Event(event.verb, event.number, event.how)
+    if event.number:
+        yield Event(event.verb, 0, event.how, event.fault)
+
+
+def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares | None = USUAL) -> str:
+    """Return the seed, the broken invariant, the dataflow, and the events that lead there."""
+    scene, events = scene_and_events(seed, shares)
+    if shrink:
+        at, invariant = finding.event, finding.invariant
+        events = events if at is None else events[: at + 1]
+        events = shrunk(events, lambda fewer: _breaks(scene, fewer, invariant, heals=at is None))
+        finding = simulate(scene, events) or finding
+    when = "during recovery" if finding.event is None else f"at event {finding.event + 1}"
+    again = f"python -m tests.simulator --seed {seed}{_as(shares)}"
+    return "\n".join(
+        [
+            f"# seed {seed}: {finding.invariant.replace('_', ' ')}",
+            f"# {' '.join(finding.found.split())} ({when})",
+            str(scene),
+            events_to_text(events),
+            f"# reproduce: {again} (or --replay a file with these lines)",
+            "",
+        ]
+    )
+
+
+def _as(shares: Shares | None) -> str:
+    if shares is None:
+        return " --draw-shares"
+    if shares == USUAL:
+        return ""
+    return "".join(f" --{each.name} {getattr(shares, each.name):g}" for each in fields(Shares))
+
+
+def _breaks(scene: Scene, events: Sequence[Event], invariant: str, *, heals: bool) -> bool:
+    finding = simulate(scene, events, heals=heals)
+    return finding is not None and finding.invariant == invariant
