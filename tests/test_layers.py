@@ -31,7 +31,6 @@ LAYERS = (
         "doctor",
         "java",
         "trials",
-        "flink",
         "cli",
         "testing",
     ),
@@ -45,7 +44,7 @@ ROOMS_OF_AIRFLOW = (
 ROOMS_OF_SPARK = ("results", "files", "state", "checks", "region", "sources", "transport")
 PURE = {
     *("errors", "secret_forms", "secrecy", "units", "intervals", "dataflow", "topology", "execution", "formats"),
-    *("restarts", "flink", "rules"),
+    *("restarts", "rules"),
 }
 DOING = {"os", "io", "socket", "subprocess", "pathlib", "shutil", "tempfile", "time", "random", "secrets", "threading"}
 """Modules of the standard library that reach out of the process, or that tell another thing at each call."""
@@ -241,17 +240,6 @@ def test_pipelines_know_spark_and_nothing_of_the_machinery():
 
 def test_dag_files_know_no_spark():
     assert offences("dags", lambda _file, name: name.partition(".")[0] not in {"pyspark", "weir_spark"}) == []
-
-
-def test_only_the_planner_of_job_graphs_imports_the_reference_algorithms():
-    def allowed(file, name):
-        return (
-            "flink" in file.parts
-            or file.parent.parts[-2:] in {("weir", "cli"), ("cli", "commands")}
-            or not (name.startswith("weir.flink"))
-        )
-
-    assert offences("include", allowed) == []
 
 
 @pytest.mark.parametrize("folder", ["include", "plugins", "spark_jobs", "dags", "tests"])

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from tests.conformance.flink.region_release import RegionRelease
+from tests.conformance.flink.restart_set import restart_set, tasks_to_restart
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.dataflow.dataflow import Consumers
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
-from weir.flink.region_release import RegionRelease
-from weir.flink.restart_set import restart_set, tasks_to_restart
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.topology.regions import RegionId, Topology

@@ -6,11 +6,11 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from tests.conformance.flink.region_release import RegionRelease
+from tests.conformance.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 from weir.dataflow.dataflow import Consumers
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
-from weir.flink.region_release import RegionRelease
-from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 
 class EdgeByEdge:

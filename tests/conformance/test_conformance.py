@@ -1,4 +1,4 @@
-"""Weir's core, and its reference of Flink's algorithms (weir.flink), against Apache Flink 2.3.0's own classes.
+"""Weir's core, and a reference of Flink's algorithms (tests.conformance.flink), against Apache Flink 2.3.0's classes.
 
 Where the production engine can answer a question about a job graph, it does so too; test_production_against_flink holds
 it against the reference on random dataflows.
@@ -12,30 +12,32 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance.cases import job_graph, partition, partition_name
+from tests.conformance.declared_job_graph import DeclaredJobGraph
+from tests.conformance.flink.job_graph import JobGraph, Regions, pipelined_regions
+from tests.conformance.flink.key_groups import default_max_parallelism
+from tests.conformance.flink.region_release import RegionRelease
+from tests.conformance.flink.restart_set import JobPartition, tasks_to_restart
+from tests.conformance.flink.shared_files import ClaimMode, RestoredSnapshot, SharedFiles, Sharing, Use
 
-from weir.cli.job_graph_plan import plan_of_job_graph
-from weir.dataflow.dataflow import Consumers
-from weir.errors import Internal
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, Regions, pipelined_regions
-from weir.flink.job_graph_file import read_topology
-from weir.flink.key_groups import default_max_parallelism
-from weir.flink.region_release import RegionRelease
-from weir.flink.restart_set import JobPartition, tasks_to_restart
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.errors import Internal, Misconfigured
 from weir.formats.checkpoint import SnapshotKind
 from weir.restarts.strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
-from weir.state.registry import ClaimMode, RestoredSnapshot, SharedFiles, Sharing, Use
-from weir.state.retention_rules import Snapshot, add
+from weir.state.retention_rules import CompletedSnapshot, subsumed
 from weir.topology.key_groups import key_group_range
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
+Restarted = Callable[[int, Set[JobPartition], JobPartition | None], tuple[int, ...]]
+"""What restarts when a vertex fails, of the partitions that are missing and the one that it did not find."""
 
 FOLDER = Path(os.environ.get("WEIR_GOLDEN") or Path(__file__).parent / "golden")
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))
@@ -80,22 +82,32 @@ def restart_strategy(request: Request) -> RestartStrategy:
 
 
 def failover(request: Request) -> Answer:
-    graph, regions = regions_of(request)
+    graph = job_graph(request)
+    regions = pipelined_regions(graph)
+
+    def restarted(failed: int, missing: Set[JobPartition], lost: JobPartition | None) -> tuple[int, ...]:
+        return tasks_to_restart(graph, regions, failed, missing=missing, lost=lost)
+
+    return restarts(request, graph, regions, restarted)
+
+
+def restarts(request: Request, graph: JobGraph, regions: Regions, restarted: Restarted) -> Answer:
+    """Answer what each failure of a request restarts."""
     vertices = {name: vertex for vertex, name in enumerate(graph.names)}
     missing = frozenset(partition(name) for name in request["missing"])
-    restarts = []
+    answers = []
     for failure in request["failures"]:
         lost = partition(failure["lost"]) if failure.get("lost") else None
-        restarted = tasks_to_restart(graph, regions, vertices[failure["task"]], missing=missing, lost=lost)
-        restarts.append({"count": len(restarted), "tasks": sorted(graph.names[vertex] for vertex in restarted)})
+        found = restarted(vertices[failure["task"]], missing, lost)
+        answers.append({"count": len(found), "tasks": sorted(graph.names[vertex] for vertex in found)})
     members = sorted(sorted(graph.names[vertex] for vertex in region) for region in regions.members)
-    return {"restarts": restarts, "regions": len(members), "region_members": members}
+    return {"restarts": answers, "regions": len(members), "region_members": members}
 
 
 def release(request: Request) -> Answer:
-    graph, regions = regions_of(request)
+    graph = job_graph(request)
     vertices = {name: vertex for vertex, name in enumerate(graph.names)}
-    view = RegionRelease(graph, regions)
+    view = RegionRelease(graph, pipelined_regions(graph))
     released = []
     for event in request["events"]:
         vertex = vertices[event["task"]]
@@ -154,34 +166,14 @@ def registry(trace: Request) -> Answer:
 
 
 def subsume(trace: Request) -> Answer:
-    left: tuple[Snapshot, ...] = ()
+    left: list[CompletedSnapshot] = []
     steps = []
     for number, (kind, *_) in enumerate(trace["steps"], 1):
-        subsumed = add(left, Snapshot(number, SnapshotKind(kind)), trace["retain"])
-        left, removed = subsumed.left, [each.id for each in subsumed.removed]
-        steps.append([kind, removed, [each.id for each in left], max(removed, default=None)])
+        left.append(CompletedSnapshot(number, SnapshotKind(kind), epoch=f"{number:09d}"))
+        removed = sorted(subsumed(left, trace["retain"]))
+        left = [snapshot for snapshot in left if snapshot.number not in removed]
+        steps.append([kind, removed, [snapshot.number for snapshot in left], max(removed, default=None)])
     return {"steps": steps}
-
-
-def regions_of(request: Request) -> tuple[JobGraph, Regions]:
-    graph = JobGraph(
-        [JobVertex(stage["name"], stage["parallelism"]) for stage in request["stages"]],
-        [
-            JobEdge(edge["from"], edge["to"], Pattern(edge["pattern"]), PartitionType(edge["type"]))
-            for edge in request["exchanges"]
-        ],
-    )
-    return graph, pipelined_regions(graph)
-
-
-def partition(name: str) -> JobPartition:
-    place, subtask = name.rsplit(":", 1)[1].split("#")
-    return JobPartition(int(place), int(subtask))
-
-
-def partition_name(graph: JobGraph, freed: JobPartition) -> str:
-    edge = graph.exchanges[freed.exchange].edge
-    return f"{edge.producer}->{edge.consumer}:{freed.exchange}#{freed.subtask}"
 
 
 ANSWERS: dict[str, Callable[[Request], Answer]] = {
@@ -270,13 +262,21 @@ def test_the_production_engine_answers_as_flink_wherever_weir_can_run_the_job_gr
 ):
     ran = not_runnable = 0
     for case in cases(file):
-        topology = read_topology(json.dumps(case))
-        found = plan_of_job_graph(topology, topology.failures, Consumers.ALWAYS)
-        if found.not_runnable:
+        request = case["request"]
+        graph = job_graph(request)
+        try:
+            declared = DeclaredJobGraph(graph, Consumers.ALWAYS, FailoverStrategy.REGION)
+        except Misconfigured:
             not_runnable += 1
             continue
+        found = restarts(
+            request,
+            graph,
+            declared.regions,
+            lambda *failure: declared.restart_set(*failure).restarted,  # noqa: B023
+        )
         ran += 1
-        assert agrees(in_any_order(case["answer"]), in_any_order(found.answer)), json.dumps(case)
+        assert agrees(in_any_order(case["answer"]), in_any_order(found)), json.dumps(case)
     with capsys.disabled():
         print(f"\n{file.name}: {ran} cases by the production engine, {not_runnable} are not runnable in Weir")
     assert ran or not_runnable

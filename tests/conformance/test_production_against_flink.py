@@ -1,7 +1,7 @@
 """The engine that decides in production against Flink's algorithms, on random dataflows that can be declared.
 
-tests/conformance/test_conformance.py shows that weir.flink answers as Flink's own classes do; here weir.flink is the
-measure of `decide`, of Topology's regions and of the release rule. A seed that fails is printed by hypothesis.
+tests/conformance/test_conformance.py shows that tests.conformance.flink answers as Flink's own classes do; here it is
+the measure of `decide`, of Topology's regions and of the release rule. A seed that fails is printed by hypothesis.
 """
 
 from collections import Counter, defaultdict
@@ -11,6 +11,9 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from tests.conformance.flink.region_release import RegionRelease
+from tests.conformance.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
@@ -19,9 +22,6 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
-from weir.flink.region_release import RegionRelease
-from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.committed_run import committed_run
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide

@@ -10,7 +10,7 @@ use: its bytes are counted by its row (`weir.retention.sizes`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.evidence import require_known_checkpoints
 from weir.coordination.services import Services
-from weir.errors import Conflict
+from weir.errors import Conflict, Internal
 from weir.execution.run_state import CLOSE
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import DataFile
@@ -52,7 +52,6 @@ from weir.state.checkpoint import Draft, Guard, complete_checkpoint, draft_of, s
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.checkpoint_order import is_complete
 from weir.state.files_in_use import COUNTING, live_state_files, paths_of
-from weir.state.registry import SharedFiles
 from weir.store.errors import AlreadyExists
 from weir.store.probe import probe_twice
 from weir.store.worker_threads import in_parallel
@@ -266,22 +265,23 @@ def _read(services: Services, dataflow: str, numbers: Iterable[int]) -> Mapping[
     return {number: each for number, each in found.items() if each is not None}
 
 
-def unused_files(gone: Iterable[Checkpoint], kept: Iterable[Checkpoint]) -> tuple[str, ...]:
-    """Return the files of keyed state that no kept checkpoint names, by Flink's shared state registry.
+def unused_files(gone: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> tuple[str, ...]:
+    """Return the files of keyed state that no kept checkpoint names, as Flink's SharedStateRegistryImpl would.
 
-    The registry counts by ascending ids; an old epoch may have been completed again under a high number, so the deleted
-    checkpoints are registered first here.
+    A file belongs to no checkpoint: the one that wrote it may have been deleted long before. Raises Internal if two
+    checkpoints describe a file differently (FLINK-29913: one of two would be deleted while in use).
     """
-    registry: SharedFiles[DataFile] = SharedFiles()
-    first = sorted(gone, key=_age)
-    for place, checkpoint in enumerate([*first, *sorted(kept, key=_age)]):
-        for path, file in checkpoint.files.items():
-            registry.register(path, file.file, place)
-    return tuple(sorted(registry.unregister_unused(len(first)).files))
-
-
-def _age(checkpoint: Checkpoint) -> tuple[str, int]:
-    return checkpoint.epoch, checkpoint.number
+    described: dict[str, tuple[int, DataFile]] = {}
+    for checkpoint in (*gone, *kept):
+        for path, named in checkpoint.files.items():
+            number, file = described.setdefault(path, (checkpoint.number, named.file))
+            if named.file != file:
+                raise Internal(
+                    f"checkpoint {checkpoint.number} names the state file {path!r} as {named.file}, but checkpoint "
+                    f"{number} names it as {file}: no name is used twice; compare the two manifests, and report it"
+                )
+    in_use = {path for checkpoint in kept for path in checkpoint.files}
+    return tuple(sorted(described.keys() - in_use))
 
 
 def forget_compactions(services: Services, dataflow: str) -> int:

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from tests.conformance.flink.restart_set import JobPartition, restart_set
+
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
-from weir.flink.restart_set import JobPartition, restart_set
 from weir.restarts.strategy import ExponentialDelay
 
 WORKERS, SLOTS_EACH = 4, 2

@@ -2,9 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.flink.components import strongly_connected
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
-from weir.flink.components import strongly_connected
 from weir.topology.regions import Topology
 
 

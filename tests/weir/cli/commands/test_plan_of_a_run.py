@@ -90,7 +90,6 @@ def test_what_a_failure_would_do_is_told_before_the_fact(world):
         ((RUN, "--lost", "joind[0]"), r"\(--lost 'STAGE\[SUBTASK\]'\): did you mean joined\?$"),
         ((RUN, "--fail", "routes", "--apply"), "routes has not failed"),
         (("no_such_run",), "the ledger knows no run no_such_run"),
-        ((), "weir plan DATAFLOW@EPOCH"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_advice(world, words, said):

@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.flink.shared_files import ClaimMode, RestoredSnapshot, SharedFiles, Sharing, Use
 
 from weir.errors import Internal
-from weir.state.registry import ClaimMode, RestoredSnapshot, SharedFiles, Sharing, Use
 
 CLAIM, NO_CLAIM = ClaimMode.CLAIM, ClaimMode.NO_CLAIM
 

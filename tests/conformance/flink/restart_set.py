@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
+from tests.conformance.flink.job_graph import JobGraph, Regions
+
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.errors import Internal
-from weir.flink.job_graph import JobGraph, Regions
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,9 +11,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from itertools import accumulate, chain, repeat
 
+from tests.conformance.flink.job_graph import JobGraph, Regions, Wiring
+from tests.conformance.flink.restart_set import JobPartition
+
 from weir.errors import Internal
-from weir.flink.job_graph import JobGraph, Regions, Wiring
-from weir.flink.restart_set import JobPartition
 
 _UNKNOWN = -1
 

@@ -16,9 +16,10 @@ from enum import Enum
 from functools import cached_property
 from itertools import chain
 
+from tests.conformance.flink.components import UnionFind, strongly_connected
+from tests.conformance.flink.wiring import pointwise_consumers, pointwise_producers
+
 from weir.errors import Misconfigured
-from weir.flink.components import UnionFind, strongly_connected
-from weir.flink.wiring import pointwise_consumers, pointwise_producers
 
 
 class Pattern(Enum):

@@ -1,8 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from weir.flink.components import UnionFind, strongly_connected
+from tests.conformance.flink.components import UnionFind, strongly_connected
 
 
 def components(successors):

@@ -1,9 +1,9 @@
 import pytest
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from tests.conformance.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.errors import Internal
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
-from weir.flink.restart_set import JobPartition, restart_set, tasks_to_restart
 
 TYPES = {"P": PartitionType.PIPELINED, "B": PartitionType.BLOCKING, "HF": PartitionType.HYBRID_FULL}
 

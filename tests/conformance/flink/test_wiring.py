@@ -1,8 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from weir.flink.wiring import pointwise_consumers, pointwise_producers
+from tests.conformance.flink.wiring import pointwise_consumers, pointwise_producers
 
 sizes = st.tuples(st.integers(1, 60), st.integers(1, 60))
 

@@ -1,9 +1,9 @@
 import pytest
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
+from tests.conformance.flink.region_release import RegionRelease
+from tests.conformance.flink.restart_set import JobPartition
 
 from weir.errors import Internal
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
-from weir.flink.region_release import RegionRelease
-from weir.flink.restart_set import JobPartition
 
 B, P, HF = PartitionType.BLOCKING, PartitionType.PIPELINED, PartitionType.HYBRID_FULL
 

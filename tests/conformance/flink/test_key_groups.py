@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.flink.key_groups import default_max_parallelism, subtask_of
 
-from weir.flink.key_groups import default_max_parallelism, subtask_of
 from weir.topology.key_groups import key_group_range
 
 sizes = st.integers(1, 32768).flatmap(lambda most: st.tuples(st.just(most), st.integers(1, most)))

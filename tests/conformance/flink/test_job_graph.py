@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 
 from weir.errors import Misconfigured
-from weir.flink.job_graph import JobEdge, JobGraph, JobVertex, PartitionType, Pattern, pipelined_regions
 
 TYPES = {"P": PartitionType.PIPELINED, "B": PartitionType.BLOCKING, "HF": PartitionType.HYBRID_FULL}
 
