@@ -1,4 +1,4 @@
-"""Prints tables on a terminal of any width.
+"""Prints rows of typed values as tables, on a terminal of any width.
 
 Invariants: what identifies a row is never cut, and comes first, the epoch before all; no value is cut. Where the
 columns do not fit side by side, each row is printed as lines. What is piped into a program has no width.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from operator import attrgetter
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from weir.units import format_size
 
 _LEAST_TEXT = 20
 """The smallest width to which a column of text is folded."""
@@ -34,57 +38,78 @@ class _Kind(Enum):
     TEXT = "text"
 
 
+Of = str | Callable[[Any], object] | None
+"""Where a cell comes from: an attribute of the row, by default the one with the column's title, or a function of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, made by one of the functions below."""
+    """A column of a table, made by one of the functions below; `cell` makes the text of a row's cell."""
 
     title: str
     kind: _Kind
+    cell: Callable[[Any], str]
 
 
-def key(title: str) -> Column:
+def key(title: str, of: Of = None) -> Column:
     """Return a column that identifies the row, alone or with others: it is not folded."""
-    return Column(title, _Kind.KEY)
+    return _column(title, _Kind.KEY, of, str)
 
 
-def value(title: str) -> Column:
+def value(title: str, of: Of = None) -> Column:
     """Return a column of short values, which are not folded."""
-    return Column(title, _Kind.VALUE)
+    return _column(title, _Kind.VALUE, of, str)
 
 
-def number(title: str) -> Column:
-    """Return a column of numbers, aligned to the right."""
-    return Column(title, _Kind.NUMBER)
+def number(title: str, of: Of = None, form: str = ",") -> Column:
+    """Return a column of numbers, aligned to the right; `form` is how Python formats one."""
+    return _column(title, _Kind.NUMBER, of, lambda found: f"{found:{form}}")
 
 
-def text(title: str) -> Column:
+def size(title: str, of: Of = None) -> Column:
+    """Return a column of sizes, which are in bytes in the row."""
+    return _column(title, _Kind.NUMBER, of, format_size)
+
+
+def text(title: str, of: Of = None) -> Column:
     """Return a column of sentences, which are folded where they do not fit."""
-    return Column(title, _Kind.TEXT)
+    return _column(title, _Kind.TEXT, of, str)
 
 
-def cell(found: object) -> str:
-    """Return a value as a table shows it: a time in UTC, to the second, and nothing for None."""
-    if isinstance(found, datetime):
-        return f"{found:%Y-%m-%d %H:%M:%S}Z"
-    return "" if found is None else str(found)
+def _column(title: str, kind: _Kind, of: Of, shown: Callable[[Any], str]) -> Column:
+    """Show a time in UTC, to the second, nothing for None, and a text as it is."""
+    take = of if callable(of) else attrgetter(of or title)
+
+    def cell(row: Any) -> str:
+        found = take(row)
+        if isinstance(found, datetime):
+            return f"{found:%Y-%m-%d %H:%M:%S}Z"
+        return "" if found is None else found if isinstance(found, str) else shown(found)
+
+    return Column(title, kind, cell)
 
 
-def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
-    """Print rows, keys first: side by side in a table if they fit, else as lines."""
+def of_partition(row: Any) -> str:
+    """Name the partition of a row that has a stage and a subtask."""
+    return f"{row.stage}[{row.subtask}]"
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Any], console: Console | None = None) -> None:
+    """Print rows, keys first: side by side in a table if they fit, else as lines. A tuple has the texts of a row."""
     console = console or Console()
-    found = [tuple(each) for each in rows]
-    natural = [max(map(cell_len, (column.title, *_lines(cells)))) for column, cells in _by_column(columns, found)]
+    shown = [row if isinstance(row, tuple) else tuple(column.cell(row) for column in columns) for row in rows]
+    natural = [max(map(cell_len, (column.title, *_lines(cells)))) for column, cells in _by_column(columns, shown)]
     has_width = console.is_terminal or "COLUMNS" in os.environ
     width = console.width if has_width else sum(natural) + _BORDERS * len(columns) + 1
     widths = _fitted(columns, natural, width - _BORDERS * len(columns) - 1)
     if widths is None:
-        _print_records(console, columns, found, width)
+        _print_records(console, columns, shown, width)
         return
     table = Table()
-    for column, size in zip(columns, widths, strict=True):
+    for column, room in zip(columns, widths, strict=True):
         is_number = column.kind is _Kind.NUMBER
-        table.add_column(column.title, width=size, justify="right" if is_number else "left", overflow="fold")
-    for cells in found:
+        table.add_column(column.title, width=room, justify="right" if is_number else "left", overflow="fold")
+    for cells in shown:
         table.add_row(*map(Text, cells))
     wide = console if has_width else Console(width=width, file=console.file)
     wide.print(table)
@@ -111,6 +136,13 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
         widths[place] += more
         left -= more
     return widths
+
+
+def print_some(lines: Sequence[str], most: int, indent: str = "") -> None:
+    """Print the first lines, and how many more there are."""
+    more = [f"and {len(lines) - most} more, which --json lists"] if len(lines) > most else []
+    for line in (*lines[:most], *more):
+        print_line(f"{indent}{line}")
 
 
 def print_line(line: str, console: Console | None = None) -> None:
