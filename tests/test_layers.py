@@ -31,6 +31,7 @@ LAYERS = (
         "doctor",
         "java",
         "trials",
+        "views",
         "cli",
         "testing",
     ),

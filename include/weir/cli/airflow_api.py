@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from weir.coordination.airflow import AirflowStates, Clearer
 from weir.coordination.airflow_client import AirflowClient
 from weir.coordination.clearing import EndpointClearer
-from weir.coordination.values import ClearOutcome
+from weir.coordination.services import Services
+from weir.coordination.values import ClearOutcome, DeliveredClear
 from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured, WeirError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from weir.coordination.airflow import AirflowStates, Clearer
-    from weir.coordination.services import Services
-    from weir.coordination.values import DeliveredClear
-    from weir.recovery.rules.standing import Standing
-    from weir.recovery.standing import Asked
+from weir.ledger.names import as_epoch
+from weir.recovery.pending_clears import deliver
+from weir.recovery.rules.standing import Standing
+from weir.recovery.standing import Asked, all_standings, open_runs, unknown_standings
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -45,8 +42,6 @@ def deliver_pending(services: Services, owed: int, dataflows: Iterable[str]) -> 
 
     `owed` is the number of those that the command has recorded.
     """
-    from weir.recovery.pending_clears import deliver  # noqa: PLC0415  SQLAlchemy is slow to import
-
     left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
 
     def delivered(clearer: Clearer) -> str:
@@ -71,17 +66,16 @@ def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
 
 
 @contextmanager
-def airflow_if_reached() -> Iterator[Asked]:
-    """Yield Airflow's API, or why it cannot be asked."""
-    from weir.recovery.standing import Asked  # noqa: PLC0415  SQLAlchemy is slow to import
-
+def airflow_if_reached(what: str = "") -> Iterator[Asked]:
+    """Yield Airflow's API, or why it cannot be asked, with `what` it would be asked."""
+    not_asked = f"Airflow was not asked {what}".rstrip()
     try:
         api = airflow_api(os.environ)
     except WeirError as error:
-        yield Asked(airflow=None, why_not=f"Airflow: {error}")
+        yield Asked(airflow=None, why_not=f"{not_asked}: {error}" if what else f"Airflow: {error}")
         return
     if api is None:
-        yield Asked(airflow=None, why_not=f"Airflow was not asked ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)")
+        yield Asked(airflow=None, why_not=f"{not_asked} ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)")
         return
     try:
         yield Asked(airflow=EndpointClearer(api))
@@ -91,8 +85,6 @@ def airflow_if_reached() -> Iterator[Asked]:
 
 def standings_now(services: Services, runs: Sequence[str]) -> dict[str, Standing]:
     """Return how runs of the ledger stand, by id; Airflow is asked about those that are open, if it can be reached."""
-    from weir.recovery.standing import all_standings, open_runs  # noqa: PLC0415  as above
-
     still_open = open_runs(services, runs)
     if not still_open:
         return {}
@@ -102,8 +94,6 @@ def standings_now(services: Services, runs: Sequence[str]) -> dict[str, Standing
 
 def standings_of_all(services: Services, runs: Sequence[str], dataflow: str | None) -> list[Standing]:
     """Return how runs stand that are open, and then open DagRuns of which no task has begun, if Airflow is reached."""
-    from weir.recovery.standing import all_standings, open_runs, unknown_standings  # noqa: PLC0415  as above
-
     still_open = open_runs(services, runs)
     with airflow_if_reached() as asked:
         known = all_standings(services, still_open, asked)
@@ -118,9 +108,6 @@ def standing_named(services: Services, run: str, name: str) -> Standing | None:
 
 def _unknown_named(services: Services, name: str) -> Standing | None:
     """Return how a run stands that the ledger does not know: DATAFLOW@EPOCH, DATAFLOW@DAY, or Airflow's run id."""
-    from weir.ledger.names import as_epoch  # noqa: PLC0415  as above
-    from weir.recovery.standing import unknown_standings  # noqa: PLC0415  as above
-
     of_day = as_epoch(name)
     is_of = "@" in name
     with airflow_if_reached() as asked:

@@ -1,20 +1,23 @@
 """The command line; each group of verbs has a module of its own.
 
 Invariants: an error of Weir is a message on stderr and exit code 2, never a traceback. The module of a verb is imported
-when that verb is typed, or when all verbs are listed: a command waits for no import of another one. A process that
+when that verb is typed: a command waits for no import of another one, and a list of all verbs for none. A process that
 ends after its answer looks for no garbage among what it has imported.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import gc
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from weir.errors import WeirError
@@ -85,11 +88,24 @@ def command_line(places: Mapping[str, str]) -> WeirApp:
             return [*places, *(name for name in self.commands if name not in places)]
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  Typer's
-            # Typer looks for what a wrong verb resembles among all commands.
-            for name in [cmd_name] if cmd_name in places else places:
-                if name not in self.commands:
-                    self.commands[name] = _imported(name, places[name])
+            if cmd_name in places and cmd_name not in self.commands:
+                self.commands[cmd_name] = _imported(cmd_name, places[cmd_name])
             return self.commands.get(cmd_name)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            if args[0] not in places:
+                self.commands = {**_listed(places), **self.commands}  # Typer looks for what a wrong verb resembles
+            return super().resolve_command(ctx, args)
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            listed = TyperGroup(
+                name=self.name,
+                commands={**_listed(places), **self.commands},
+                help=self.help,
+                params=self.params,
+                rich_markup_mode=self.rich_markup_mode,
+            )
+            listed.format_help(ctx, formatter)
 
     app = WeirApp(
         cls=Verbs,
@@ -102,6 +118,24 @@ def command_line(places: Mapping[str, str]) -> WeirApp:
     )
     app.callback()(lambda: None)  # Typer makes a group only of what has commands or this
     return app
+
+
+def _listed(places: Mapping[str, str]) -> dict[str, Any]:
+    """Return commands that can be listed: with the help that the sources of their modules have, which is read."""
+    return {name: TyperCommand(name, help=_help_of(place)) for name, place in places.items()}
+
+
+def _help_of(place: str) -> str | None:
+    """Return the docstring of a function, or the help of a group."""
+    module, _, attribute = place.partition(":")
+    spec = find_spec(module)
+    for node in ast.parse(Path(str(spec and spec.origin)).read_text()).body:
+        match node:
+            case ast.FunctionDef(name=name) if name == attribute:
+                return ast.get_docstring(node)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=options)) if name == attribute:
+                return next((str(ast.literal_eval(each.value)) for each in options if each.arg == "help"), None)
+    return None
 
 
 def _imported(name: str, place: str) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
-from weir.cli.tables import key, number, print_line, print_rows, text
+from weir.cli.tables import key, number, print_cells, print_line, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
@@ -18,25 +16,24 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 def print_plan(plan: Plan, standing: Standing | None = None) -> None:
     """Print a plan: how its run stands if it is open, a table of its steps, and the cost."""
-    console = Console()
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
-    print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.", console)
+    print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.")
     if plan.impossible:
-        print_line(f"This cannot be applied: {plan.impossible}.", console)
+        print_line(f"This cannot be applied: {plan.impossible}.")
     if plan.failed is not None:
-        print_line(f"{plan.failed} is retried by Airflow.", console)
+        print_line(f"{plan.failed} is retried by Airflow.")
     if standing is not None:
-        print_line(str(standing), console)
+        print_line(str(standing))
     if not steps:
         whole = "Nothing is missing: nothing would run again."
         nothing = whole if standing is None else "Of what was computed, nothing is missing."
-        print_line("Nothing else would run again." if plan.failed else nothing, console)
+        print_line("Nothing else would run again." if plan.failed else nothing)
     else:
-        print_rows(_COLUMNS, (_cells(step, is_possible=not plan.impossible) for step in steps[:MOST_ROWS]), console)
+        print_cells(_COLUMNS, (_cells(step, is_possible=not plan.impossible) for step in steps[:MOST_ROWS]))
     if len(steps) > MOST_ROWS:
-        print_line(f"and {len(steps) - MOST_ROWS} more, which --json shows", console)
+        print_line(f"and {len(steps) - MOST_ROWS} more, which --json shows")
     for line in _totals(plan):
-        print_line(line, console)
+        print_line(line)
 
 
 def amount(total: Total) -> str:

@@ -95,9 +95,14 @@ def of_partition(row: Any) -> str:
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Any], console: Console | None = None) -> None:
-    """Print rows, keys first: side by side in a table if they fit, else as lines. A tuple has the texts of a row."""
+    """Print rows of a typed value as a table."""
+    print_cells(columns, (tuple(column.cell(row) for column in columns) for row in rows), console)
+
+
+def print_cells(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Print rows of texts, keys first: side by side in a table if they fit, else as lines."""
     console = console or Console()
-    shown = [row if isinstance(row, tuple) else tuple(column.cell(row) for column in columns) for row in rows]
+    shown = [tuple(cells) for cells in rows]
     natural = [max(map(cell_len, (column.title, *_lines(cells)))) for column, cells in _by_column(columns, shown)]
     has_width = console.is_terminal or "COLUMNS" in os.environ
     width = console.width if has_width else sum(natural) + _BORDERS * len(columns) + 1
@@ -136,6 +141,11 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
         widths[place] += more
         left -= more
     return widths
+
+
+def at(time: datetime) -> str:
+    """Return a time as it stands in a sentence."""
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def print_some(lines: Sequence[str], most: int, indent: str = "") -> None:

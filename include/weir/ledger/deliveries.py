@@ -84,20 +84,6 @@ def dataflow_of_sink(session: Session, sink: str, dataflow: str | None = None) -
     return str(found[0])
 
 
-def every_delivery(session: Session, dataflow: str | None) -> Sequence[DeliveryRow]:
-    """Return the deliveries of a dataflow, or of all, by epoch, sink and version.
-
-    Raises Misconfigured for a dataflow that the ledger does not know.
-    """
-    query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
-    if dataflow is not None:
-        require_dataflow(session, dataflow)
-        query = query.where(RunRow.dataflow == dataflow)
-    return session.scalars(
-        query.order_by(RunRow.dataflow, RunRow.epoch, DeliveryRow.sink, DeliveryRow.version, DeliveryRow.place)
-    ).all()
-
-
 def is_pending(session: Session, run: str, sink: str, version: int) -> bool:
     """Report whether a version is not yet committed into all of its targets, and so is still to be read."""
     return any(row.outcome is None for row in deliveries_of(session, run, sink, version))

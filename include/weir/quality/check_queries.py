@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
@@ -187,41 +187,6 @@ def previously_suspected(session: Session, run: str, stage: str) -> frozenset[Su
 def suspected_inputs(row: QualityCheckRow) -> tuple[SuspectedInput, ...]:
     """Return the inputs that were suspected because of a check."""
     return tuple(SuspectedInput(**each) for each in row.blamed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckFilter:
-    """Selects checks; None is any. `epochs` limits them to that many of the newest epochs."""
-
-    dataflow: str | None = None
-    run: str | None = None
-    stage: str | None = None
-    suite: str | None = None
-    epochs: int | None = None
-    is_violated: bool = False
-
-
-def find_checks(session: Session, asked: CheckFilter) -> list[QualityCheckRow]:
-    """Return the selected checks, by dataflow and epoch, the newest last."""
-    query = _matching(asked)
-    if asked.epochs is not None:
-        newest = _newest_epochs(session, asked)
-        query = query.where(QualityCheckRow.epoch.in_(newest))
-    return list(session.scalars(query.order_by(QualityCheckRow.dataflow, QualityCheckRow.epoch, QualityCheckRow.id)))
-
-
-def _matching(asked: CheckFilter) -> Select[Any]:
-    wanted = {"dataflow": asked.dataflow, "run": asked.run, "stage": asked.stage, "suite": asked.suite}
-    query = select(QualityCheckRow)
-    for name, value in wanted.items():
-        if value is not None:
-            query = query.where(getattr(QualityCheckRow, name) == value)
-    return query.where(QualityCheckRow.outcome.in_(_NOT_RIGHT)) if asked.is_violated else query
-
-
-def _newest_epochs(session: Session, asked: CheckFilter) -> list[str]:
-    epochs = _matching(asked).with_only_columns(QualityCheckRow.epoch).distinct()
-    return list(session.scalars(epochs.order_by(QualityCheckRow.epoch.desc()).limit(asked.epochs)))
 
 
 def checks_of_task(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> list[QualityCheckRow]:

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from weir.retention.release import ResultRetention
 from weir.units import format_size
-
-VERSION = 1
-"""The version of the JSON."""
 
 
 class Garbage(Enum):
@@ -88,23 +84,6 @@ class SweepReport:
         """Return what was deleted: kind, number, and bytes; the most bytes first."""
         return _by_reason((each.kind.value, each.bytes) for each in self.deleted)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return {
-            "version": VERSION,
-            "is_dry": self.is_dry,
-            "is_full": self.is_full,
-            "runs": self.runs,
-            "deleted_bytes": self.deleted_bytes,
-            "deleted": [{**asdict(each), "kind": each.kind.value} for each in self.deleted],
-            "kept": [asdict(each) for each in self.kept],
-            "to_release": [_released(each) for each in self.to_release],
-            "expired": [{"run": each.path, "bytes": each.bytes, "reason": each.reason} for each in self.expired],
-            "missing": [asdict(each) for each in self.missing],
-            "unknown": [asdict(each) for each in self.unknown],
-            "notes": self.notes,
-        }
-
     def __str__(self) -> str:
         """Return the report as one line."""
         verb = "would be deleted" if self.is_dry else "deleted"
@@ -117,10 +96,6 @@ class SweepReport:
         more += [f"{len(self.missing)} finished result(s) miss files"] if self.missing else []
         more += [f"{len(self.unknown)} thing(s) that the ledger does not know"] if self.unknown else []
         return "; ".join([what, f"kept: {format_size(kept)}", *more, *self.notes])
-
-
-def _released(each: ResultRetention) -> dict[str, Any]:
-    return {name: value for name, value in asdict(each).items() if name != "is_released"}
 
 
 def _by_reason(found: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -76,19 +75,11 @@ class RestoreRequest:
 class PartitionPlan:
     """A partition of the snapshot: it is restored, or it has the same content already."""
 
-    partition: PartitionId
+    stage: str
+    subtask: int
+    layout: str
     digest: str
     is_restored: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; its run is that of the restored epoch."""
-        return {
-            "stage": self.partition.stage,
-            "subtask": self.partition.subtask,
-            "layout": self.partition.layout,
-            "digest": self.digest,
-            "is_restored": self.is_restored,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +100,8 @@ class Restored:
     """The result of a restore, or of its dry run.
 
     `fenced` are attempts that may not commit any more. `stale` are the tasks of later runs that are rerun, with the
-    reasons; `later` are all runs after the epoch, oldest first, which are rerun as far as their state changes. `owed`
-    counts pending clears, `dropped` those that are not needed any more.
+    reasons; `later_runs` are all runs after the epoch, oldest first, which are rerun as far as their state changes.
+    `dropped_clears` are pending ones that are not needed any more.
     """
 
     dataflow: str
@@ -119,29 +110,12 @@ class Restored:
     lineage: int
     partitions: tuple[PartitionPlan, ...]
     stale: tuple[StaleTask, ...]
-    later: tuple[str, ...]
+    later_runs: tuple[str, ...]
     is_repinned: bool
     fenced: tuple[str, ...] = ()
-    owed: int = 0
-    dropped: int = 0
+    pending_clears: int = 0
+    dropped_clears: int = 0
     copied_bytes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
-        return {
-            "dataflow": self.dataflow,
-            "source": self.source,
-            "epoch": self.epoch,
-            "lineage": self.lineage,
-            "partitions": [each.to_json() for each in self.partitions],
-            "stale": [asdict(each) for each in self.stale],
-            "later_runs": list(self.later),
-            "is_repinned": self.is_repinned,
-            "fenced": list(self.fenced),
-            "pending_clears": self.owed,
-            "dropped_clears": self.dropped,
-            "copied_bytes": self.copied_bytes,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +241,16 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         source=str(source),
         epoch=checkpoint.epoch,
         lineage=lineage + 1,
-        partitions=tuple(PartitionPlan(each, digest, each in replaced) for each, digest in sorted(wanted.items())),
+        partitions=tuple(
+            PartitionPlan(each.stage, each.subtask, each.layout, digest, each in replaced)
+            for each, digest in sorted(wanted.items())
+        ),
         stale=tuple(
             StaleTask(run, str(region), reason.removeprefix("weir: "))
             for run, regions in sorted(stale.items())
             for region, reason in sorted(regions.items())
         ),
-        later=tuple(session.scalars(later.order_by(RunRow.epoch))),
+        later_runs=tuple(session.scalars(later.order_by(RunRow.epoch))),
         is_repinned=is_repinned,
     )
     regions = {topology.producer(each) for each in replaced}
@@ -354,7 +331,7 @@ def _commit(
     if row.has_dag_run:
         note_whether_closed(session, services, run, topology)
     session.add(_row(services, request, source, dataflow.lineage))
-    return replace(present.report, lineage=dataflow.lineage, fenced=fenced, owed=owed, dropped=dropped)
+    return replace(present.report, lineage=dataflow.lineage, fenced=fenced, pending_clears=owed, dropped_clears=dropped)
 
 
 def _row(services: Services, request: RestoreRequest, source: Source, lineage: int) -> RestoreRow:

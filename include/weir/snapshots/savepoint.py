@@ -85,13 +85,13 @@ class SavepointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """A savepoint in the ledger: its status is that of `weir checkpoints`, and `url` is its folder."""
+    """A savepoint in the ledger: its status is that of `weir checkpoints`, and `folder` is its URL."""
 
     dataflow: str
     number: int
     epoch: str
     status: str
-    url: str
+    folder: str
     bytes: int
     files: int
     triggered_at: datetime
@@ -100,7 +100,7 @@ class Savepoint:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return name_of(self.url)
+        return name_of(self.folder)
 
 
 def counted_rows(store: Store, state: KeyedSnapshot, part: StatePartition, expired_until: int | None) -> int:
@@ -358,7 +358,7 @@ def _savepoint(services: Services, row: CheckpointRow) -> Savepoint:
         number=row.number,
         epoch=row.epoch,
         status=row.status,
-        url=savepoint_url(row, services.store.url),
+        folder=savepoint_url(row, services.store.url),
         bytes=row.full_bytes,
         files=row.new_files,
         triggered_at=row.triggered_at,

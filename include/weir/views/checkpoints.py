@@ -1,11 +1,10 @@
-"""List checkpoints and savepoints for the CLI. Invariant: it changes nothing."""
+"""Checkpoints and savepoints with their sizes, and the content of a savepoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -26,7 +25,7 @@ SUBSUMED, DROPPED = "subsumed", "dropped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOverview:
+class CheckpointView:
     """A checkpoint or savepoint. Sizes are in bytes; `seconds` is how long it took, None where it is not complete.
 
     `folder` is that of a savepoint; else None. `amplification` is that of retained checkpoints, whose manifests are in
@@ -42,6 +41,7 @@ class CheckpointOverview:
     seconds: float | None
     full_bytes: int
     incremental_bytes: int
+    files: int
     new_files: int
     shared_files: int
     subsumed_by: int | None
@@ -49,17 +49,8 @@ class CheckpointOverview:
     amplification: Amplification | None
     code: Mapping[str, tuple[str, ...]]
 
-    @property
-    def files(self) -> int:
-        """The number of files that it names."""
-        return self.new_files + self.shared_files
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
-        return {**asdict(self), "files": self.files, "triggered_at": self.triggered_at.isoformat()}
-
-
-def checkpoint_overview(services: Services, dataflow: str | None = None) -> list[CheckpointOverview]:
+def checkpoint_views(services: Services, dataflow: str | None = None) -> list[CheckpointView]:
     """Return all checkpoints and savepoints of a dataflow, or of all dataflows, by number.
 
     Raises Misconfigured for a dataflow that is not known, and Retryable.
@@ -71,7 +62,7 @@ def checkpoint_overview(services: Services, dataflow: str | None = None) -> list
         rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
         written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_retained(row)}
         code = {row.run: _code(session, row.run) for row in rows}
-    return [_overview(services, row, written, code[row.run]) for row in rows]
+    return [_view(services, row, written, code[row.run]) for row in rows]
 
 
 def _is_retained(row: CheckpointRow) -> bool:
@@ -106,15 +97,15 @@ def _code(session: Session, run: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _overview(
+def _view(
     services: Services,
     row: CheckpointRow,
     written: dict[tuple[str, int], tuple[int, int]],
     code: Mapping[str, tuple[str, ...]],
-) -> CheckpointOverview:
+) -> CheckpointView:
     found = read_checkpoint(services.store, row.dataflow, row.number) if _is_retained(row) else None
     done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
-    return CheckpointOverview(
+    return CheckpointView(
         dataflow=row.dataflow,
         number=row.number,
         kind=row.kind,
@@ -124,6 +115,7 @@ def _overview(
         seconds=done,
         full_bytes=row.full_bytes,
         incremental_bytes=row.incremental_bytes,
+        files=row.new_files + row.shared_files,
         new_files=row.new_files,
         shared_files=row.shared_files,
         subsumed_by=row.subsumed_by,
@@ -147,3 +139,74 @@ def _amplification(checkpoint: Checkpoint, changed: int, compacted: int) -> Ampl
         (file for part in parts for file in part.files), sum(part.rows for part in parts), changed, compacted
     )
     return Amplification(max((sorted_runs(part.files) for part in parts), default=0), together.writing, together.space)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateContent:
+    """A keyed state in a savepoint: its declaration, and how many rows its partitions have together."""
+
+    name: str
+    stage: str
+    schema: str
+    keys: tuple[str, ...]
+    max_parallelism: int
+    subtasks: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultContent:
+    """A result of one subtask in a savepoint that is no keyed state."""
+
+    stage: str
+    subtask: int
+    layout: str
+    files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointContent:
+    """A complete savepoint, as its manifest has it; times are texts in ISO 8601."""
+
+    dataflow: str
+    number: int
+    epoch: str
+    status: str
+    folder: str
+    bytes: int
+    files: int
+    triggered_at: str
+    completed_at: str
+    states: tuple[StateContent, ...]
+    results: tuple[ResultContent, ...]
+
+
+def content_of(savepoint: Checkpoint, folder: str) -> SavepointContent:
+    """Return the states and results of a savepoint in a folder, which is a URL."""
+    return SavepointContent(
+        dataflow=savepoint.dataflow,
+        number=savepoint.number,
+        epoch=savepoint.epoch,
+        status=CheckpointStatus.COMPLETED.value,  # one without a manifest is an error
+        folder=folder,
+        bytes=savepoint.full_bytes,
+        files=savepoint.new_files,
+        triggered_at=savepoint.triggered_at,
+        completed_at=savepoint.completed_at,
+        states=tuple(
+            StateContent(
+                name=each.state.name,
+                stage=each.stage,
+                schema=each.state.schema,
+                keys=each.state.keys,
+                max_parallelism=each.max_parallelism,
+                subtasks=len(each.partitions),
+                rows=sum(part.rows for part in each.partitions),
+            )
+            for each in savepoint.states
+        ),
+        results=tuple(
+            ResultContent(stage=each.stage, subtask=each.subtask, layout=each.layout, files=len(each.files))
+            for each in savepoint.results
+        ),
+    )

@@ -1,20 +1,23 @@
-"""The history of a run's results in the ledger: their attempts, consumers, readers and state transitions.
+"""Results of runs: their attempts, consumers, readers and state transitions, and why each is retained.
 
-Invariant: nothing is changed, and no recorded event is left out.
+Invariant: no recorded event is left out.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.services import Services
+from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
+from weir.integrity.verification_queries import runs_named
 from weir.ledger.attempts import name_of_try
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -27,14 +30,20 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import clock
+from weir.ledger.names import similar
 from weir.ledger.results import committed_entry
-from weir.ledger.runs import run_by_id, topology_of
+from weir.ledger.runs import dataflow_of, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
+from weir.retention.release import release
 from weir.state.compactions import compaction_rows
-from weir.topology.layouts import WrittenLayouts
+from weir.views.rows import taken
 
 _RUNNING = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 _WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)
+_STORED = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
+
+Reasons = Mapping[tuple[str, str, int, str, str], str]
+"""Why a stored result is retained, or will be released next: by run, stage, subtask, layout and attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,93 +57,167 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultHistory:
+class ResultView:
     """One result partition of one attempt; `is_valid` is None unless it is current.
 
-    `readers` are the holders of leases on it; `published` are the versions that it is part of.
+    `since` and `reason` are of its state, `kept` is why it is retained, or will be released next, where that was asked.
+    `versions` are those of code, `code`, `archive` and `generation` what its attempt ran. `read_now_by` are the holders
+    of leases on it; `published` are the versions that it is part of.
     """
 
-    row: ResultRow
-    attempt: AttemptRow
+    subtask: int
+    layout: str
+    attempt: str
+    try_number: int
+    is_current: bool
     is_valid: bool | None
+    state: str
+    since: datetime
+    reason: str
+    kept: str | None
+    fault: str | None
+    rows: int
+    bytes: int
+    digest: str
+    differs_from: str | None
+    folder: str
+    data_deleted_at: datetime | None
+    verified_at: datetime | None
+    code: str | None
+    archive: str | None
+    generation: int | None
+    versions: list[str] | None
     consumers: tuple[Consumer, ...]
-    readers: tuple[str, ...]
+    read_now_by: tuple[str, ...]
     published: tuple[str, ...]
     story: tuple[StateEntry, ...]
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether its files are there."""
+        return self.data_deleted_at is None and self.state in _STORED
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedAttempt:
     """An attempt without results: writing, or abandoned."""
 
-    attempt: AttemptRow
+    region: str
+    subtask: int
+    attempt: str
+    try_number: int
     state: PartitionState
+    began_at: datetime
+    ended_at: datetime | None
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class StageHistory:
+class WrittenAs:
+    """The layouts of a stage, where they are not those that its readers declare."""
+
+    layouts: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageResults:
     """The results of a stage in a run, by subtask, layout and attempt; and the attempts without results.
 
-    `compacted` is the number of bytes that compactions have written, if the stage is a state. `chosen` are its layouts
-    where they are not those that its readers declare.
+    A released state keeps the files that other results share, and those that its compactions have written.
     """
 
     stage: str
-    results: tuple[ResultHistory, ...]
-    unfinished: tuple[Unfinished, ...]
-    compacted: int = 0
-    chosen: WrittenLayouts | None = None
+    bytes_at_rest: int
+    bytes_compacted: int
+    written_as: WrittenAs | None
+    results: tuple[ResultView, ...]
+    unfinished: tuple[UnfinishedAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResults:
+    """A run and its stages, producers first."""
+
+    run: str
+    dag_id: str
+    run_id: str
+    closed_at: datetime | None
+    released_at: datetime | None
+    deleted_at: datetime | None
+    expired_at: datetime | None
+    stages: tuple[StageResults, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RunHistory:
-    """A run and the history of its stages, producers first."""
+class Results:
+    """The results of runs; `is_one_run` says that one run was asked for, by its own name."""
 
-    run: RunRow
-    stages: tuple[StageHistory, ...]
+    is_one_run: bool
+    runs: tuple[RunResults, ...]
 
 
-def run_history(session: Session, run: RunRow, stage: str | None, now: datetime) -> RunHistory:
-    """Return the history of a run's results, or of one stage of it; `now` is the clock of this machine."""
-    query = select(ResultRow).where(ResultRow.run == run.id)
-    rows = list(session.scalars(query if stage is None else query.where(ResultRow.stage == stage)))
+def results_of(services: Services, name: str | None, stage: str | None = None, *, with_reasons: bool) -> Results:
+    """Return the results of a run, of a dataflow or of all, or of one stage.
+
+    Why they are retained is asked for one run, and `with_reasons`. Raises Misconfigured for a name that is not known.
+    """
+    with services.ledger.transaction() as session:
+        runs = runs_named(session, name)
+    is_one_run = len(runs) == 1 and name is not None and name != dataflow_of(runs[0])
+    kept = _kept(services, runs) if with_reasons or is_one_run else {}
+    with services.ledger.transaction() as session:
+        found = tuple(run_results(session, run, stage, services.now(), kept) for run in runs)
+        if stage is not None and not any(each.stages for each in found):
+            known = similar(stage, _stages_written(session, runs), "writes")
+            raise Misconfigured(f"no run of {name or 'any dataflow'} writes a stage {stage}: {known}")
+    return Results(is_one_run, found)
+
+
+def _kept(services: Services, runs: Iterable[str]) -> Reasons:
+    told = (each for run in runs for each in release(services, dataflow_of(run), [run], is_dry=True))
+    return {
+        (each.run, each.stage, each.subtask, each.layout, each.attempt): (
+            f"goes next: {each.reason}" if each.is_released else f"kept: {each.reason}"
+        )
+        for each in told
+    }
+
+
+def run_results(session: Session, name: str, stage: str | None, now: datetime, kept: Reasons) -> RunResults:
+    """Return the results of a run, or of one stage of it; `now` is the clock of this machine."""
+    run = session.get_one(RunRow, name)
+    rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run.id)))
     attempts = {row.id: row for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id))}
-    known = _Known(session, run, now)
-    results: dict[str, list[ResultHistory]] = defaultdict(list)
+    known = _Known(session, run, now, kept)
+    results: dict[str, list[ResultView]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.subtask, row.layout, row.id)):
-        results[row.stage].append(known.history(row, attempts[row.attempt]))
+        results[row.stage].append(known.result(row, attempts[row.attempt]))
     regions = _regions(run, attempts.values(), rows)
-    unfinished = _unfinished(attempts.values(), {row.attempt for row in rows} if stage is None else _made(session, run))
-    order = list(dict.fromkeys([*regions, *results]))
+    unfinished = _unfinished(attempts.values(), {row.attempt for row in rows})
     compacted: dict[str, int] = defaultdict(int)
     for made in compaction_rows(session, run.id):
         compacted[made.state] += made.written_bytes
     chosen = (None if run.pinned is None else topology_of(run.pinned).chosen) or {}
-    return RunHistory(
-        run,
-        tuple(
-            StageHistory(
-                each,
-                tuple(results[each]),
-                tuple(one for one in unfinished if one.attempt.region == regions.get(each)),
-                compacted[each],
-                chosen.get(each),
-            )
-            for each in order
-            if stage in (None, each)
-        ),
+    stages = tuple(
+        StageResults(
+            stage=each,
+            bytes_at_rest=sum(one.bytes for one in results[each] if one.is_stored) + compacted[each],
+            bytes_compacted=compacted[each],
+            written_as=WrittenAs(chosen[each].ids, chosen[each].reason) if each in chosen else None,
+            results=tuple(results[each]),
+            unfinished=tuple(one for one in unfinished if one.region == regions.get(each)),
+        )
+        for each in dict.fromkeys([*regions, *results])
+        if stage in (None, each)
     )
+    return taken(RunResults, run, run=run.id, stages=stages)
 
 
-def stages_written(session: Session, runs: Collection[str]) -> list[str]:
-    """Return the names of all stages that have results in some runs."""
+def _stages_written(session: Session, runs: Collection[str]) -> list[str]:
     return list(
         session.scalars(select(ResultRow.stage).where(ResultRow.run.in_(runs)).distinct().order_by(ResultRow.stage))
     )
-
-
-def _made(session: Session, run: RunRow) -> set[str]:
-    return set(session.scalars(select(ResultRow.attempt).where(ResultRow.run == run.id)))
 
 
 def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultRow]) -> dict[str, str]:
@@ -146,23 +229,20 @@ def _regions(run: RunRow, attempts: Iterable[AttemptRow], rows: Iterable[ResultR
     return {row.stage: of[row.attempt] for row in sorted(rows, key=lambda row: row.id)}
 
 
-def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[Unfinished]:
+def _unfinished(attempts: Iterable[AttemptRow], made: Collection[str]) -> list[UnfinishedAttempt]:
     """Return attempts that may have begun to write and have not committed."""
-    found = []
-    for each in sorted(attempts, key=lambda row: (row.subtask, row.try_number)):
-        if each.id in made or each.region == CLOSE.name:
-            continue
-        if each.state in _RUNNING:
-            found.append(Unfinished(each, PartitionState.WRITING))
-        elif each.state in _WITHOUT_RESULTS:
-            found.append(Unfinished(each, PartitionState.ABANDONED))
-    return found
+    states = dict.fromkeys(_RUNNING, PartitionState.WRITING) | dict.fromkeys(_WITHOUT_RESULTS, PartitionState.ABANDONED)
+    return [
+        taken(UnfinishedAttempt, row, attempt=row.id, state=states[row.state])
+        for row in sorted(attempts, key=lambda row: (row.subtask, row.try_number))
+        if row.id not in made and row.region != CLOSE.name and row.state in states
+    ]
 
 
 class _Known:
     """The ledger's data about all results of a run, read once."""
 
-    def __init__(self, session: Session, run: RunRow, now: datetime) -> None:
+    def __init__(self, session: Session, run: RunRow, now: datetime, kept: Reasons) -> None:
         state = None if run.pinned is None else run_state(session, run_by_id(session, run.id))
         current = () if state is None else state.results.values()
         self._valid = {each.result: state.is_valid(each.partition) for each in current if state is not None}
@@ -170,17 +250,26 @@ class _Known:
         self._consumers = _consumers(session, run.id)
         self._versions = _versions(session, run.id)
         self._events = _events(session, run.id)
+        self._kept = kept
 
-    def history(self, row: ResultRow, attempt: AttemptRow) -> ResultHistory:
+    def result(self, row: ResultRow, attempt: AttemptRow) -> ResultView:
         later = self._events[row.id]
         by = f"by {name_of_try(attempt)} of {attempt.region}"
         written = StateEntry(PartitionState.WRITING, attempt.began_at, by)
-        return ResultHistory(
-            row=row,
-            attempt=attempt,
+        return taken(
+            ResultView,
+            row,
+            try_number=attempt.try_number,
             is_valid=self._valid.get(row.id) if row.is_current else None,
+            since=row.state_at,
+            reason=row.state_reason,
+            kept=self._kept.get((row.run, row.stage, row.subtask, row.layout, row.attempt)),
+            data_deleted_at=row.deleted_at,
+            code=attempt.code,
+            archive=attempt.archive,
+            generation=attempt.generation,
             consumers=tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
-            readers=tuple(dict.fromkeys(self._readers[row.id])),
+            read_now_by=tuple(dict.fromkeys(self._readers[row.id])),
             published=tuple(self._versions[row.folder]),
             story=(written, *committed_entry(attempt, later), *later),
         )

@@ -1,60 +1,104 @@
-"""Lists the sinks of open runs whose version is still to come, and why: from the ledger only, no target is opened."""
+"""The versions of sinks that have targets: from the ledger only, no target is opened."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.dataflow.targets import Target
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import attempts_of
-from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
+from weir.ledger.names import require_dataflow
 from weir.ledger.runs import topology_of
-from weir.topology.ids import Epoch
+from weir.sinks.protocol import Delivery
+
+PENDING, UNPUBLISHED = "pending", "unpublished"
+"""The state of a version that is not yet in its target, and of one that is still to come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unpublished:
-    """A sink of a run that is not closed, and the reason why it has no new version yet, for some time or just now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkVersion:
+    """A version of a sink in one of its targets, or, without a number, one that is to come of a run that is not closed.
 
+    `problem` is why it is not there, for some time or just now.
+    """
+
+    epoch: str
     dataflow: str
-    epoch: Epoch
     sink: str
-    target: Target
-    reason: str
-    since: datetime | None
+    version: int | None = None
+    target: str
+    rows: int | None = None
+    copied_bytes: int | None = None
+    state: str
+    delivered_at: datetime | None = None
+    problem_since: datetime | None
+    problem: str | None
 
 
-def unpublished(session: Session, dataflow: str | None) -> list[Unpublished]:
-    """Return the sinks with targets of the open runs of a dataflow, or of all, whose version is still to come.
+def sink_versions(session: Session, dataflow: str | None = None) -> list[SinkVersion]:
+    """Return the versions of the sinks of a dataflow, or of all, by epoch and sink; what is to come is last.
+
+    Raises Misconfigured for a dataflow that the ledger does not know.
+    """
+    if dataflow is not None:
+        require_dataflow(session, dataflow)
+    found = [*_published(session, dataflow), *_to_come(session, dataflow)]
+    return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.sink))
+
+
+def _published(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:
+    query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
+    query = query if dataflow is None else query.where(RunRow.dataflow == dataflow)
+    for row in session.scalars(query.order_by(DeliveryRow.version, DeliveryRow.place)):
+        delivery = Delivery.from_json(row.delivery)
+        yield SinkVersion(
+            epoch=delivery.version.epoch,
+            dataflow=delivery.version.dataflow,
+            sink=row.sink,
+            version=row.version,
+            target=str(delivery.target),
+            rows=delivery.version.rows,
+            copied_bytes=row.copied_bytes,
+            state=row.outcome or PENDING,
+            delivered_at=row.delivered_at,
+            problem_since=row.problem_since,
+            problem=row.problem,
+        )
+
+
+def _to_come(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:
+    """Yield the versions of open runs.
 
     A run that its closing task has closed, and that is open again since results of it have become stale, has one
     already: it may come to equal content.
     """
     query = select(RunRow).where(RunRow.closed_at.is_(None), RunRow.is_pinned, RunRow.has_dag_run)
     query = query.where(RunRow.deleted_at.is_(None), RunRow.expired_at.is_(None))
-    rows = session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)).all()
-    return [each for row in rows for each in _to_come(session, row)]
+    for row in session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)).all():
+        sinks = [stage for stage in topology_of(row.pinned or {}).dataflow.stages if stage.targets]
+        closing = attempts_of(session, row.id, CLOSE)[-1:] if sinks else ()
+        if any(each.state == AttemptState.COMMITTED.value for each in closing):
+            continue
+        reason, since = _why_open(*closing)
+        for stage in sinks:
+            for target in stage.targets:
+                yield SinkVersion(
+                    epoch=row.epoch,
+                    dataflow=row.dataflow,
+                    sink=stage.name,
+                    target=str(target),
+                    state=UNPUBLISHED,
+                    problem_since=since,
+                    problem=reason,
+                )
 
 
-def _to_come(session: Session, row: RunRow) -> list[Unpublished]:
-    sinks = [stage for stage in topology_of(row.pinned or {}).dataflow.stages if stage.targets]
-    closing = attempts_of(session, row.id, CLOSE) if sinks else ()
-    newest = closing[-1] if closing else None
-    if newest is not None and newest.state == AttemptState.COMMITTED.value:
-        return []
-    reason, since = _why_open(newest)
-    return [
-        Unpublished(row.dataflow, row.epoch, stage.name, each, reason, since)
-        for stage in sinks
-        for each in stage.targets
-    ]
-
-
-def _why_open(closing: AttemptRow | None) -> tuple[str, datetime | None]:
+def _why_open(closing: AttemptRow | None = None) -> tuple[str, datetime | None]:
     if closing is None:
         return f"{CLOSE.name} of its run has not begun yet", None
     if closing.state == AttemptState.WAITING.value:

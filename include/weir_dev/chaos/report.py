@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.tables import key, number, print_cells, text, value
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.runs import runs_of
@@ -89,7 +89,7 @@ def print_costs(console: Console, injected: Sequence[InjectedFault], found: Sequ
         spared = sum(cost.spared for cost in mine)
         rows.append((fault, str(len(mine)), _counted(again), _counted(reasons), f"{spared} results"))
     console.print("\n[bold]What each fault cost, counted until the next one[/]")
-    print_rows((key("fault"), number("injected"), text("ran again"), text("because"), value("spared")), rows, console)
+    print_cells((key("fault"), number("injected"), text("ran again"), text("because"), value("spared")), rows, console)
 
 
 def print_verdicts(console: Console, days: Sequence[DayVerdict], broken: Sequence[str]) -> bool:

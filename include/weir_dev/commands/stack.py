@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.progress import Progress, exits_on_signals
-from weir.cli.tables import key, number, print_rows, value
+from weir.cli.tables import key, number, print_cells, value
 from weir.secrecy import without_secrets
 from weir_dev.ports import LOCALHOST, LOOPBACK
 from weir_dev.project import PROJECT_VARIABLE, project_root, state_folder
@@ -83,7 +83,7 @@ def status() -> None:
             )
         raise typer.Exit(EXIT_DOWN)
     console.print(f"The stack is {state.phase.value}{not_ready(state)}. {state.message}".rstrip())
-    print_rows((key("component"), number("pid"), value("state"), number("started again")), _components(state), console)
+    print_cells((key("component"), number("pid"), value("state"), number("started again")), _components(state), console)
     _print_access(console, stack)
 
 

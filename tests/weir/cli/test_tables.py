@@ -15,7 +15,7 @@ from tests.weir.small_dataflow import Saved, World
 import weir.cli
 import weir_dev
 from weir.cli.commands.verify_expectations import Looked, print_report
-from weir.cli.tables import key, number, print_rows, text, value
+from weir.cli.tables import key, number, print_cells, text, value
 from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, sink, source
 from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
@@ -144,7 +144,7 @@ def test_no_cell_is_cut_and_no_key_is_folded_whatever_is_printed(seed):
     width = draw.choice([20, *WIDTHS])
     console = Console(width=width, force_terminal=True, no_color=True, color_system=None, record=True, quiet=False)
     with console.capture() as captured:
-        print_rows(columns, rows, console)
+        print_cells(columns, rows, console)
     said = captured.get()
     assert "…" not in said
     words = "".join(re.sub(r"[│\s]", "", line) for line in said.splitlines())
@@ -168,7 +168,7 @@ def is_folded(one, width):
 
 def test_what_is_piped_has_no_width(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
-    print_rows([key("epoch"), text("why")], [("20130101T000000Z", "because " * 40)])
+    print_cells([key("epoch"), text("why")], [("20130101T000000Z", "because " * 40)])
     [line] = [each for each in capsys.readouterr().out.splitlines() if "2013" in each]
     assert line.count("because") == 40
 

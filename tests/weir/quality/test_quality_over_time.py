@@ -26,11 +26,11 @@ from weir.reading.opening import open_results
 from weir.rebuild.rebuild import rebuild
 from weir.restarts.strategy import FixedDelay
 from weir.retention.release import delete_released, release
-from weir.retention.result_history import run_history
 from weir.retention.sizes import bytes_at_rest
 from weir.retention.sweep import sweep
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import FakeEngine
+from weir.views.results import run_results
 
 CLOSE = "weir_close"
 RESTORED = expectations("clean_rows", when="restored")
@@ -348,12 +348,11 @@ def bytes_at_rest_of(world):
 
 def test_weir_results_shows_a_quarantined_result(retried):
     with retried.ledger.transaction() as session:
-        row = session.scalar(select(RunRow))
-        memory = run_history(session, row, "clean", retried.services.now())
+        memory = run_results(session, session.scalar(select(RunRow.id)), "clean", retried.services.now(), {})
     (stage,) = memory.stages
     first, second = stage.results
     assert [chapter.state.value for chapter in first.story] == ["writing", "quarantined"]
-    assert NOT_NULL in first.row.state_reason
+    assert NOT_NULL in first.reason
     assert [chapter.state.value for chapter in second.story] == ["writing", "finished"]
     assert stage.unfinished == ()
 

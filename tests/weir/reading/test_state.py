@@ -360,7 +360,7 @@ def test_a_savepoint_is_read_by_its_number_its_name_and_its_folder(days, tmp_pat
     made = create(days.services, SavepointRequest("ladder", to=str(tmp_path / "kept"), name="before"), Store.open)
     before = expected(days, 1)
     run_days(days, history(), 2)
-    for which in (made.number, "before", made.url):
+    for which in (made.number, "before", made.folder):
         with weir.open("ladder", state="history", checkpoint=which) as state:
             assert found(state) == before
             assert (state.epoch, state.get("N1")) == (epoch(1), {"tail": "N1", "n": 1})

@@ -57,7 +57,7 @@ def test_what_is_restored_is_gone_on_from_as_if_nothing_had_been_wrong(days):
     done = restore(days, "day2")
     assert states_of(days, 2) == right[2]
     assert [each.is_restored for each in done.partitions] == [True] * 4
-    assert done.later == (f"ladder@{EPOCHS[2]}",)
+    assert done.later_runs == (f"ladder@{EPOCHS[2]}",)
     go_on(days)
     assert set(days.airflow.states().values()) == {"success"}
     assert {day: states_of(days, day) for day in (1, 2, 3)} == right
@@ -68,7 +68,7 @@ def test_restoring_what_is_there_changes_nothing_but_the_lineage(days):
     lineage = lineage_of(days)
     done = restore(days, "day3")
     assert not any(each.is_restored for each in done.partitions)
-    assert (done.owed, done.stale, lineage_of(days)) == (0, (), lineage + 1)
+    assert (done.pending_clears, done.stale, lineage_of(days)) == (0, (), lineage + 1)
     assert {day: [row.attempt for row in rows_of(days, day)] for day in (1, 2, 3)} == before
 
 
@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(days):
     planned = restore(days, "day2", is_dry=True)
     assert (lineage_of(days), states_of(days, 2)) == (lineage, before)
     done = restore(days, "day2")
-    assert (planned.partitions, planned.stale, planned.later) == (done.partitions, done.stale, done.later)
+    assert (planned.partitions, planned.stale, planned.later_runs) == (done.partitions, done.stale, done.later_runs)
     assert len(planned.stale) == 2
 
 
@@ -209,7 +209,7 @@ def test_a_run_that_was_freed_of_its_record_is_as_its_checkpoint_has_it_again(da
 def test_a_fork_begins_with_what_the_origin_had_and_goes_its_own_way(days):
     run_days(days.airflow, 4)
     done = restore(days, "day2", fork="forked")
-    assert (done.dataflow, done.epoch, done.later) == ("forked", EPOCHS[1], ())
+    assert (done.dataflow, done.epoch, done.later_runs) == ("forked", EPOCHS[1], ())
     fork = second_airflow(days, aircraft("forked"))
     run_days(fork, 3, 4)
     assert set(fork.states().values()) == {"success"}

@@ -133,7 +133,7 @@ def test_a_partition_that_newer_code_made_alike_of_other_inputs_is_restored_with
             if row.subtask == 1:
                 row.digest = row.digest.replace("k:bigint", "k:other")
     done = restore(days, "day2")
-    assert {(each.partition.stage, each.is_restored) for each in done.partitions} == {
+    assert {(each.stage, each.is_restored) for each in done.partitions} == {
         ("history", True),
         ("offsets", False),
     }

@@ -114,7 +114,7 @@ def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_go
     right = states_of(days, 2)
     (tmp_path / "usb").mkdir()
     made = make(days, to=f"{tmp_path}/usb", name="mine")
-    assert made.url == f"file://{tmp_path}/usb/mine"
+    assert made.folder == f"file://{tmp_path}/usb/mine"
     shutil.move(tmp_path / "usb" / "mine", tmp_path / "moved")
     (tmp_path / "new" / "store").mkdir(parents=True)
     other = World(tmp_path / "new", aircraft())
@@ -396,7 +396,7 @@ def test_a_savepoint_in_the_store_is_found_where_the_store_was_moved_to(days):
     (days.folder / "store").rename(days.folder / "moved")
     days.store.files = store_in_memory(days.folder / "moved").files
     found = savepoints(days.services)
-    assert [each.url for each in found] == [made.url.replace("/store/", "/moved/"), elsewhere.url]
+    assert [each.url for each in found] == [made.folder.replace("/store/", "/moved/"), elsewhere.folder]
     spoil(days, 2)
     restore(days, "inside")
     assert states_of(days, 2) == right

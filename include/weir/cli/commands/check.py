@@ -65,10 +65,10 @@ def check(
     expectations: Annotated[
         Path | None, typer.Option(help="The folder of the suites, if not that of the settings.", show_default=False)
     ] = None,
-    connections: Annotated[  # noqa: FBT002  Typer's
+    connections: Annotated[
         bool, typer.Option("--connections", help="Look up the connections that are named, as Airflow finds them here.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check DAG files: that they import, that functions exist and fit their stages, and that suites can be read.
 

@@ -1,26 +1,25 @@
 """`weir code`: the versions of code that have computed results, what differs between them, and which count as equal.
 
-Invariant: only `same` changes anything, and `--json` has everything that a table leaves out.
+Invariant: only `same` changes anything.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from weir.cli.default_command import with_default
-from weir.cli.tables import cell, key, number, print_rows, value
+from weir.cli.documents import Listing
+from weir.cli.options import AsJson, OnlyDataflow
+from weir.cli.tables import key, number, print_line, value
 from weir.code.generation_rules import short
+from weir.coordination.read_leases import user_name
 from weir.environment import opened_services
+from weir.recovery.versions import EqualVersions, declare_equal
+from weir.views.code import declared_equal, difference, versions_of_tasks
 
-if TYPE_CHECKING:
-    from weir.recovery.versions import EqualVersions, VersionOfTask
-
-VERSION = 1
 _VERSIONS = "versions"
 _ARCHIVE = 16
 """The number of characters by which a table names an archive."""
@@ -31,27 +30,27 @@ code_app = typer.Typer(
 
 
 @code_app.command(_VERSIONS)
-def versions(
-    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
-) -> None:
+def versions(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     """List the versions of code by epoch and region, the default: archive, generation, subtasks, since when.
 
     The number of subtasks is that of those whose current results this version has computed.
     """
-    from weir.recovery.versions import declared_equal, versions_of_tasks  # noqa: PLC0415  SQLAlchemy is slow to import
-
     with opened_services() as services, services.ledger.transaction() as session:
         found, same = versions_of_tasks(session, dataflow), declared_equal(session, dataflow)
-    if as_json:
-        print(json.dumps({"version": VERSION, "versions": _plain(found), "equal": _plain(same)}))
-        return
-    if not found:
-        _print("No version is recorded: no region has begun yet. `weir runs` lists the runs")
-        return
-    print_rows(_COLUMNS, map(_cells, found))
-    for each in same:
-        _print(_declared(each))
+    _CODE.show(found, as_json=as_json, equal=same)
+    for each in () if as_json or not found else same:
+        print_line(_declared(each))
+
+
+_CODE = Listing(
+    "versions",
+    (
+        *(key("epoch"), key("dataflow"), key("region"), value("version", lambda row: short(row.version))),
+        value("archive", lambda row: row.archive and row.archive[:_ARCHIVE]),
+        *(number("generation", form=""), number("subtasks"), value("since")),
+    ),
+    "No version is recorded: no region has begun yet. `weir runs` lists the runs",
+)
 
 
 @code_app.command()
@@ -60,14 +59,12 @@ def diff(
     new: Annotated[str, typer.Argument(help="Another one.", show_default=False)],
 ) -> None:
     """Show the sources that differ between two versions or archives, as a unified diff."""
-    from weir.recovery.versions import difference  # noqa: PLC0415
-
     with opened_services() as services:
         lines = difference(services, old, new)
     if not lines:
         Console(stderr=True).print("Their sources are equal.")
     for line in lines:
-        _print(line)
+        print_line(line)
 
 
 @code_app.command()
@@ -78,31 +75,9 @@ def same(
     dataflow: Annotated[str | None, typer.Option(help="The stage's dataflow, if several have such a stage.")] = None,
 ) -> None:
     """Declare two versions equal for a stage: results of the one count as made by the other, too."""
-    from weir.coordination.read_leases import user_name  # noqa: PLC0415
-    from weir.recovery.versions import declare_equal  # noqa: PLC0415
-
     with opened_services() as services:
         declared, results = declare_equal(services, stage, old, new, user_name(), dataflow)
-    _print(f"{_declared(declared)}. {results} result(s) count as made by both now")
-
-
-_COLUMNS = (
-    *(key("epoch"), key("dataflow"), key("region"), value("version"), value("archive")),
-    *(number("generation"), number("subtasks"), value("since")),
-)
-
-
-def _cells(each: VersionOfTask) -> tuple[str, ...]:
-    return (
-        each.epoch,
-        each.dataflow,
-        each.region,
-        short(each.version),
-        "" if each.archive is None else each.archive[:_ARCHIVE],
-        "" if each.generation is None else str(each.generation),
-        str(each.subtasks),
-        cell(each.since),
-    )
+    print_line(f"{_declared(declared)}. {results} result(s) count as made by both now")
 
 
 def _declared(each: EqualVersions) -> str:
@@ -110,15 +85,3 @@ def _declared(each: EqualVersions) -> str:
         f"{short(each.one)} and {short(each.other)} are equal for stage {each.stage} of {each.dataflow}, as "
         f"{each.declared_by} declared on {each.declared_at:%Y-%m-%d %H:%M:%S} UTC"
     )
-
-
-def _plain(found: list[VersionOfTask] | list[EqualVersions]) -> list[dict[str, Any]]:
-    """Return JSON values; times are in UTC, ISO 8601."""
-    return [
-        {name: each.isoformat() if hasattr(each, "isoformat") else each for name, each in asdict(one).items()}
-        for one in found
-    ]
-
-
-def _print(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)

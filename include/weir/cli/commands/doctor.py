@@ -77,8 +77,8 @@ class Subject:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,  # noqa: FBT002
-    here: Annotated[bool, typer.Option("--here", help="Examine this environment, not the local stack.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Examine this environment, not the local stack.")] = False,
     connection: Annotated[
         list[str] | None, typer.Option(help="Id of another Airflow connection to Spark; can be repeated.")
     ] = None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from weir.recovery.failovers import FailoverReport
     from weir.recovery.history import Event, SourceRead
-    from weir.recovery.versions import CodeOfStage
+    from weir.views.code import CodeOfStage
 
 _SHOWN = 300
 """How much of what a source reads is printed."""
@@ -32,7 +32,7 @@ def failovers(
         str | None, typer.Argument(help="Only this dataflow, or this run: DATAFLOW@EPOCH.", show_default=False)
     ] = None,
     epoch: Annotated[str | None, typer.Argument(help="Only this epoch.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show failovers: what was lost, which regions ran again, which were spared, and the cost."""
     from weir.recovery.failovers import failover_reports  # noqa: PLC0415  SQLAlchemy is slow to import
@@ -53,7 +53,7 @@ def failovers(
 def why(
     task: Annotated[str, typer.Argument(help="A task id, or TASK[SUBTASK].", show_default=False)],
     run: Annotated[str, typer.Option("--run", help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show why a task ran repeatedly, its code, and what its sources read: attempts, failures, clears, and inputs.
 
@@ -62,7 +62,7 @@ def why(
     from weir.cli.airflow_api import standing_named  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.ledger.runs import run_if_known  # noqa: PLC0415  as above
     from weir.recovery.history import HasNotBegun, events_of, sources_of_task, task_history  # noqa: PLC0415  as above
-    from weir.recovery.versions import code_of_task  # noqa: PLC0415
+    from weir.views.code import code_of_task  # noqa: PLC0415
 
     with opened_services() as services:
         with services.ledger.transaction() as session:

@@ -5,35 +5,30 @@ Invariant: with --dry-run nothing changes, and it lists exactly the files that w
 
 from __future__ import annotations
 
-import json
-import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from weir.cli.tables import key, number, print_line, print_rows
+from weir.cli.airflow_api import airflow_if_reached
+from weir.cli.documents import plain, print_document
+from weir.cli.options import AsJson, DryRun, OnlyDataflow
+from weir.cli.tables import key, number, print_cells, print_line, print_some
 from weir.environment import opened_services
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Misconfigured
+from weir.retention.sweep import sweep
+from weir.retention.sweep_report import Kept, SweepReport
 from weir.units import format_size, time_from_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from datetime import timedelta
-
-    from weir.coordination.airflow import Clearer
-    from weir.retention.sweep_report import Kept, SweepReport
-
 
 SHOWN = 20
 """The number of lines that are shown; --json has all."""
 
 
 def gc(
-    dataflow: Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,  # noqa: FBT002  Typer's
-    full: Annotated[bool, typer.Option("--full", help="Sweep every folder, not only those of recent runs.")] = False,  # noqa: FBT002  Typer's
+    dataflow: OnlyDataflow = None,
+    dry_run: DryRun = False,
+    full: Annotated[bool, typer.Option("--full", help="Sweep every folder, not only those of recent runs.")] = False,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -42,40 +37,17 @@ def gc(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: AsJson = False,
 ) -> None:
     """Delete results that are no longer needed and files of dead attempts; report what is retained, and why."""
-    from weir.retention.sweep import sweep  # noqa: PLC0415  SQLAlchemy is slow to import
-
     floor = _floor(older_than)
-    with opened_services() as services, _airflow() as (clearer, note):
-        report = sweep(services, dataflow, is_full=full, is_dry=dry_run, older_than=floor, clearer=clearer)
-    report.notes += [note] if note else []
+    with opened_services() as services, airflow_if_reached("for deleted runs") as asked:
+        report = sweep(services, dataflow, is_full=full, is_dry=dry_run, older_than=floor, clearer=asked.airflow)
+    report.notes += [] if asked.airflow else [asked.why_not]
     if as_json:
-        print(json.dumps(report.to_json()))
+        print_document(**_document(report))
     else:
         _print_report(report)
-
-
-@contextmanager
-def _airflow() -> Iterator[tuple[Clearer | None, str]]:
-    """Yield Airflow, to find deleted DagRuns, or None and a note that says why it cannot be asked."""
-    from weir.cli.airflow_api import airflow_api  # noqa: PLC0415
-    from weir.coordination.clearing import EndpointClearer  # noqa: PLC0415
-    from weir.environment import API_VARIABLE  # noqa: PLC0415
-
-    try:
-        api = airflow_api(os.environ)
-    except WeirError as error:
-        yield None, f"Airflow was not asked for deleted runs: {error}"
-        return
-    if api is None:
-        yield None, f"Airflow was not asked for deleted runs ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)."
-        return
-    try:
-        yield EndpointClearer(api), ""
-    finally:
-        api.close()
 
 
 def _floor(text: str | None) -> timedelta | None:
@@ -87,19 +59,26 @@ def _floor(text: str | None) -> timedelta | None:
     return found
 
 
+def _document(report: SweepReport) -> dict[str, Any]:
+    released = [
+        {name: value for name, value in plain(each).items() if name != "is_released"} for each in report.to_release
+    ]
+    expired = [{"run": each.path, "bytes": each.bytes, "reason": each.reason} for each in report.expired]
+    return {**plain(report), "deleted_bytes": report.deleted_bytes, "to_release": released, "expired": expired}
+
+
 def _print_report(report: SweepReport) -> None:
-    console = Console()
     sums = list(_sums(report))
     if sums:
-        print_rows((key("what"), key("why"), number("number"), number("bytes")), sums, console)
+        print_cells((key("what"), key("why"), number("number"), number("bytes")), sums)
     else:
-        console.print("Nothing is stored that could be deleted.")
+        print_line("Nothing is stored that could be deleted.")
     for run in report.expired:
-        console.print(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}", highlight=False)
+        print_line(f"{'Would expire' if report.is_dry else 'Expired'}: {run.path}: {run.reason}")
     _print_list("Finished results with missing files (`weir verify` checks them)", report.missing)
     _print_list("Unknown to the ledger, and not deleted", report.unknown)
     for note in report.notes:
-        print_line(note, console)
+        print_line(note)
 
 
 def _sums(report: SweepReport) -> Iterator[tuple[str, ...]]:
@@ -109,13 +88,10 @@ def _sums(report: SweepReport) -> Iterator[tuple[str, ...]]:
         ("would be released", report.to_release_by_reason()),
         ("kept", report.kept_by_reason()),
     ):
-        yield from ((what, why, str(count), format_size(size)) for why, count, size in sums)
+        yield from ((what, why, f"{count:,}", format_size(size)) for why, count, size in sums)
 
 
-def _print_list(title: str, found: Iterable[Kept]) -> None:
-    each = list(found)
-    if not each:
-        return
-    lines = [f"  {one.path}: {one.reason}" for one in each[:SHOWN]]
-    more = [f"  and {len(each) - SHOWN} more, which --json lists"] if len(each) > SHOWN else []
-    print_line("\n".join([f"{title}:", *lines, *more]))
+def _print_list(title: str, things: Sequence[Kept]) -> None:
+    if things:
+        print_line(f"{title}:")
+        print_some([f"{each.path}: {each.reason}" for each in things], SHOWN, "  ")

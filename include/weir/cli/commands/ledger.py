@@ -5,18 +5,22 @@ Invariant: they use ledger and store of the environment, else those of the local
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from weir.cli.airflow_api import standings_of_all
+from weir.cli.options import OnlyDataflow, RunName
 from weir.cli.tables import key, print_line, print_rows, text
 from weir.environment import opened_services, settings
 from weir.errors import Misconfigured
+from weir.ledger.housekeeping import lines_about
+from weir.ledger.names import NO_RUN
+from weir.rebuild.rebuild import UNKNOWN, Rebuilt, RebuiltRun
+from weir.rebuild.rebuild import rebuild as rebuild_ledger
+from weir.recovery.adopt import adopt as adopt_run
+from weir.recovery.history import RunOverview, run_overviews
 from weir.settings import url_without_password
-
-if TYPE_CHECKING:
-    from weir.rebuild.rebuild import Rebuilt, RebuiltRun
-    from weir.recovery.history import RunOverview
 
 NEWEST = 30
 """The default number of runs of a dataflow that are listed: the state of each is read."""
@@ -26,35 +30,28 @@ SHOWN = 3
 
 run_app = typer.Typer(help="Change a run.", no_args_is_help=True)
 ledger_app = typer.Typer(help="Maintain the ledger.", no_args_is_help=True)
-RunName = Annotated[str, typer.Argument(help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)]
-OptionalDataflow = Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)]
 
 
 @run_app.command()
 def adopt(
     run: RunName,
-    discard: Annotated[bool, typer.Option("--discard", help="Also what runs, or cannot be computed again.")] = False,  # noqa: FBT002  Typer's
+    discard: Annotated[bool, typer.Option("--discard", help="Also what runs, or cannot be computed again.")] = False,
 ) -> None:
     """Unpin a run from its dataflow: when it is cleared, it follows the present DAG file.
 
     Its results are discarded. Refused are a run of which a task is running, and one that goes on from a state
     which was released.
     """
-    from weir.recovery.adopt import adopt as adopt_run  # noqa: PLC0415  SQLAlchemy is slow to import
-
     with opened_services() as services:
         print_line(str(adopt_run(services, run, discards=discard, interrupts=discard)))
 
 
 @ledger_app.command()
 def rebuild(
-    dataflow: OptionalDataflow = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dataflows in the store.")] = False,  # noqa: FBT002  Typer's
+    dataflow: OnlyDataflow = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dataflows in the store.")] = False,
 ) -> None:
     """Rebuild the ledger from the store; running attempts are fenced and start again."""
-    from weir.rebuild.rebuild import UNKNOWN  # noqa: PLC0415
-    from weir.rebuild.rebuild import rebuild as rebuild_ledger  # noqa: PLC0415
-
     if (dataflow is None) is not everything:
         raise Misconfigured("name what to rebuild: `weir ledger rebuild DATAFLOW`, or `--all`")
     with opened_services(may_be_new=True) as services:
@@ -74,7 +71,7 @@ def upgrade() -> None:
 
 
 def runs(
-    dataflow: OptionalDataflow = None,
+    dataflow: OnlyDataflow = None,
     limit: Annotated[int, typer.Option(min=0, help="How many of the newest runs of each dataflow; 0: all.")] = NEWEST,
 ) -> None:
     """List the newest runs with their valid, stale and missing regions, and published versions.
@@ -82,11 +79,6 @@ def runs(
     Below them is said of each open run why it is not published and what to do, and of which dataflows the ledger had
     lost commits.
     """
-    from weir.cli.airflow_api import standings_of_all  # noqa: PLC0415
-    from weir.ledger.housekeeping import lines_about  # noqa: PLC0415
-    from weir.ledger.names import NO_RUN  # noqa: PLC0415
-    from weir.recovery.history import run_overviews  # noqa: PLC0415
-
     with opened_services() as services:
         with services.ledger.transaction() as session:
             (found, older), lines = run_overviews(session, dataflow, limit or None), lines_about(session, dataflow)
@@ -94,7 +86,7 @@ def runs(
     if not found:
         print_line(f"The ledger is empty: {NO_RUN}.")
         return
-    print_rows((key("epoch"), key("dataflow"), key("run id"), text("regions"), text("published")), map(_cells, found))
+    print_rows(_RUNS, found)
     if older:
         print_line(f"{older:,} older run(s) are not listed: --limit 0 lists all.")
     told = {each.run for each in stand}
@@ -102,9 +94,21 @@ def runs(
         print_line(line)
 
 
-def _cells(run: RunOverview) -> tuple[str, ...]:
-    versions = ", ".join(f"{sink} v{version}" for sink, version in run.published.items())
-    return run.epoch, run.dataflow, run.run_id, f"{run.state}{_came_again(run)}{_not_begun(run)}", versions or "-"
+def _regions(run: RunOverview) -> str:
+    return f"{run.state}{_came_again(run)}{_not_begun(run)}"
+
+
+def _published(run: RunOverview) -> str:
+    return ", ".join(f"{sink} v{version}" for sink, version in run.published.items()) or "-"
+
+
+_RUNS = (
+    key("epoch"),
+    key("dataflow"),
+    key("run id", "run_id"),
+    text("regions", _regions),
+    text("published", _published),
+)
 
 
 def _came_again(run: RunOverview) -> str:

@@ -29,8 +29,8 @@ def plan(
     code: Annotated[
         RepairCode, typer.Option(help="The code that its regions run: that of their results, or what is deployed then.")
     ] = RepairCode.AS_IT_WAS,
-    apply: Annotated[bool, typer.Option("--apply", help="Apply the plan.")] = False,  # noqa: FBT002  Typer's
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    apply: Annotated[bool, typer.Option("--apply", help="Apply the plan.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss."""
     from weir.cli.airflow_api import standings_now  # noqa: PLC0415  SQLAlchemy is slow to import

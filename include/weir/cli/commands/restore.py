@@ -5,19 +5,19 @@ Invariant: with --dry-run nothing changes, and the report is the same.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from weir.cli.tables import print_line
+from weir.cli.airflow_api import deliver_pending
+from weir.cli.documents import plain, print_document
+from weir.cli.options import AsJson, DryRun
+from weir.cli.tables import of_partition, print_line, print_some
 from weir.environment import open_store, opened_services
+from weir.snapshots.restore import Restored, RestoreRequest
+from weir.snapshots.restore import restore as restore_snapshot
 from weir.units import format_size
-
-if TYPE_CHECKING:
-    from weir.snapshots.restore import Restored
-
 
 SHOWN = 20
 
@@ -36,25 +36,21 @@ def restore(
             "--as", help="Fork: a new dataflow of this name starts from it; the old one continues.", show_default=False
         ),
     ] = None,
-    allow: Annotated[  # noqa: FBT002  Typer's
+    allow: Annotated[
         bool,
         typer.Option(
             "--allow-non-restored-state", help="Let the next epoch ignore states that no stage declares any more."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")] = False,  # noqa: FBT002  Typer's
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Restore a dataflow from a checkpoint or savepoint; epochs that read other state run again, in order."""
-    from weir.cli.airflow_api import deliver_pending  # noqa: PLC0415  HTTPX is slow to import
-    from weir.snapshots.restore import RestoreRequest  # noqa: PLC0415  SQLAlchemy is slow to import
-    from weir.snapshots.restore import restore as restore_snapshot  # noqa: PLC0415
-
     with opened_services(may_be_new=True) as services:
         done = restore_snapshot(services, RestoreRequest(dataflow, source, fork, allow, dry_run), open_store)
-        said = deliver_pending(services, done.owed, [done.dataflow]) if done.owed else ""
+        said = deliver_pending(services, done.pending_clears, [done.dataflow]) if done.pending_clears else ""
     if as_json:
-        print(json.dumps({"version": 1, "is_dry": dry_run, **done.to_json()}))
+        print_document(is_dry=dry_run, **plain(done))
     else:
         _print_report(done, is_dry=dry_run, is_fork=fork is not None)
     if said:
@@ -66,7 +62,7 @@ def _print_report(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
     same = len(done.partitions) - len(restored)
     verb = "Would restore" if is_dry else "Restored"
     print_line(f"{verb} {done.source} into {done.dataflow}, lineage {done.lineage}: {len(restored)} partition(s)")
-    _print_some([f"{each.partition}" for each in restored])
+    print_some([f"{of_partition(each)} ({each.layout})" for each in restored], SHOWN, "  ")
     if same:
         print_line(f"  {same} partition(s) are unchanged since then, and stay")
     if done.is_repinned:
@@ -77,8 +73,8 @@ def _print_report(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
         print_line("  its rows are checked when they are first read, before the next epoch computes anything")
     if done.fenced:
         print_line(f"  fenced, to start again: {', '.join(done.fenced)}")
-    if done.dropped:
-        print_line(f"  {done.dropped} pending clear(s) of epoch {done.epoch} dropped")
+    if done.dropped_clears:
+        print_line(f"  {done.dropped_clears} pending clear(s) of epoch {done.epoch} dropped")
     _print_what_follows(done, is_dry=is_dry, is_fork=is_fork)
 
 
@@ -91,16 +87,9 @@ def _print_what_follows(done: Restored, *, is_dry: bool, is_fork: bool) -> None:
     elif done.stale:
         will = "would run again" if is_dry else "run again"
         print_line(f"Read other state, and {will}:")
-        _print_some([str(each) for each in done.stale])
-        print_line(f"  then, one epoch after the other while the state differs: {', '.join(done.later)}")
-    elif done.later:
+        print_some([str(each) for each in done.stale], SHOWN, "  ")
+        print_line(f"  then, one epoch after the other while the state differs: {', '.join(done.later_runs)}")
+    elif done.later_runs:
         print_line(f"No run after epoch {done.epoch} has read other state: nothing runs again")
     else:
         print_line(f"The next epoch after {done.epoch} continues from it")
-
-
-def _print_some(lines: list[str] | tuple[str, ...]) -> None:
-    for line in lines[:SHOWN]:
-        print_line(f"  {line}")
-    if len(lines) > SHOWN:
-        print_line(f"  and {len(lines) - SHOWN} more, which --json lists")

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.tables import key, print_line, print_rows, text
+from weir.cli.documents import print_data, print_document, shown
+from weir.cli.options import AsJson
+from weir.cli.tables import print_line
+from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     import pyarrow as pa
 
-    from weir.coordination.services import Services
     from weir.reading.opened_state import OpenedState
 
 
@@ -61,8 +59,6 @@ Limit = Annotated[
     int | None, typer.Option(help=f"The maximum number of rows; 0 for all.  [default: {SHOWN}, all with --json]")
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @state_app.command()
 def get(
@@ -71,22 +67,22 @@ def get(
     key: Annotated[list[str], typer.Argument(help="The key's columns, in order.", show_default=False)],
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
-    fresh: Fresh = False,  # noqa: FBT002  Typer's
+    fresh: Fresh = False,
     null: Annotated[str | None, typer.Option(help="The text that means null in a key, like NULL.")] = None,
-    as_json: AsJson = False,  # noqa: FBT002  Typer's
+    as_json: AsJson = False,
 ) -> None:
     """Show the row of a key; exit code 1 if there is none."""
     with ExitStack() as closing:
         opened = _opened(closing, dataflow, state, Wanted(epoch, checkpoint, fresh))
         row = opened.get(*[None if text == null else text for text in key])
         if as_json:
-            print(json.dumps({**_where(opened), "row": None if row is None else plain(row)}))
+            print_document(**_where(opened), row=row)
         elif row is None:
             print_line(f"{_place(opened)} has no row of {', '.join(key)}")
         else:
             print_line(_headline(opened))
             for name, value in row.items():
-                print_line(f"  {name}: {_shown(value)}")
+                print_line(f"  {name}: {shown(value)}")
     if row is None:
         sys.exit(1)
 
@@ -97,10 +93,10 @@ def scan(
     state: StateName,
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
-    fresh: Fresh = False,  # noqa: FBT002  Typer's
+    fresh: Fresh = False,
     columns: Annotated[str | None, typer.Option(help="Only these columns, like tailnum,flights.")] = None,
     limit: Limit = None,
-    as_json: AsJson = False,  # noqa: FBT002  Typer's
+    as_json: AsJson = False,
 ) -> None:
     """Show the rows of a state, in no particular order."""
     wanted = None if columns is None else [name.strip() for name in columns.split(",")]
@@ -123,13 +119,13 @@ def sql(
     query: Annotated[str, typer.Argument(help="Spark SQL; each state is a view.", metavar="QUERY", show_default=False)],
     epoch: Epoch = None,
     checkpoint: Snapshot = None,
-    fresh: Fresh = False,  # noqa: FBT002  Typer's
+    fresh: Fresh = False,
     remote: Annotated[
         str | None,
         typer.Option(help="A Spark Connect server, sc://host:port; default: that of the local stack, or local Spark."),
     ] = None,
     limit: Limit = None,
-    as_json: AsJson = False,  # noqa: FBT002  Typer's
+    as_json: AsJson = False,
 ) -> None:
     """Query the states of a dataflow, all at the end of the same epoch."""
     from weir.cli.programs import answered  # noqa: PLC0415  pyarrow is slow to import
@@ -147,19 +143,6 @@ def sql(
         _print_report([table], headline, where, None, as_json=as_json)
 
 
-def plain(value: Any) -> Any:
-    """Return a value for JSON: times in ISO 8601, decimals as text, bytes in hex, maps as lists of pairs."""
-    if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, (datetime, date)):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return value.hex() if isinstance(value, bytes) else value
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The epoch or snapshot whose state is asked for; None: the newest, and with `is_fresh` no stale one."""
@@ -174,7 +157,7 @@ def _opened(closing: ExitStack, dataflow: str, state: str, wanted: Wanted) -> Op
 
 
 def _open(services: Services, closing: ExitStack, dataflow: str, state: str, wanted: Wanted) -> OpenedState:
-    from weir.reading.opening import open_results  # noqa: PLC0415  SQLAlchemy is slow to import
+    from weir.reading.opening import open_results  # noqa: PLC0415  pyarrow is slow to import
 
     opened = open_results(
         dataflow,
@@ -212,7 +195,7 @@ def _named_in(
 
 
 def _keyed_states(services: Services, dataflow: str) -> tuple[str, ...]:
-    from weir.reading.state_opening import keyed_states  # noqa: PLC0415
+    from weir.reading.state_opening import keyed_states  # noqa: PLC0415  pyarrow is slow to import
 
     with services.ledger.transaction() as session:
         return keyed_states(session, dataflow)
@@ -257,16 +240,9 @@ def _print_report(
 ) -> None:
     found = [row for table in tables for row in table.to_pylist()]
     if as_json:
-        print(json.dumps({**where, "rows": plain(found)}))
+        print_document(**where, rows=found)
         return
     print_line(headline)
-    columns = [key(name) if name in keys else text(name) for name in (tables[0].column_names if tables else ())]
-    if found:
-        print_rows(columns, ([_shown(value) for value in row.values()] for row in found))
+    print_data(found, keys)
     if rows is not None and rows > len(found):
         print_line(f"{rows - len(found):,} more; --limit 0 shows all")
-
-
-def _shown(value: Any) -> str:
-    found = plain(value)
-    return found if isinstance(found, str) else json.dumps(found)

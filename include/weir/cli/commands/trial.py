@@ -6,7 +6,6 @@ error or a quality gate fails that fails its task.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli.commands.state import plain
-from weir.cli.tables import print_line, print_rows, text
+from weir.cli.documents import print_data, print_document
+from weir.cli.options import AsJson
+from weir.cli.tables import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from weir.formats.trial import TrialAnswer
     from weir.trials.trying import Outcome
-
-VERSION: Final = 1
-"""Of the report as JSON."""
 
 SHOWN: Final = 5
 """The default number of rows."""
@@ -65,7 +62,7 @@ def try_stage(
     subtask: Annotated[int | None, typer.Option(help="Compute only this subtask.  [default: all]")] = None,
     dataflow: Annotated[str | None, typer.Option(help="The dataflow, if several of the file have the stage.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = SHOWN,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    as_json: AsJson = False,
 ) -> None:
     """Compute one stage on a local Spark, and show rows, schema, digest and seconds; nothing is stored.
 
@@ -90,7 +87,7 @@ def try_stage(
             answer, rows = computed(trial.request, Path(folder), os.environ)
         outcome = Outcome(trial, answer.reports)
     if as_json:
-        print(json.dumps(_document(outcome, answer, rows)))
+        print_document(**_document(outcome, answer, rows))
     else:
         _print(outcome, answer, rows)
     is_failed = bool(answer.error) or any(each.violated for each in outcome.checks)
@@ -100,20 +97,19 @@ def try_stage(
 def _document(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> dict[str, Any]:
     trial = outcome.trial
     head = {
-        "version": VERSION,
         "dataflow": trial.dataflow,
         "stage": trial.request.stage,
         "run": trial.run or None,
-        "interval": list(trial.interval),
+        "interval": trial.interval,
         "code": trial.code,
-        "notes": list(trial.notes),
+        "notes": trial.notes,
         "error": answer.error or None,
         "traceback": answer.traceback or None,
     }
     if rows is None:
         return head
     return head | {
-        "rows": plain(rows.to_pylist()),
+        "rows": rows.to_pylist(),
         "count": outcome.rows,
         "schema": outcome.schema,
         "digest": outcome.digest,
@@ -138,16 +134,9 @@ def _print(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> None
         sys.stdout.flush()
         print(f"{answer.traceback}{answer.error}", file=sys.stderr)
         return
-    if rows.num_rows:
-        columns = [text(name) for name in rows.column_names]
-        print_rows(columns, ([_cell(value) for value in row.values()] for row in rows.to_pylist()))
+    print_data(rows.to_pylist())
     for line in _lines(outcome, rows.num_rows):
         print_line(line)
-
-
-def _cell(value: Any) -> str:
-    found = plain(value)
-    return found if isinstance(found, str) else json.dumps(found)
 
 
 def _lines(outcome: Outcome, shown: int) -> Iterator[str]:

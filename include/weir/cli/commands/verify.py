@@ -5,49 +5,50 @@ Invariants: a bad result is recorded, so that no task reads it; it is recomputed
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 
+from weir.cli.airflow_api import deliver_pending
 from weir.cli.commands.verify_expectations import verify_expectations
+from weir.cli.documents import plain, print_document
+from weir.cli.options import AsJson, OnlyRunOrDataflow
 from weir.cli.progress import byte_progress
-from weir.cli.tables import key, number, print_line, print_rows, text, value
+from weir.cli.tables import key, of_partition, print_line, print_rows, print_some, size, text, value
+from weir.coordination.read_leases import leased_reading, reader
+from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.formats.content_check import ResultToCheck
+from weir.integrity.archives import archive_inconsistencies
+from weir.integrity.content import contents_to_check, with_contents
+from weir.integrity.records import Inconsistency, published_inconsistencies, released_inconsistencies
+from weir.integrity.repair import Repair, repair_runs
+from weir.integrity.states import checkpoint_inconsistencies, state_copies, state_inconsistencies
+from weir.integrity.verification_queries import results_to_verify, runs_named
+from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, verify_results
+from weir.ledger.runs import dataflow_of
 from weir.units import format_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from weir.coordination.services import Services
-    from weir.formats.content_check import ResultToCheck
-    from weir.integrity.records import Inconsistency
-    from weir.integrity.repair import Repair
-    from weir.integrity.verify import VerifiedResult
-
 
 EXIT_BAD = 1
 
 
 def verify(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN|DATAFLOW]", help="Only this run, or dataflow.", show_default=False),
-    ] = None,
-    content: Annotated[bool, typer.Option("--content", help="Recompute the digests of all rows with Spark.")] = False,  # noqa: FBT002  Typer's
+    name: OnlyRunOrDataflow = None,
+    content: Annotated[bool, typer.Option("--content", help="Recompute the digests of all rows with Spark.")] = False,
     remote: Annotated[
         str | None,
         typer.Option(
             help="For --content and --expectations: a Spark Connect server, sc://host:port.", show_default=False
         ),
     ] = None,
-    expectations: Annotated[  # noqa: FBT002  Typer's
+    expectations: Annotated[
         bool, typer.Option("--expectations", help="Check rows against the suites of their stages with Spark.")
     ] = False,
     checkpoint: Annotated[
@@ -62,8 +63,8 @@ def verify(
             metavar="NAME|URL", help="For --expectations: test the restore of this savepoint.", show_default=False
         ),
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Recompute bad results that are needed.")] = False,  # noqa: FBT002  Typer's
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,  # noqa: FBT002  Typer's
+    repair: Annotated[bool, typer.Option("--repair", help="Recompute bad results that are needed.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read results again and check sizes, digests of bytes, page checksums, manifests and published versions.
 
@@ -85,7 +86,7 @@ def verify(
         report = _verified(services, name)
         if content:
             report = _with_contents(services, report, remote)
-        repairs = _repaired(services, report) if repair else ()
+        repairs = repair_runs(services, report.bad, report.misfits) if repair else ()
         said = _settled(services, repairs) if any(each.owed for each in repairs) else ""
     print_report(report, repairs, said, as_json=as_json)
     if not report.is_right:
@@ -93,12 +94,6 @@ def verify(
 
 
 def _verified(services: Services, name: str | None) -> VerifyReport:
-    from weir.integrity.archives import archive_inconsistencies  # noqa: PLC0415
-    from weir.integrity.records import published_inconsistencies, released_inconsistencies  # noqa: PLC0415
-    from weir.integrity.states import checkpoint_inconsistencies  # noqa: PLC0415
-    from weir.integrity.verification_queries import results_to_verify, runs_named  # noqa: PLC0415
-    from weir.integrity.verify import VERIFIED, verify_results  # noqa: PLC0415  SQLAlchemy is slow to import
-
     with services.ledger.transaction() as session:
         runs = runs_named(session, name)
         rows = results_to_verify(session, runs, VERIFIED)
@@ -115,11 +110,7 @@ def _verified(services: Services, name: str | None) -> VerifyReport:
 
 
 def _with_contents(services: Services, report: VerifyReport, remote: str | None) -> VerifyReport:
-    from weir.cli.programs import recomputed  # noqa: PLC0415  pyspark is slow to import
-    from weir.coordination.read_leases import leased_reading, reader  # noqa: PLC0415
-    from weir.integrity.content import contents_to_check, with_contents  # noqa: PLC0415
-    from weir.integrity.states import state_copies, state_inconsistencies  # noqa: PLC0415
-    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
+    from weir.cli.programs import recomputed  # noqa: PLC0415  pyarrow is slow to import
 
     there: set[int] = set()
     with ExitStack() as leases:
@@ -151,22 +142,11 @@ def _sizes(report: VerifyReport, asked: Iterable[ResultToCheck]) -> dict[int, in
     }
 
 
-def _repaired(services: Services, report: VerifyReport) -> Sequence[Repair]:
-    from weir.integrity.repair import repair_runs  # noqa: PLC0415
-
-    return repair_runs(services, report.bad, report.misfits)
-
-
 def _settled(services: Services, repairs: Sequence[Repair]) -> str:
     """Deliver the clears if Airflow can be reached; return what was done and what is left."""
-    from weir.cli.airflow_api import deliver_pending  # noqa: PLC0415  HTTPX is slow to import
-    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
-
     dataflows = sorted({dataflow_of(each.run) for each in repairs})
     return deliver_pending(services, sum(each.owed for each in repairs), dataflows)
 
-
-VERSION = 1
 
 SHOWN = 40
 """The number of lines that are shown; --json has all."""
@@ -183,8 +163,6 @@ class VerifyReport:
     @property
     def bad(self) -> tuple[VerifiedResult, ...]:
         """Return the bad results."""
-        from weir.integrity.verify import BAD  # noqa: PLC0415  SQLAlchemy is slow to import
-
         return tuple(each for each in self.verified if each.outcome in BAD)
 
     @property
@@ -200,62 +178,52 @@ class VerifyReport:
             sizes[each.outcome.value] += each.bytes
         return {outcome: (count, sizes[outcome]) for outcome, count in numbers.items()}
 
-    def to_json(self, repairs: Iterable[Repair]) -> dict[str, Any]:
+    def to_json(self, repairs: Sequence[Repair]) -> dict[str, Any]:
         """Return the values that --json prints."""
         return {
-            "version": VERSION,
-            "runs": list(self.runs),
+            "runs": self.runs,
             "results": {outcome: {"results": count, "bytes": size} for outcome, (count, size) in self.counts().items()},
             "bad": [_to_json(each) for each in self.bad],
-            "misfits": [asdict(each) for each in self.misfits],
-            "repairs": [asdict(each) | {"answer": each.answer.value} for each in repairs],
+            "misfits": self.misfits,
+            "repairs": repairs,
         }
 
 
 def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_json: bool) -> None:
     """Print the outcomes, the repairs, and the next commands."""
     if as_json:
-        print(json.dumps(report.to_json(repairs)))
+        print_document(**report.to_json(repairs))
         return
     counts = report.counts()
     said = ", ".join(f"{count} {outcome} ({format_size(size)})" for outcome, (count, size) in sorted(counts.items()))
     print_line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
     if report.bad:
-        print_rows(_COLUMNS, map(_cells, report.bad[:SHOWN]))
-    for line in _shown([str(each) for each in report.misfits]):
-        print_line(line)
+        print_rows(_COLUMNS, report.bad[:SHOWN])
+    print_some([str(each) for each in report.misfits], SHOWN)
     for repair in repairs:
         print_line(str(repair))
     if settled:
         print_line(settled)
     if report.bad and not repairs:
         runs = sorted({each.run for each in report.bad if each.is_current and each.loss is not None})
-        for run in _shown(
-            [f"`weir verify {run} --repair` recomputes the bad results of {run} that are needed" for run in runs]
-        ):
-            print_line(run)
+        advice = [f"`weir verify {run} --repair` recomputes the bad results of {run} that are needed" for run in runs]
+        print_some(advice, SHOWN)
 
 
 _REST_OF_SHA256 = re.compile(r"(?<=\b[0-9a-f]{12})[0-9a-f]{52}\b")
 
+
+def _detail(result: VerifiedResult) -> str:
+    return _REST_OF_SHA256.sub("...", result.detail.replace(f"{result.folder}/", ""))
+
+
 _COLUMNS = (
-    *(key("epoch"), key("dataflow"), key("result"), key("layout"), key("attempt")),
-    *(number("bytes"), value("it is"), text("what was found")),
+    *(key("epoch", lambda row: row.run.partition("@")[2]), key("dataflow", lambda row: row.run.partition("@")[0])),
+    *(key("result", of_partition), key("layout"), key("attempt"), size("bytes")),
+    *(value("it is", lambda row: row.outcome.value), text("what was found", _detail)),
 )
 
 
-def _cells(each: VerifiedResult) -> tuple[str, ...]:
-    dataflow, _, epoch = each.run.partition("@")
-    result, size = f"{each.stage}[{each.subtask}]", format_size(each.bytes)
-    detail = _REST_OF_SHA256.sub("...", each.detail.replace(f"{each.folder}/", ""))
-    return epoch, dataflow, result, each.layout, each.attempt, size, each.outcome.value, detail
-
-
-def _shown(lines: list[str]) -> list[str]:
-    more = [f"and {len(lines) - SHOWN} more, which --json lists"] if len(lines) > SHOWN else []
-    return [*lines[:SHOWN], *more]
-
-
-def _to_json(each: VerifiedResult) -> dict[str, Any]:
-    found = {key: value for key, value in asdict(each).items() if key not in {"loss", "result"}}
-    return found | {"outcome": each.outcome.value, "fault": each.loss.fault.value if each.loss else None}
+def _to_json(result: VerifiedResult) -> dict[str, Any]:
+    found = {name: value for name, value in plain(result).items() if name not in {"loss", "result"}}
+    return found | {"fault": result.loss.fault if result.loss else None}

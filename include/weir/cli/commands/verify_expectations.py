@@ -5,34 +5,26 @@ Invariant: only the ledger's record of the checks changes; the files of a restor
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from weir.cli.documents import print_document
 from weir.cli.progress import Progress
-from weir.cli.tables import key, number, print_line, print_rows, text, value
+from weir.cli.tables import key, number, of_partition, print_line, print_rows, text, value
+from weir.coordination.services import Services
 from weir.environment import open_store, opened_services
 from weir.errors import Misconfigured
+from weir.formats.checks import CheckReport
+from weir.formats.region_job import CheckJob, RegionReport
+from weir.integrity.expectation_checks import check_expectations
+from weir.integrity.restore_test import RestoreTestReport, dataflows_with_checkpoints, run_restore_test
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weir.formats.checks import CheckReport
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from weir.coordination.services import Services
-    from weir.formats.region_job import CheckJob, RegionReport
-    from weir.integrity.restore_test import RestoreTestReport
-
-    Check = Callable[[CheckJob], RegionReport]
-
+Check = Callable[[CheckJob], RegionReport]
 
 NEWEST = "newest"
 
@@ -57,8 +49,6 @@ def _drills(
     services: Services, name: str | None, checkpoint: str | None, savepoint: str | None, check: Check
 ) -> Sequence[RestoreTestReport]:
     """Test the restores one after the other: each reads all of a dataflow's state."""
-    from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test  # noqa: PLC0415
-
     if checkpoint == NEWEST:
         return [
             run_restore_test(services, each, None, open_store, check)
@@ -73,7 +63,7 @@ def _drills(
 
 
 def _checked(remote: str | None, job: CheckJob) -> RegionReport:
-    from weir.cli.programs import checked  # noqa: PLC0415
+    from weir.cli.programs import checked  # noqa: PLC0415  pyarrow is slow to import
 
     progress = Progress(Console(stderr=True))
     total = len(job.to_check)
@@ -87,13 +77,8 @@ def _outcome_of(report: RestoreTestReport) -> Looked:
 
 
 def _asked(services: Services, name: str | None, check: Check) -> Looked:
-    from weir.integrity.expectation_checks import check_expectations  # noqa: PLC0415  SQLAlchemy is slow to import
-
     found = check_expectations(services, name, check)
     return Looked(f"current results of {len(found.runs)} run(s) whose stages have suites", found.checks, "")
-
-
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,39 +97,26 @@ class Looked:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values that --json prints."""
-        from weir.formats.codec import expectation_results_to_plain  # noqa: PLC0415  it reads all documents' types
-
+        names = ("run", "stage", "subtask", "layout", "attempt", "suite", "outcome", "rows", "results")
+        checks = [{name: getattr(check, name) for name in names} for check in self.checks]
         return {
             "what": self.what,
             "is_right": self.is_right,
             "problem": self.problem,
             "is_recorded": self.is_recorded,
-            "checks": [
-                {
-                    "run": each.run,
-                    "stage": each.stage,
-                    "subtask": each.subtask,
-                    "layout": each.layout,
-                    "attempt": each.attempt,
-                    "suite": each.suite,
-                    "outcome": each.outcome.value,
-                    "rows": each.rows,
-                    "results": expectation_results_to_plain(each.results),
-                }
-                for each in self.checks
-            ],
+            "checks": checks,
         }
 
 
 def print_report(looked: Sequence[Looked], *, as_json: bool) -> None:
     """Print a line for each check."""
     if as_json:
-        print(json.dumps({"version": VERSION, "looked_at": [each.to_json() for each in looked]}))
+        print_document(looked_at=[each.to_json() for each in looked])
         return
     for each in looked:
         print_line(f"{each.what}. {_summary(each)}")
         if each.checks:
-            print_rows(_COLUMNS, map(_cells, each.checks))
+            print_rows(_COLUMNS, each.checks)
         if each.problem:
             print_line(each.problem)
         if not (each.is_recorded or each.problem):
@@ -160,15 +132,13 @@ def _summary(looked: Looked) -> str:
     return f"{len(looked.checks)} check(s), {failed or 'none'} failed"
 
 
-_COLUMNS = (
-    *(key("epoch"), key("dataflow"), key("partition"), key("suite"), value("attempt")),
-    *(number("rows"), value("outcome"), text("what was found")),
-)
-
-
-def _cells(check: CheckReport) -> tuple[str, ...]:
-    dataflow, _, epoch = check.run.partition("@")
+def _found(check: CheckReport) -> str:
     wrong = "; ".join(str(each) for each in check.results if not each.success)
-    found = wrong or f"{len(check.results)} expectation(s) met"
-    partition = f"{check.stage}[{check.subtask}]"
-    return epoch, dataflow, partition, check.suite, check.attempt, f"{check.rows:,}", check.outcome.value, found
+    return wrong or f"{len(check.results)} expectation(s) met"
+
+
+_COLUMNS = (
+    *(key("epoch", lambda row: row.run.partition("@")[2]), key("dataflow", lambda row: row.run.partition("@")[0])),
+    *(key("partition", of_partition), key("suite"), value("attempt"), number("rows")),
+    *(value("outcome", lambda row: row.outcome.value), text("what was found", _found)),
+)

@@ -9,7 +9,7 @@ from tests.weir.command_line import invoked, use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 
-from weir.cli.commands.state import plain
+from weir.cli.documents import plain
 from weir.cli.programs import _problem
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
@@ -50,6 +50,7 @@ def test_an_earlier_epoch_has_its_own_row(days):
     told = json.loads(typed("get", "ladder", "history", "N1", "--epoch", "2013-01-01", "--json"))
     run = f"ladder@{epoch(1)}"
     assert told == {
+        "version": 1,
         "state": "history",
         "run": run,
         "epoch": epoch(1),

@@ -1,0 +1,197 @@
+"""The versions of code that runs have used, which of them are declared equal, and how their sources differ."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from weir.code.archive import Archive, archive_of
+from weir.code.generation_rules import UNRECORDED, agreed
+from weir.coordination.services import Services
+from weir.errors import Misconfigured
+from weir.execution.run_state import CLOSE
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
+from weir.ledger.names import require_dataflow
+from weir.recovery.versions import EqualVersions, only_named
+from weir.store.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOfTask:
+    """A version of a task's code in a run: what is it imported from, since when, how many subtasks' results are by it.
+
+    `version` is "unrecorded" for results from before versions were recorded.
+    """
+
+    dataflow: str
+    epoch: str
+    run: str
+    region: str
+    version: str
+    archive: str | None
+    generation: int | None
+    subtasks: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeOfStage:
+    """The code of a stage in a run: one version that has made, or would have made, all its current results.
+
+    `opened_by` is the attempt that opened its generation; None, as are archive and generation, where no attempt of the
+    run has run the version. `by_subtask` has versions by subtask where no one version makes all results: then the stage
+    is not valid, and `version` is that of the newest.
+    """
+
+    stage: str
+    version: str
+    archive: str | None
+    generation: int | None
+    opened_by: str | None
+    by_subtask: Mapping[int, str]
+
+
+def versions_of_tasks(session: Session, dataflow: str | None = None) -> list[VersionOfTask]:
+    """Return the versions that runs of a dataflow, or of all, have used, by epoch and region; oldest epoch first.
+
+    Raises Misconfigured for a dataflow that is not known.
+    """
+    if dataflow is not None:
+        require_dataflow(session, dataflow)
+    of_task = (AttemptRow.region, AttemptRow.generation, AttemptRow.code, AttemptRow.archive)
+    made = func.count(func.distinct(ResultRow.subtask))
+    query = (
+        select(RunRow.dataflow, RunRow.epoch, RunRow.id, *of_task, func.min(AttemptRow.began_at).label("since"), made)
+        .join(AttemptRow, AttemptRow.run == RunRow.id)
+        .join(ResultRow, (ResultRow.attempt == AttemptRow.id) & ResultRow.is_current, isouter=True)
+        .where(AttemptRow.region != CLOSE.name, AttemptRow.is_of_dag_run | ResultRow.id.is_not(None))
+        .where(*([] if dataflow is None else [RunRow.dataflow == dataflow]))
+        .group_by(RunRow.dataflow, RunRow.epoch, RunRow.id, *of_task)
+        .having(AttemptRow.code.is_not(None) | (made > 0))
+    )
+    (unrecorded,) = UNRECORDED
+    found = [
+        VersionOfTask(
+            dataflow=name,
+            epoch=epoch,
+            run=run,
+            region=region,
+            version=code or unrecorded,
+            archive=archive,
+            generation=generation,
+            subtasks=subtasks,
+            since=since,
+        )
+        for name, epoch, run, region, generation, code, archive, since, subtasks in session.execute(query)
+    ]
+    return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.region, each.generation or 0, each.since))
+
+
+def code_of_task(session: Session, run: str, region: str) -> list[CodeOfStage]:
+    """Return the code of each stage that a task has results of, by the name of its region."""
+    tries = (
+        select(AttemptRow)
+        .where(AttemptRow.run == run, AttemptRow.region == region, AttemptRow.is_of_dag_run)
+        .order_by(AttemptRow.generation, AttemptRow.began_at)
+    )
+    opened: dict[int, AttemptRow] = {}
+    for row in session.scalars(tries.where(AttemptRow.generation.is_not(None))):
+        opened.setdefault(row.generation or 0, row)
+    query = (
+        select(ResultRow, AttemptRow)
+        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+        .where(ResultRow.run == run, AttemptRow.region == region, ResultRow.is_current)
+        .order_by(ResultRow.stage, ResultRow.subtask)
+    )
+    results: dict[str, list[tuple[ResultRow, AttemptRow]]] = {}
+    for result, attempt in session.execute(query):
+        results.setdefault(result.stage, []).append((result, attempt))
+    return [_code_of_stage(stage, found, opened) for stage, found in results.items()]
+
+
+def _code_of_stage(
+    stage: str, results: Sequence[tuple[ResultRow, AttemptRow]], opened: Mapping[int, AttemptRow]
+) -> CodeOfStage:
+    sets = {row.subtask: frozenset(row.versions) if row.versions else UNRECORDED for row, _ in results}
+    newest = max(results, key=lambda each: (each[1].generation or 0, each[0].id))
+    common = agreed(sets.values()) or sets[newest[0].subtask]
+    number = max((each for each, row in opened.items() if row.code in common), default=None)
+    opener = None if number is None else opened[number]
+    made = {row.subtask: attempt.code or min(sets[row.subtask]) for row, attempt in results}
+    return CodeOfStage(
+        stage=stage,
+        version=min(common) if opener is None else str(opener.code),
+        archive=None if opener is None else opener.archive,
+        generation=number,
+        opened_by=None if opener is None else opener.id,
+        by_subtask={} if agreed(sets.values()) else made,
+    )
+
+
+def declared_equal(session: Session, dataflow: str | None = None) -> list[EqualVersions]:
+    """Return the versions that persons have declared equal, oldest declaration first."""
+    query = select(SameCodeRow).order_by(SameCodeRow.id)
+    return [
+        EqualVersions(
+            dataflow=row.dataflow,
+            stage=row.stage,
+            one=row.one,
+            other=row.other,
+            declared_at=row.declared_at,
+            declared_by=row.declared_by,
+        )
+        for row in session.scalars(query)
+        if dataflow in (None, row.dataflow)
+    ]
+
+
+def difference(services: Services, old: str, new: str) -> list[str]:
+    """Return the lines of a unified diff of the files of two archives, each named by its beginning or a version's.
+
+    Raises Misconfigured for a name that is none's, or several ones', and for an archive that is deleted.
+    """
+    with services.ledger.transaction() as session:
+        paths = [_path_of(session, name) for name in (old, new)]
+    before, after = (_read(services, path, fingerprint).files for fingerprint, path in paths)
+    names = sorted(before.keys() | after.keys())
+    return [line for name in names if before.get(name) != after.get(name) for line in _diff(name, before, after)]
+
+
+def _path_of(session: Session, name: str) -> tuple[str, str | None]:
+    """Return the fingerprint of an archive, and where it is: of a version, the one that was stored last."""
+    stored = {row.fingerprint: row for row in session.scalars(select(ArchiveRow).order_by(ArchiveRow.stored_at))}
+    query = select(AttemptRow.code, AttemptRow.archive).where(AttemptRow.archive.is_not(None)).distinct()
+    archives: dict[str, set[str]] = {each: {each} for each in stored}
+    for version, archive in session.execute(query):
+        archives.setdefault(str(archive), {str(archive)})
+        archives.setdefault(str(version), set()).add(str(archive))
+    named = archives[only_named(name, archives, "code or archive")]
+    present = [each for each in stored if each in named and stored[each].deleting_at is None]
+    return (present[-1], stored[present[-1]].path) if present else (min(named), None)
+
+
+def _read(services: Services, path: str | None, fingerprint: str) -> Archive:
+    try:
+        if path is not None:
+            return archive_of(services.store.read(path), fingerprint)
+        found: object = "no run needs it, and its file is deleted"
+    except (NotFound, ValueError) as error:
+        found = error
+    raise Misconfigured(f"archive {fingerprint[:16]} cannot be read: {found}")
+
+
+def _diff(name: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
+    try:
+        old, new = (files.get(name, b"").decode().splitlines() for files in (before, after))
+    except UnicodeDecodeError:
+        yield f"{name} differs, and is no text"
+        return
+    was, is_now = (
+        f"{side}/{name}" if name in files else "/dev/null" for side, files in (("old", before), ("new", after))
+    )
+    yield from difflib.unified_diff(old, new, was, is_now, lineterm="")
