@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from weir.cli.airflow_api import deliver_or_tell, standing_named, standings_now, what_was_cleared
+from weir.cli.documents import print_document
+from weir.cli.options import AsJson
 from weir.cli.plan_report import print_plan
 from weir.cli.tables import print_line
 from weir.code.generation_rules import RepairCode
+from weir.coordination.airflow import AirflowStates
+from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
-
-if TYPE_CHECKING:
-    from weir.coordination.airflow import AirflowStates
-    from weir.coordination.services import Services
-    from weir.recovery.rules.plan import Plan
-    from weir.recovery.rules.standing import Standing
+from weir.ledger.runs import dataflow_of, run_if_known
+from weir.recovery.pending_clears import deliver
+from weir.recovery.questions import Question, apply_answer, ask
+from weir.recovery.rules.plan import Plan
+from weir.recovery.rules.standing import Standing
+from weir.recovery.standing import clear_stopped, pending_of
 
 
 def plan(
@@ -30,12 +34,9 @@ def plan(
         RepairCode, typer.Option(help="The code that its regions run: that of their results, or what is deployed then.")
     ] = RepairCode.AS_IT_WAS,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the plan.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss."""
-    from weir.cli.airflow_api import standings_now  # noqa: PLC0415  SQLAlchemy is slow to import
-    from weir.recovery.questions import Question, apply_answer, ask  # noqa: PLC0415  as above
-
     if apply and fail is not None:
         raise Misconfigured(
             f"{fail} has not failed: --apply recomputes what the run misses now. Leave --fail out, or clear {fail} in "
@@ -61,9 +62,6 @@ def plan(
 
 def _of_not_begun(services: Services, name: str) -> Standing | None:
     """Return how a run stands of which no task has begun, so that there is no plan; None of any other one."""
-    from weir.cli.airflow_api import standing_named  # noqa: PLC0415  as above
-    from weir.ledger.runs import run_if_known  # noqa: PLC0415  as above
-
     with services.ledger.transaction() as session:
         row = run_if_known(session, name)
         begun = row is not None and row.pinned is not None
@@ -76,7 +74,7 @@ def _of_not_begun(services: Services, name: str) -> Standing | None:
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:
     if as_json:
         told = {"run": run} if plan is None else plan.to_json()
-        print(json.dumps({**told, "standing": None if standing is None else standing.to_json()}))
+        print_document(**told, standing=None if standing is None else standing.to_json())
     elif plan is not None:
         print_plan(plan, standing)
     else:
@@ -85,11 +83,6 @@ def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: b
 
 def _settle(services: Services, run: str, owed: int, standing: Standing | None) -> str:
     """Clear what has stopped and deliver the clears, if Airflow can be reached; return what was done, and is left."""
-    from weir.cli.airflow_api import deliver_or_tell, what_was_cleared  # noqa: PLC0415
-    from weir.ledger.runs import dataflow_of  # noqa: PLC0415
-    from weir.recovery.pending_clears import deliver  # noqa: PLC0415
-    from weir.recovery.standing import clear_stopped, pending_of  # noqa: PLC0415
-
     left = (
         f"{owed} clear(s) are pending; delivered by the DAG weir_upkeep (is it unpaused?), or the next task of the "
         "dataflow"
