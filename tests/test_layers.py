@@ -17,7 +17,7 @@ SIMULATOR = "tests/simulator"
 OURS = {*PACKAGES, "pipelines"}
 LAYERS = (
     "errors",
-    *("extras", "preloading", "secret_forms", "secrecy", "units", "intervals", "refusals"),
+    *("wording", "extras", "preloading", "secret_forms", "secrecy", "units", "intervals", "refusals"),
     *("code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "connections", "catalogs", "delta_rs", "ledger", "coordination", "environment"),
     *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
@@ -44,7 +44,18 @@ ROOMS_OF_AIRFLOW = (
 """In order, as LAYERS: what a task runs stands on how it is declared; the retry policy stands on a task's context."""
 ROOMS_OF_SPARK = ("results", "files", "state", "checks", "region", "sources", "transport")
 PURE = {
-    *("errors", "secret_forms", "secrecy", "units", "intervals", "dataflow", "topology", "execution", "formats"),
+    *(
+        "errors",
+        "wording",
+        "secret_forms",
+        "secrecy",
+        "units",
+        "intervals",
+        "dataflow",
+        "topology",
+        "execution",
+        "formats",
+    ),
     *("restarts", "rules"),
 }
 DOING = {"os", "io", "socket", "subprocess", "pathlib", "shutil", "tempfile", "time", "random", "secrets", "threading"}
@@ -211,7 +222,7 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
-    known = {"errors", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals"}
+    known = {"errors", "wording", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals"}
     known |= {"code", "dataflow", "topology", "execution", "formats"}
     known |= {"state", "store", "settings", "connections", "catalogs", "delta_rs", "quality"}
     examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}

@@ -23,12 +23,13 @@ from weir.attempts.coordinator import Coordinator
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.housekeeping import note_done
 from weir.ledger.ledger import Ledger
-from weir.recovery.history import events_of, run_overviews, task_history
 from weir.recovery.questions import Question, ask
 from weir.retention.sweep import DAILY
 from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.ids import RunId
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.views.runs import run_overviews
+from weir.views.tasks import events_of, task_history
 
 STEPS = ("begin", "heartbeat", "commit", "release", "close")
 TIMES = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weir.cli.documents import plain
 from weir.cli.tables import key, number, print_cells, print_line, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
@@ -10,6 +11,9 @@ from weir.recovery.rules.standing import Standing
 
 MOST_ROWS = 40
 """The number of steps that a table shows; `--json` has all."""
+
+plain.register(Plan, Plan.to_json)  # as it is recorded
+plain.register(Standing, Standing.to_json)
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 

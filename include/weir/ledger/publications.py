@@ -88,3 +88,14 @@ def tell_published(session: Session, row: PublicationRow, now: datetime, *, is_r
     of = Subject(dataflow_of(row.run), epoch_of_run(row.run), row.run)
     event = published_event(of, row.sink, row.version, row.attempt, row.pointer)
     tell(session, replace(event, is_rebuilt=is_rebuilt), now)
+
+
+def published_versions(session: Session, run: str) -> dict[str, int]:
+    """Return the newest published version of each sink of a run that has one."""
+    query = (
+        select(PublicationRow.sink, func.max(PublicationRow.version))
+        .where(PublicationRow.run == run, PublicationRow.published_at.is_not(None))
+        .group_by(PublicationRow.sink)
+        .order_by(PublicationRow.sink)
+    )
+    return dict(session.execute(query).tuples().all())

@@ -7,7 +7,7 @@ Invariant of states: all state transitions go through `transition`, which refuse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,9 +19,9 @@ from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState, StateEntry, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
-from weir.topology.ids import AttemptId, Digest
+from weir.topology.ids import AttemptId, Digest, run_ref
 from weir.topology.layouts import ResultSize
-from weir.topology.regions import PartitionId
+from weir.topology.regions import PartitionId, RegionId
 
 # Built once: to build a statement costs more than to execute it.
 _CURRENT = select(ResultRow).where(
@@ -242,3 +242,46 @@ def layouts_of_run(session: Session, run: str) -> dict[str, set[str]]:
     for stage, layout in session.execute(query):
         found.setdefault(stage, set()).add(layout)
     return found
+
+
+# Results that differ although their inputs and code do not
+
+
+@dataclass(frozen=True, slots=True)
+class NotDeterministic:
+    """A non-deterministic result: that of `attempt` differs from that of `differs_from`, of equal inputs and code."""
+
+    run: str
+    stage: str
+    subtask: int
+    attempt: str
+    differs_from: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}[{self.subtask}] of {self.attempt} differs from that of {self.differs_from}"
+
+
+def findings_of(session: Session, attempts: Collection[str]) -> tuple[NotDeterministic, ...]:
+    """Return the non-deterministic results of attempts, once for each stage and subtask."""
+    query = (
+        select(ResultRow)
+        .where(ResultRow.attempt.in_(attempts), ResultRow.differs_from.is_not(None))
+        .order_by(ResultRow.id)
+    )
+    found = (
+        NotDeterministic(row.run, row.stage, row.subtask, row.attempt, row.differs_from or "")
+        for row in session.scalars(query)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def not_deterministic_regions(session: Session, runs: Collection[str], current: str) -> frozenset[RegionId]:
+    """Return the regions of `runs` with non-deterministic results; those of `current` have no run."""
+    query = (
+        select(AttemptRow.run, AttemptRow.region, AttemptRow.subtask)
+        .join(ResultRow, ResultRow.attempt == AttemptRow.id)
+        .where(AttemptRow.run.in_(runs), ResultRow.differs_from.is_not(None))
+    )
+    return frozenset(
+        RegionId(region, subtask, run_ref(run, current)) for run, region, subtask in session.execute(query)
+    )

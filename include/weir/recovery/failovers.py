@@ -1,4 +1,4 @@
-"""Records failovers and reports them with their incidents and costs.
+"""Records failovers with their incidents, and what attempts have cost.
 
 A failover is a decision to restart regions, with the plan as it was applied.
 
@@ -8,28 +8,20 @@ it; the costs with which plans are estimated are those of committed attempts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from weir.coordination.values import ClearOutcome
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import DONE
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.names import require_dataflow, unknown_run
-from weir.ledger.runs import Run, run_if_known, run_key
-from weir.recovery.history import NotDeterministic, findings_of
-from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
-from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.ledger.runs import Run
+from weir.recovery.rules.plan import Cost, Plan, StepKind
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
-
-_WITHOUT_EFFECT = (ClearOutcome.MISSING.value, ClearOutcome.SKIPPED.value)
 
 
 class FailoverKind(Enum):
@@ -50,48 +42,6 @@ class FailoverKind(Enum):
 def kind_of(row: FailoverRow) -> FailoverKind:
     """Return the reason for a failover; those that an older Weir recorded were losses."""
     return FailoverKind(row.kind or FailoverKind.LOSS.value)
-
-
-@dataclass(frozen=True, slots=True)
-class FailoverReport:
-    """A failover, its plan, the recomputed results of its clears, and the non-deterministic results among these.
-
-    `spared` is the number of regions of the run that have not run again because of it; `is_over` says that all that it
-    has cleared has ended, so that `recomputed` is all.
-    """
-
-    row: FailoverRow
-    plan: Plan
-    recomputed: Total
-    spared: int
-    is_over: bool
-    findings: tuple[NotDeterministic, ...]
-
-    @property
-    def kind(self) -> FailoverKind:
-        """The reason for the failover."""
-        return kind_of(self.row)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON of `weir failovers --json` (docs/plan.md)."""
-        row = self.row
-        return {
-            "id": row.id,
-            "incident": row.incident or row.id,
-            "run": row.run,
-            "kind": self.kind.value,
-            "failed": f"{row.region}[{row.subtask}]" if row.region else None,
-            "attempt": row.attempt or None,
-            "decided_at": row.decided_at.isoformat(),
-            "cause": row.cause,
-            "labels": row.labels or {},
-            "plan": self.plan.to_json(),
-            "recomputed": asdict(self.recomputed),
-            "spared": self.spared,
-            "is_over": self.is_over,
-            "not_deterministic": [asdict(each) for each in self.findings],
-            "usual_causes": USUAL_CAUSES if self.findings else None,
-        }
 
 
 def record_failover(
@@ -158,69 +108,6 @@ def failovers_of(session: Session, dataflow: str | None = None, epoch: str | Non
     if epoch is not None:
         query = query.where(RunRow.epoch == epoch)
     return list(session.scalars(query))
-
-
-def failover_reports(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverReport]:
-    """Return the reports of past failovers, oldest first. Raises Misconfigured for an unknown dataflow or epoch."""
-    if dataflow is not None:
-        require_dataflow(session, dataflow)
-        run = None if epoch is None else run_if_known(session, run_key(dataflow, epoch))
-        if run is None and epoch is not None:
-            raise unknown_run(session, run_key(dataflow, epoch), dataflow)
-        epoch = None if run is None else run.epoch
-    return [_report(session, row) for row in failovers_of(session, dataflow, epoch)]
-
-
-def _report(session: Session, row: FailoverRow) -> FailoverReport:
-    clears = session.scalars(select(PendingClearRow).where(PendingClearRow.failover == row.id))
-    by_clear = [(clear, _caused_by(session, clear)) for clear in clears]
-    caused = [attempt for _, attempts in by_clear for attempt in attempts]
-    costs = costs_of_attempts(session, caused)
-    recomputed = total_of(_finished(caused, costs))
-    plan = Plan.from_json(row.plan)
-    spared = len(plan.spared()) - _changed(session, row, plan)
-    is_over = all(_has_ended(*each) for each in by_clear)
-    return FailoverReport(row, plan, recomputed, spared, is_over, findings_of(session, list(costs)))
-
-
-def _has_ended(clear: PendingClearRow, caused: Sequence[AttemptRow]) -> bool:
-    """Report whether nothing more comes of a clear: it has had no effect, or its tries have ended."""
-    if clear.is_void or clear.outcome in _WITHOUT_EFFECT:
-        return True
-    return bool(caused) and caused[-1].state in (*DONE, AttemptState.FAILED.value)
-
-
-def _changed(session: Session, failover: FailoverRow, plan: Plan) -> int:
-    """Return how many regions were cleared since then, as an input of theirs had changed."""
-    query = select(PendingClearRow.region, PendingClearRow.subtask, PendingClearRow.expected_try).where(
-        PendingClearRow.run == failover.run
-    )
-    cleared = {(region, subtask, number) for region, subtask, number in session.execute(query)}
-    return sum((step.region.name, step.region.subtask, step.after_try) in cleared for step in plan.spared())
-
-
-def _caused_by(session: Session, clear: PendingClearRow) -> list[AttemptRow]:
-    """Return the tries after a clear, up to the first that has committed or adopted."""
-    query = (
-        select(AttemptRow)
-        .where(
-            AttemptRow.run == clear.run,
-            AttemptRow.region == clear.region,
-            AttemptRow.subtask == clear.subtask,
-            AttemptRow.try_number > clear.expected_try,
-        )
-        .order_by(AttemptRow.try_number)
-    )
-    found = []
-    for row in session.scalars(query):
-        found.append(row)
-        if row.state in DONE:
-            break
-    return found
-
-
-def _finished(rows: Iterable[AttemptRow], costs: dict[str, Cost]) -> list[Cost | None]:
-    return [costs[row.id] if row.ended_at is not None else None for row in rows]
 
 
 def costs_of(session: Session, run: Run, regions: Iterable[RegionId]) -> dict[RegionId, Cost]:

@@ -18,10 +18,10 @@ from weir.ledger.checkpoints import restorable, what_is_kept
 from weir.ledger.code import generations_of
 from weir.ledger.database.tables import RunRow
 from weir.ledger.restores import last_restore
+from weir.ledger.results import not_deterministic_regions
 from weir.ledger.runs import Run, epoch_of_run, has_later, run_by_id, runs_of
 from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
 from weir.recovery.failovers import costs_of
-from weir.recovery.history import not_deterministic_regions
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.rules.backtrack import known_loss
 from weir.recovery.rules.consumers import LaterReaders

@@ -21,10 +21,10 @@ from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.ledger.publications import published_versions
 from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
-from weir.recovery.history import versions_of
 from weir.recovery.inputs import sort_inputs
 from weir.recovery.rules.standing import (
     EpochFacts,
@@ -268,7 +268,7 @@ def _facts_of(
         run_id=row.run_id,
         start=row.interval_start,
         is_closed=row.closed_at is not None or not row.has_dag_run or row.expired_at is not None,
-        was_published=bool(versions_of(session, run.id)),
+        was_published=bool(published_versions(session, run.id)),
         undelivered=_undelivered(session, run),
         asked=why_not,
     )

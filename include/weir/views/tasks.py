@@ -1,44 +1,40 @@
-"""Reports the history of runs and task instances, and non-deterministic results.
-
-Invariant: it changes nothing in the ledger.
-"""
+"""The history of task instances: attempts, failures, clears, failovers, and what their sources read."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short
 from weir.errors import Misconfigured
-from weir.execution.run_state import CLOSE, ReadResult, RunState
-from weir.ledger.attempts import Origin, name_of_try
+from weir.execution.run_state import ReadResult
+from weir.ledger.attempts import name_of_try
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import (
     AttemptRow,
     FailedBeginRow,
     FailoverRow,
     PendingClearRow,
-    PublicationRow,
-    ResultRow,
     RunRow,
 )
-from weir.ledger.failed_begins import failed_begins, failed_begins_of, region_of_begin
-from weir.ledger.names import require_dataflow, similar, unknown_run
+from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.ledger.names import similar, unknown_run
 from weir.ledger.reads import reads_of
-from weir.ledger.runs import all_slices_of, run_by_id, run_if_known, runs_of, topology_of
-from weir.ledger.snapshot import run_state
+from weir.ledger.results import findings_of
+from weir.ledger.runs import all_slices_of, run_if_known, topology_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
-from weir.topology.ids import run_ref
 from weir.topology.regions import RegionId, Topology
+from weir.views.code import CodeOfStage, code_of_task
+from weir.wording import first_few
 
 Row = TypeVar("Row", AttemptRow, PendingClearRow)
 
@@ -50,26 +46,9 @@ _NEVER_BEGAN: Final = (
     "or it was cleared while it was queued. Or the ledger was rebuilt since"
 )
 
+
 SHOWN = 5
 """The largest number of partitions of a stage in a line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOverview:
-    """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed.
-
-    `deleted_tries` are those of a DagRun that was deleted, in whose place this one has come, or that Airflow has lost.
-    `run` is its id in the ledger; empty if it has none.
-    """
-
-    dataflow: str
-    epoch: str
-    run_id: str
-    state: str
-    run: str = ""
-    not_begun: tuple[RegionId, ...] = ()
-    published: Mapping[str, int] = field(default_factory=dict)
-    deleted_tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +75,6 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class NotDeterministic:
-    """A non-deterministic result: that of `attempt` differs from that of `differs_from`, of equal inputs and code."""
-
-    run: str
-    stage: str
-    subtask: int
-    attempt: str
-    differs_from: str
-
-    def __str__(self) -> str:
-        return f"{self.stage}[{self.subtask}] of {self.attempt} differs from that of {self.differs_from}"
-
-
-@dataclass(frozen=True, slots=True)
 class SourceRead:
     """What a task reads from outside: the split of a source, which all attempts of the run read."""
 
@@ -121,6 +86,16 @@ class SourceRead:
         split = self.split
         told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
         return f"{self.stage} reads {told}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task instance: its code, what its sources read, and its events, oldest first."""
+
+    region: str
+    code: tuple[CodeOfStage, ...]
+    sources: tuple[SourceRead, ...]
+    events: tuple[Event, ...]
 
 
 class HasNotBegun(Misconfigured):
@@ -137,98 +112,17 @@ def sources_of_task(session: Session, run: str, region: RegionId) -> list[Source
     return [SourceRead(each.name, splits[each.name][region.subtask]) for each in stages if each.name in splits]
 
 
-def run_overviews(
-    session: Session, dataflow: str | None = None, newest: int | None = None
-) -> tuple[list[RunOverview], int]:
-    """Return the runs of one dataflow or of all, by dataflow and epoch, and how many older ones were left out.
-
-    `newest` is how many of each dataflow are wanted; all those of which no task could begin are. Raises Misconfigured
-    for a dataflow that the ledger does not know.
-    """
-    known, failed = runs_of(session, dataflow), _by_run(failed_begins(session, dataflow))
-    if dataflow is not None and not known and not failed:
-        require_dataflow(session, dataflow)
-    by_dataflow = (list(rows) for _, rows in groupby(known, lambda row: row.dataflow))
-    rows = [row for each in by_dataflow for row in (each if newest is None else each[-newest:])]
-    deleted = _deleted_tries(session, [row.id for row in rows])
-    found = [
-        replace(_overview(session, row, failed.pop((row.dag_id, row.run_id), [])), deleted_tries=deleted.get(row.id, 0))
-        for row in rows
-    ]
-    found += [
-        RunOverview(
-            dataflow=each[0].dataflow,
-            epoch=each[0].epoch or "",
-            run_id=run_id,
-            state="not begun",
-            not_begun=tuple(sorted(map(region_of_begin, each))),
+def task_views(session: Session, run: str, task: str) -> list[TaskView]:
+    """Return the task instances of `task`; raises as `task_history`."""
+    return [
+        TaskView(
+            region=str(each.region),
+            code=tuple(code_of_task(session, each.run, each.region.name)),
+            sources=tuple(sources_of_task(session, each.run, each.region)),
+            events=tuple(events_of(session, each)),
         )
-        for (_, run_id), each in failed.items()
+        for each in task_history(session, run, task)
     ]
-    return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.run_id)), len(known) - len(rows)
-
-
-def _deleted_tries(session: Session, runs: Collection[str]) -> dict[str, int]:
-    query = (
-        select(AttemptRow.run, func.count())
-        .where(AttemptRow.run.in_(runs), ~AttemptRow.is_of_dag_run, AttemptRow.origin != Origin.RESTORED.value)
-        .group_by(AttemptRow.run)
-    )
-    return dict(session.execute(query).tuples().all())
-
-
-def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str], list[FailedBeginRow]]:
-    found: dict[tuple[str, str], list[FailedBeginRow]] = {}
-    for row in rows:
-        found.setdefault((row.dag_id, row.run_id), []).append(row)
-    return found
-
-
-def _overview(session: Session, row: RunRow, failed: Sequence[FailedBeginRow]) -> RunOverview:
-    newest = (
-        select(AttemptRow.task_id, AttemptRow.map_index, func.max(AttemptRow.try_number))
-        .where(AttemptRow.run == row.id)
-        .group_by(AttemptRow.task_id, AttemptRow.map_index)
-    )
-    tries = {(task_id, index): number for task_id, index, number in session.execute(newest)} if failed else {}
-    if row.pinned is not None:
-        state = _counts(run_state(session, run_by_id(session, row.id)))
-    else:
-        has_begun = session.scalar(select(AttemptRow.id).where(AttemptRow.run == row.id).limit(1)) is not None
-        state = "to be pinned again" if has_begun else "not begun"
-    still = (each for each in failed if tries.get((each.task_id, each.map_index), 0) < each.try_number)
-    return RunOverview(
-        dataflow=row.dataflow,
-        epoch=row.epoch,
-        run_id=row.run_id,
-        state=state,
-        run=row.id,
-        not_begun=tuple(sorted(map(region_of_begin, still))),
-        published=versions_of(session, row.id),
-    )
-
-
-def _counts(state: RunState) -> str:
-    written = [outputs for region in state.topology.region_ids() if (outputs := state.topology.outputs(region))]
-    valid = sum(all(state.is_done(each) for each in outputs) for outputs in written)
-    stale = sum(
-        all(each in state.results for each in outputs) and not all(state.is_valid(each) for each in outputs)
-        for outputs in written
-    )
-    given_up = [str(each) for each in (*state.topology.region_ids(), CLOSE) if state.region(each).has_failed]
-    failed = f"; failed: {_first(given_up)}" if given_up else ""
-    return f"{valid} valid, {stale} stale, {len(written) - valid - stale} missing{failed}"
-
-
-def versions_of(session: Session, run: str) -> dict[str, int]:
-    """Return the newest published version of each sink of a run that has one."""
-    query = (
-        select(PublicationRow.sink, func.max(PublicationRow.version))
-        .where(PublicationRow.run == run, PublicationRow.published_at.is_not(None))
-        .group_by(PublicationRow.sink)
-        .order_by(PublicationRow.sink)
-    )
-    return dict(session.execute(query).tuples().all())
 
 
 def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
@@ -348,13 +242,8 @@ def _reads(reads: tuple[ReadResult, ...]) -> list[str]:
     in_order = sorted(reads, key=lambda read: (read.partition.run, read.partition.stage, read.partition.subtask))
     for (of, stage), group in groupby(in_order, key=lambda read: (read.partition.run, read.partition.stage)):
         named = dict.fromkeys(f"[{read.partition.subtask}] of {read.attempt}" for read in group)
-        lines.append(f"read {stage}{_first([*named])}" + (f", in run {of}" if of else ""))
+        lines.append(f"read {stage}{first_few([*named], SHOWN)}" + (f", in run {of}" if of else ""))
     return lines
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def _clear(session: Session, row: PendingClearRow) -> Event:
@@ -378,29 +267,3 @@ def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Eve
         elif any(str(step.region) == name for step in plan.of(StepKind.JOINED)):
             failed = f"{row.region}[{row.subtask}]" if row.region else "a person"
             yield Event(row.decided_at, f"failover {row.id}{incident} of {failed} waited for it")
-
-
-def findings_of(session: Session, attempts: Collection[str]) -> tuple[NotDeterministic, ...]:
-    """Return the non-deterministic results of attempts, once for each stage and subtask."""
-    query = (
-        select(ResultRow)
-        .where(ResultRow.attempt.in_(attempts), ResultRow.differs_from.is_not(None))
-        .order_by(ResultRow.id)
-    )
-    found = (
-        NotDeterministic(row.run, row.stage, row.subtask, row.attempt, row.differs_from or "")
-        for row in session.scalars(query)
-    )
-    return tuple(dict.fromkeys(found))
-
-
-def not_deterministic_regions(session: Session, runs: Collection[str], current: str) -> frozenset[RegionId]:
-    """Return the regions of `runs` with non-deterministic results; those of `current` have no run."""
-    query = (
-        select(AttemptRow.run, AttemptRow.region, AttemptRow.subtask)
-        .join(ResultRow, ResultRow.attempt == AttemptRow.id)
-        .where(AttemptRow.run.in_(runs), ResultRow.differs_from.is_not(None))
-    )
-    return frozenset(
-        RegionId(region, subtask, run_ref(run, current)) for run, region, subtask in session.execute(query)
-    )

@@ -12,7 +12,7 @@ from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
 from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow
 from weir.ledger.runs import named_run
-from weir.recovery.failovers import FailoverKind, failover_reports
+from weir.recovery.failovers import FailoverKind
 from weir.recovery.pending_clears import deliver
 from weir.recovery.questions import Question, add_clears_of_upstream_failed, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
@@ -20,6 +20,7 @@ from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.task_ports import failed_try
+from weir.views.failovers import failover_views
 
 
 def fan(parallelism=10, **options):
@@ -62,7 +63,7 @@ class Scene:
 
     def reports(self):
         with self.world.ledger.transaction() as session:
-            return failover_reports(session)
+            return failover_views(session)
 
     def states(self):
         return set(self.airflow.states().values())
@@ -101,8 +102,8 @@ def test_full_runs_all_again_that_has_begun_when_a_task_fails(scene):
     assert set(again.values()) == {1}
     [report] = found.reports()
     assert (report.kind, report.plan.strategy) == (FailoverKind.FAILURE, "full")
-    assert report.row.cause.startswith("application: RuntimeError: boom")
-    assert report.row.labels["type"] == "application"
+    assert report.cause.startswith("application: RuntimeError: boom")
+    assert report.labels["type"] == "application"
     assert report.recomputed.regions == len(ALL_OF) - 1
     assert found.states() == {"success"}
 
@@ -293,7 +294,7 @@ def test_ten_consumers_that_fail_together_cause_one_restart_and_one_incident(sce
     airflow.run_until_quiet()
     assert found.again()["weather[0]"] == 1
     first, *others = found.reports()
-    assert (first.row.incident, {each.row.incident for each in others}) == (None, {first.row.id})
+    assert (first.incident, {each.incident for each in others}) == (first.id, {first.id})
     assert len(others) == 9
     assert {tuple(map(str, [step.region for step in each.plan.of(StepKind.RERUN)])) for each in others} == {()}
     assert found.states() == {"success"}
@@ -337,7 +338,7 @@ def test_a_failure_after_the_repair_has_committed_is_another_incident(scene):
         found.lose("weather")
         found.airflow.clear_by_hand(found.run, "joined", 0)
         found.airflow.run_until_quiet()
-    assert [report.row.incident for report in found.reports()] == [None, None]
+    assert [report.incident == report.id for report in found.reports()] == [True, True]
 
 
 def test_a_commit_that_read_what_was_found_damaged_meanwhile_is_refused(scene):

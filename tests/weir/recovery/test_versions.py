@@ -4,8 +4,9 @@ import pytest
 from sqlalchemy import select
 
 from weir.ledger.database.tables import ResultRow
-from weir.recovery.versions import code_of_task, declare_equal, difference, versions_of_tasks
+from weir.recovery.versions import declare_equal
 from weir.testing.fakes.code import archive_of_edits
+from weir.views.code import code_of_task, difference, versions_of_tasks
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])

@@ -19,11 +19,15 @@ from weir.ledger.names import NO_RUN
 from weir.rebuild.rebuild import UNKNOWN, Rebuilt, RebuiltRun
 from weir.rebuild.rebuild import rebuild as rebuild_ledger
 from weir.recovery.adopt import adopt as adopt_run
-from weir.recovery.history import RunOverview, run_overviews
 from weir.settings import url_without_password
+from weir.views.runs import RunOverview, run_overviews
+from weir.wording import first_few
 
 NEWEST = 30
 """The default number of runs of a dataflow that are listed: the state of each is read."""
+
+FAILED = 5
+"""The largest number of tasks that have failed in a row of `weir runs`."""
 
 SHOWN = 3
 """The largest number of tasks that failed to begin in a row of `weir runs`."""
@@ -95,7 +99,13 @@ def runs(
 
 
 def _regions(run: RunOverview) -> str:
-    return f"{run.state}{_came_again(run)}{_not_begun(run)}"
+    counts = run.regions
+    if counts is None:
+        state = run.pin.value
+    else:
+        failed = f"; failed: {first_few(counts.failed, FAILED)}" if counts.failed else ""
+        state = f"{counts.valid} valid, {counts.stale} stale, {counts.missing} missing{failed}"
+    return f"{state}{_came_again(run)}{_not_begun(run)}"
 
 
 def _published(run: RunOverview) -> str:
@@ -123,9 +133,8 @@ def _not_begun(run: RunOverview) -> str:
     failed = run.not_begun
     if not failed:
         return ""
-    more = f" and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-    named = ", ".join(map(str, failed[:SHOWN]))
-    return f"; failed to begin: {named}{more} (`weir why {failed[0].name} --run {run.run_id}`)"
+    named = first_few(failed, SHOWN)
+    return f"; failed to begin: {named} (`weir why {failed[0].name} --run {run.run_id}`)"
 
 
 def _print_rebuilt(built: Rebuilt) -> None:

@@ -74,7 +74,7 @@ def _of_not_begun(services: Services, name: str) -> Standing | None:
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:
     if as_json:
         told = {"run": run} if plan is None else plan.to_json()
-        print_document(**told, standing=None if standing is None else standing.to_json())
+        print_document(**told, standing=standing)
     elif plan is not None:
         print_plan(plan, standing)
     else:

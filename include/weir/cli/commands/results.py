@@ -20,6 +20,7 @@ from weir.environment import opened_services
 from weir.execution.partition_state import PartitionState
 from weir.units import format_size
 from weir.views.results import Consumer, ResultView, RunResults, StageResults, UnfinishedAttempt, results_of
+from weir.wording import first_few
 
 _SHOWN_CONSUMERS = 3
 
@@ -139,9 +140,7 @@ def _story(result: ResultView) -> list[tuple[datetime, str]]:
 
 def _details(run: str, result: ResultView) -> Iterable[str]:
     if result.consumers:
-        shown = [_reader(each, run) for each in result.consumers]
-        more = f" and {len(shown) - _SHOWN_CONSUMERS} more" if len(shown) > _SHOWN_CONSUMERS else ""
-        yield f"read by {', '.join(shown[:_SHOWN_CONSUMERS])}{more}"
+        yield f"read by {first_few([_reader(each, run) for each in result.consumers], _SHOWN_CONSUMERS)}"
     if result.published:
         yield f"published in {', '.join(result.published)}"
     if result.read_now_by:
