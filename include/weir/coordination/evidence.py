@@ -45,6 +45,7 @@ from weir.formats.paths import (
 from weir.formats.pointer import pointer_from_json
 from weir.formats.region_job import JOB_NAME
 from weir.formats.run_record import RunRecord
+from weir.ledger.attempts import may_have_ended_well, unended_closes
 from weir.ledger.checkpoints import is_other, numbers_taken, unfinished_checkpoints
 from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key, topology_of
@@ -118,22 +119,16 @@ def _numbers_in(services: Services, dataflow: str) -> set[int]:
 
 
 def require_closes_known(services: Services, dataflow: str, clearer: Clearer) -> None:
-    """Raise LedgerBehind for a closing task that runs by the ledger, and is a success in Airflow. Raises Retryable.
+    """Raise LedgerBehind for a closing task that has not ended, and is a success in Airflow. Raises Retryable.
 
-    A later try may be: it may have been lost, too. If a person has marked it, the ledger catches up with nothing.
+    A later try may be: it may have been lost, too. Of a try that has failed only a later one is looked for: a person
+    who marks the task before that begins is obeyed. If another one is marked, the ledger catches up with nothing.
     """
-    query = (
-        select(AttemptRow, RunRow)
-        .join(RunRow, RunRow.id == AttemptRow.run)
-        .where(
-            RunRow.dataflow == dataflow,
-            AttemptRow.region == CLOSE.name,
-            AttemptRow.state == AttemptState.RUNNING.value,
-            AttemptRow.is_of_dag_run,
-        )
-    )
     with services.ledger.transaction() as session:
-        found = {row.id: (row.try_number, run) for row, run in session.execute(query)}
+        found = {
+            row.id: (row.try_number if may_have_ended_well(row) else row.try_number + 1, run)
+            for row, run in unended_closes(session, dataflow)
+        }
     items = [ClearItem(run.dag_id, run.run_id, run.task_prefix + CLOSE.name, -1, None) for _, run in found.values()]
     try:
         answers = clearer.inspect(items) if items else []
@@ -145,9 +140,9 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
         if answer.state == "success" and answer.try_number >= number
     }
     with services.ledger.transaction() as session:
-        lost = [row.id for row, _ in session.execute(query) if row.id in ended]
+        lost = [row.id for row, _ in unended_closes(session, dataflow) if row.id in ended]
     if lost:
-        raise services.ledger.behind(dataflow, f"it does not know that {lost[0]} has closed its run")
+        raise services.ledger.behind(dataflow, f"it does not know that {lost[0]}, or a later try, has closed its run")
 
 
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:

@@ -10,11 +10,11 @@ from datetime import datetime
 from enum import Enum
 
 from sqlalchemy import bindparam, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
-from weir.execution.run_state import FINISHED, AttemptState
+from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
 from weir.ledger.failed_begins import failed_for_good
 from weir.topology.regions import RegionId
@@ -35,6 +35,39 @@ _OF_REGION = (
         AttemptRow.subtask == bindparam("subtask"),
     )
     .order_by(AttemptRow.try_number)
+)
+
+
+# A running attempt is the newest of its region: the begin of the next one ends it.
+_RUNNING_CLOSES = (
+    select(AttemptRow, RunRow)
+    .join(RunRow, RunRow.id == AttemptRow.run)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        AttemptRow.region == CLOSE.name,
+        AttemptRow.state == AttemptState.RUNNING.value,
+        AttemptRow.is_of_dag_run,
+    )
+)
+_NEWER = aliased(AttemptRow)
+_RETRYING_CLOSES = (
+    select(AttemptRow, RunRow)
+    .join(RunRow, RunRow.id == AttemptRow.run)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        RunRow.closed_at.is_(None),
+        AttemptRow.region == CLOSE.name,
+        AttemptRow.state == AttemptState.RETRYING.value,
+        AttemptRow.is_of_dag_run,
+        ~select(_NEWER.id)
+        .where(
+            _NEWER.run == AttemptRow.run,
+            _NEWER.region == AttemptRow.region,
+            _NEWER.subtask == AttemptRow.subtask,
+            _NEWER.try_number > AttemptRow.try_number,
+        )
+        .exists(),
+    )
 )
 
 
@@ -59,6 +92,17 @@ def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow
 def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """Return all attempts of `region`, also those of deleted DagRuns; oldest first."""
     return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))
+
+
+def unended_closes(session: Session, dataflow: str) -> list[tuple[AttemptRow, RunRow]]:
+    """Return the closing tasks that are running, and those of open runs that are to be tried again; with their runs."""
+    found = (session.execute(query, {"dataflow": dataflow}) for query in (_RUNNING_CLOSES, _RETRYING_CLOSES))
+    return [(attempt, run) for rows in found for attempt, run in rows]
+
+
+def may_have_ended_well(row: AttemptRow) -> bool:
+    """Report whether nothing is known of how an attempt ended: it is running, or a restore has ended it."""
+    return row.state == AttemptState.RUNNING.value or (row.state == AttemptState.RETRYING.value and row.failure is None)
 
 
 def name_of_try(row: AttemptRow) -> str:

@@ -25,7 +25,7 @@ from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
-from weir.ledger.attempts import LIVE, Origin, end, free_number, synthetic_attempt
+from weir.ledger.attempts import LIVE, Origin, end, free_number, synthetic_attempt, unended_closes
 from weir.ledger.code import archive_row, archives_of, enter_archive, forget_archive, forget_generations
 from weir.ledger.database.tables import (
     UNKNOWN_SNAPSHOT,
@@ -62,9 +62,14 @@ _PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
 def stop_running(session: Session, dataflow: str, now: datetime) -> None:
-    """Start a new lineage, and end the attempts of `dataflow` that are running: none of them can commit any more."""
+    """Start a new lineage, and end the attempts of `dataflow` that are running: none of them can commit any more.
+
+    So are closing tasks that are to be tried again, or the ledger would be found to be behind for ever.
+    """
     session.get_one(DataflowRow, dataflow).lineage += 1
     _end(session, dataflow, (AttemptState.RUNNING.value,), now)
+    for row, _ in unended_closes(session, dataflow):
+        end(row, AttemptState.FENCED, now, error=row.error or REASON)
 
 
 def _end(session: Session, dataflow: str, states: Collection[str], now: datetime) -> None:

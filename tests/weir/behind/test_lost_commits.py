@@ -8,8 +8,11 @@ from sqlalchemy import select
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
 from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, spoil
 
-from weir.ledger.database.tables import RestoreRow
+from weir.errors import Retryable
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, RestoreRow
 from weir.rebuild.rebuild import rebuild
+from weir.snapshots.restored_run import fence_all
 from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import release_everywhere
 
@@ -87,6 +90,58 @@ def test_a_restore_that_the_ledger_has_lost_is_pinned_though_an_earlier_one_is_n
     assert pins(world) == found
     world.heal()
     assert set(world.airflow.states().values()) == {"success"}
+
+
+def test_a_closing_task_is_known_whose_end_is_lost_and_which_a_restore_fences_then(tmp_path):
+    world = RewindingWorld(tmp_path, flow())
+    world.ledger.moments = []
+    days(world, 1)
+    for moment in reversed(world.ledger.moments):
+        world.ledger.go_back(moment)
+        world.ledger.new_process()
+        with world.ledger.transaction("ladder") as session:
+            closing = session.scalar(select(AttemptRow).where(AttemptRow.region == CLOSE.name))
+            if closing is not None and closing.state == AttemptState.RUNNING.value:
+                assert fence_all(session, world.services, "ladder", 2) == (closing.id,)
+                break
+    world.heal()
+    assert world.wrong() == []
+    assert closes(world) == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["lost", "marked"])
+def test_a_closing_task_is_known_whose_next_try_is_lost_and_a_mark_before_it_is_obeyed(tmp_path, how):
+    stages = [each for each in flow().stages if each.name != "known"]  # what is published is looked for anyway
+    world = RewindingWorld(tmp_path, replace(flow(), stages=stages))
+    closing = world.airflow.task(world.airflow.dag_run(1), CLOSE.name)
+    world.ledger.at = lambda _number: fail_once_the_checkpoint_is_complete(world)
+    while closing.state != "up_for_retry":
+        world.airflow.step(world.airflow._ready())
+    if how == "lost":
+        before = world.ledger.present()
+        world.airflow.step(closing)
+        world.ledger.go_back(before)
+    else:
+        closing.state = "success"
+    assert closes(world) == ["retrying"]
+    world.heal()
+    assert closes(world) == (["fenced"] if how == "lost" else ["retrying"])
+    assert world.wrong() == ([] if how == "lost" else [f"ladder@{EPOCHS[0]} is open"])
+
+
+def fail_once_the_checkpoint_is_complete(world):
+    with world.ledger.transaction() as session:
+        is_complete = "completed" in session.scalars(select(CheckpointRow.status))
+    if is_complete:
+        world.ledger.at = lambda _number: None  # the failure is recorded
+        raise Retryable("the server does not answer")
+
+
+def closes(world):
+    """The states of the tries of the closing task, oldest first."""
+    query = select(AttemptRow.state).where(AttemptRow.region == CLOSE.name).order_by(AttemptRow.try_number)
+    with world.ledger.transaction() as session:
+        return list(session.scalars(query))
 
 
 def pins(world):
