@@ -53,6 +53,8 @@ class Observer:
         history = self._history
         if not history.ledger.refresh(is_rebuilt=is_rebuilt):
             return
+        if is_rebuilt:
+            history.ledger.note_without_a_manifest(history.files)
         history.note_leases()
         self._note_valid_sinks()
         if history.flow.keeps_state:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from weir.formats.paths import MANIFEST, folder_of, results_folder
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -165,6 +166,12 @@ def place_of(partition: Partition) -> tuple[str, str, str]:
     return partition.run, partition.id.stage, partition.id.layout
 
 
+def _folder(partition: Partition) -> str:
+    """Return the folder in the store that holds those of all attempts of a partition."""
+    dataflow, epoch = partition.run.split("@")
+    return results_folder(dataflow, epoch, partition.id.stage, partition.id.layout, partition.id.subtask)
+
+
 class LedgerView:
     """The ledger at the last refresh; the names that begin with `new` hold the changes since the one before."""
 
@@ -182,6 +189,9 @@ class LedgerView:
         """By attempt, the refresh at which it was first seen committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
+        self.without_a_manifest: set[Partition] = set()
+        """Inputs of later epochs of which a rebuild has found no manifest: what was read of them holds until they are
+        computed again."""
         self._leased: set[tuple[str, int]] = set()
         """The holders and results of all leases ever: a lease that is renewed is no new one."""
         self._forget_news()
@@ -217,6 +227,18 @@ class LedgerView:
         self._read_others()
         return True
 
+    def note_without_a_manifest(self, files: Iterable[str]) -> None:
+        """Note after a rebuild which inputs of later epochs have no result, and no manifest in the store, either."""
+        missed = {
+            read.partition
+            for result in self.current.values()
+            for read in self.reads.get(result.attempt, ())
+            if read.partition.run != result.run and read.partition not in self.current
+        }
+        places = {folder_of(folder_of(path)) for path in files if path.endswith(f"/{MANIFEST}")} if missed else set()
+        self.without_a_manifest = {each for each in missed if _folder(each) not in places}
+        self._valid = {}
+
     def went_back(self) -> None:
         """Read the tables after they have gone back in time: what is lost is not there, and may be new again."""
         self.failovers, self._leased = {}, set()
@@ -249,6 +271,7 @@ class LedgerView:
             self.newly_released = [row for row in moved if row.state == "released"]
             self.results = found
             self.current = {row.partition: row for row in found.values() if row.is_current}
+            self.without_a_manifest -= self.current.keys()
             self._subtasks = Counter(map(place_of, self.current))
             self._valid, self._behind = {}, dict(self._stages_of_several_codes())
 
@@ -334,7 +357,9 @@ class LedgerView:
     def holds(self, read: Read) -> bool:
         """Report whether an input is valid now, and the same."""
         found = self.current.get(read.partition)
-        return found is not None and found.digest == read.digest and self.is_valid(read.partition)
+        if found is None:
+            return read.partition in self.without_a_manifest
+        return found.digest == read.digest and self.is_valid(read.partition)
 
     def is_good(self, partition: Partition) -> bool:
         """Report whether the current result is valid, and finished as far as the ledger knows."""

@@ -169,7 +169,8 @@ def _found_by_scrubbing(history: History, failover: Failover) -> set[RunRegion]:
 
     Published files that are gone have to be published again, even if they come out equal.
     """
-    if failover.kind != SCRUB:
+    is_held_back = failover.kind == HELD_BACK and not failover.region  # no task has asked for it
+    if failover.kind != SCRUB and not is_held_back:
         return set()
     ledger, sinks = history.ledger, history.topology_of(failover.run).sinks
     there = [each for each in ledger.current if each.run == failover.run]
