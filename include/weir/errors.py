@@ -96,6 +96,16 @@ class Misconfigured(WeirError):
     """A person has to change something (code, settings, a folder's permissions) before a retry can help."""
 
 
+class OtherBuild(Misconfigured):
+    """The tables of the ledger, or the files in the store, are those of another build of Weir (docs/upgrading.md)."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"{found}: another build of Weir has made it. Install that build; or copy what is published by `weir "
+            "export FOLDER`, and begin with an empty ledger and an empty store"
+        )
+
+
 class SuppressRestarts(WeirError):
     """A stage, or a user function on an executor, raises this to fail the region without another try.
 

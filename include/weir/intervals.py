@@ -38,12 +38,7 @@ def interval_of(start: datetime, end: datetime) -> tuple[datetime, datetime]:
 
 
 def in_zone(interval: tuple[datetime, datetime], zone: str) -> tuple[datetime, datetime]:
-    """Return an interval in a time zone. Raises Misconfigured where its run was pinned without one."""
-    if not zone:
-        raise Misconfigured(
-            "the time zone of this run's schedule is not known: an earlier Weir has pinned the run. `weir run adopt` "
-            "has it pinned anew, with the zone"
-        )
+    """Return an interval in a time zone. Raises Misconfigured for one that is not known here."""
     found = time_zone(zone)
     start = interval[0].astimezone(found)
     return interval_of(start, start if isinstance(interval, Moment) else interval[1].astimezone(found))

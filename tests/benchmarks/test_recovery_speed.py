@@ -165,6 +165,7 @@ class RealRun:
                     rows=1,
                     bytes=1,
                     reads=reads,
+                    versions=frozenset({"code"}),
                 )
         self.regions = {
             region: RegionState(region=region, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)

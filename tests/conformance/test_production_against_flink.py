@@ -296,6 +296,7 @@ class Run:
                 rows=1,
                 bytes=1,
                 reads=reads,
+                versions=frozenset({"code"}),
             )
         self.regions[region] = RegionState(
             region=region, newest_try=attempt_number, newest_state=AttemptState.COMMITTED, ended_try=attempt_number

@@ -114,10 +114,10 @@ def any_suite(data):
 
 
 READERS = {
-    "region-job-v10.json": region_job_from_json,
-    "region-report-v5.json": region_report_from_json,
-    "manifest-v8.json": manifest_from_json,
-    "checkpoint-v6.json": checkpoint_from_json,
+    "region-job-v1.json": region_job_from_json,
+    "region-report-v1.json": region_report_from_json,
+    "manifest-v1.json": manifest_from_json,
+    "checkpoint-v1.json": checkpoint_from_json,
 }
 
 

@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import sys
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -99,17 +99,6 @@ def test_secrets_are_made_once_and_are_their_owners_alone(tmp_path):
     (tmp_path / SECRETS).chmod(0o644)
     load_or_create(tmp_path)
     assert stat.S_IMODE((tmp_path / SECRETS).stat().st_mode) == 0o600
-
-
-def test_secrets_of_an_earlier_weir_are_kept_and_those_of_spark_are_added(tmp_path):
-    earlier = asdict(load_or_create(tmp_path))
-    for name in ("spark_token", "spark_secret"):
-        del earlier[name]
-    (tmp_path / SECRETS).write_text(json.dumps(earlier))
-    now = load_or_create(tmp_path)
-    assert earlier.items() <= asdict(now).items()
-    assert len({now.spark_token, now.spark_secret, *earlier.values()}) == 7
-    assert load_or_create(tmp_path) == now
 
 
 def test_two_folders_have_different_secrets(tmp_path):
@@ -241,7 +230,7 @@ def test_a_stack_tells_where_its_request_puts_ledger_and_store(request_of, tmp_p
 
 
 @pytest.mark.parametrize("file", ["ledger.db", "airflow/airflow.db"])
-def test_a_stack_of_an_earlier_weir_keeps_its_sqlite_files(request_of, monkeypatch, file):
+def test_a_stack_on_sqlite_keeps_its_files(request_of, monkeypatch, file):
     folder = request_of("a").folder
     assert database_of(folder) is None
     (folder / file).parent.mkdir(parents=True)

@@ -24,7 +24,7 @@ from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, FailoverRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import newest_pinned, topology_of
-from weir.recovery.failovers import FailoverKind, kind_of, seconds_of
+from weir.recovery.failovers import FailoverKind, seconds_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId, Topology
@@ -180,7 +180,7 @@ def _strikes(
     lost: dict[str, frozenset[RegionId]] = {}
     query = select(FailoverRow).where(FailoverRow.run.in_(runs)).order_by(FailoverRow.id)
     for failover in session.scalars(query):
-        kind = kind_of(failover)
+        kind = FailoverKind(failover.kind)
         if kind in (FailoverKind.FAILURE, FailoverKind.HELD_BACK):
             continue  # no result was lost; or nothing was restarted
         steps = Plan.from_json(failover.plan).of(StepKind.RERUN)

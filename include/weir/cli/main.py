@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "gc": "weir.cli.commands.gc:gc",
     "verify": "weir.cli.commands.verify:verify",
     "sinks": "weir.cli.commands.sinks:sinks_app",
+    "export": "weir.cli.commands.export:export",
     "notifications": "weir.cli.commands.notifications:notifications",
     "checkpoints": "weir.cli.commands.checkpoints:checkpoints",
     "restore": "weir.cli.commands.restore:restore",

@@ -15,10 +15,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-UNRECORDED: Final = frozenset({"unrecorded"})
-"""Stands for the version of results from before versions were recorded: they count as made by one code."""
-
-
 _SHOWN: Final = 20
 
 

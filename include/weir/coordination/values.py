@@ -58,7 +58,7 @@ class BeginRequest:
     """A try that is about to start, with the DagRun's data interval and the dataflow of the current DAG file.
 
     `previous` is the newest earlier DagRun in Airflow, if the dataflow reads the epoch before. `schedule` names the
-    DAG's timetable (empty: it has none), `zone` the time zone in which that divides time (empty: not known).
+    DAG's timetable (empty: it has none), `zone` the time zone in which that divides time.
     """
 
     key: TaskKey
@@ -75,7 +75,7 @@ class BeginRequest:
     restart: RestartStrategy = field(default_factory=RestartStrategy.default)
     is_backfill: bool = False
     schedule: str = ""
-    zone: str = ""
+    zone: str = "UTC"
     deployed: Archive | None = None
     """The modules of the dataflow's functions as this process finds them; None where the try computes nothing."""
 

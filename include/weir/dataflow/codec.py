@@ -1,8 +1,6 @@
 """A stage as JSON, for the record that a run is pinned to. Invariant: what is written reads back equal.
 
-Version 1 has neither `deterministic` and `digest` of a stage nor `pointwise`, `durable` and `schema` of an exchange:
-they are read as their defaults. `executor_config` is left out: it holds Airflow objects, which only the DAG file can
-make.
+`executor_config` is left out: it holds Airflow objects, which only the DAG file can make.
 """
 
 from __future__ import annotations
@@ -36,18 +34,16 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
             "queue": stage.task.queue,
             "priority_weight": stage.task.priority_weight,
             "execution_timeout": None if timeout is None else timeout.total_seconds(),
-            # Absent where empty, so that records of earlier versions stay the same.
-            **({"spark_conn_id": stage.task.spark_conn_id} if stage.task.spark_conn_id else {}),
+            "spark_conn_id": stage.task.spark_conn_id,
         },
         "spark": dict(stage.spark),
         "deterministic": stage.deterministic,
         "digest": {"round": dict(stage.digest.round), "ignore": list(stage.digest.ignore)},
-        # Absent where empty, so that records of earlier versions stay the same.
-        **({"state": [_state_to_json(state) for state in stage.states]} if stage.states else {}),
-        **({"quality": [_gate_to_json(gate) for gate in stage.gates]} if stage.gates else {}),
-        **({"targets": [each.to_json() for each in stage.targets]} if stage.targets else {}),
-        **({"options": dict(stage.options)} if stage.options else {}),
-        **({"application": _application_to_json(stage.application)} if stage.application else {}),
+        "state": [_state_to_json(state) for state in stage.states],
+        "quality": [_gate_to_json(gate) for gate in stage.gates],
+        "targets": [each.to_json() for each in stage.targets],
+        "options": dict(stage.options),
+        "application": None if stage.application is None else _application_to_json(stage.application),
     }
 
 
@@ -68,16 +64,16 @@ def stage_from_json(document: Mapping[str, Any]) -> Stage:
             queue=task["queue"],
             priority_weight=task["priority_weight"],
             execution_timeout=None if timeout is None else timedelta(seconds=timeout),
-            spark_conn_id=task.get("spark_conn_id"),
+            spark_conn_id=task["spark_conn_id"],
         ),
         spark=dict(document["spark"]),
-        deterministic=document.get("deterministic", True),
-        digest=_rule_from_json(document.get("digest", {"round": {}, "ignore": []})),
-        state=tuple(_state_from_json(state) for state in document.get("state", ())),
-        quality=tuple(_gate_from_json(gate) for gate in document.get("quality", ())),
-        targets=tuple(map(Target.from_json, document.get("targets", ()))),
-        options=document.get("options", {}),
-        application=Application(**document["application"]) if "application" in document else None,
+        deterministic=document["deterministic"],
+        digest=_rule_from_json(document["digest"]),
+        state=tuple(_state_from_json(state) for state in document["state"]),
+        quality=tuple(_gate_from_json(gate) for gate in document["quality"]),
+        targets=tuple(map(Target.from_json, document["targets"])),
+        options=document["options"],
+        application=None if document["application"] is None else Application(**document["application"]),
     )
 
 
@@ -90,14 +86,12 @@ def _rule_from_json(document: Mapping[str, Any]) -> DigestRule:
 
 
 def _state_to_json(state: State) -> dict[str, Any]:
-    plain = {**asdict(state), "kind": state.kind.value, "keys": list(state.keys)}
-    # Absent where empty, so that records of earlier versions stay the same.
-    younger = {"grows": state.grows, "quality": [_gate_to_json(gate) for gate in state.quality]}
-    return {name: value for name, value in {**plain, **younger}.items() if name not in younger or value}
+    gates = [_gate_to_json(gate) for gate in state.quality]
+    return {**asdict(state), "kind": state.kind.value, "keys": list(state.keys), "quality": gates}
 
 
 def _state_from_json(document: Mapping[str, Any]) -> State:
-    gates = tuple(_gate_from_json(gate) for gate in document.get("quality", ()))
+    gates = tuple(_gate_from_json(gate) for gate in document["quality"])
     known = {"kind": StateKind(document["kind"]), "keys": tuple(document["keys"]), "quality": gates}
     return State(**{**document, **known})
 
@@ -128,7 +122,7 @@ def _exchange_from_json(document: Mapping[str, Any]) -> Exchange:
         kind=ExchangeKind(document["kind"]),
         keys=tuple(document["keys"]),
         broadcast=document["broadcast"],
-        pointwise=document.get("pointwise", False),
-        durable=document.get("durable", True),
-        schema=document.get("schema", ""),
+        pointwise=document["pointwise"],
+        durable=document["durable"],
+        schema=document["schema"],
     )

@@ -44,16 +44,8 @@ class Consumers(Enum):
     """They always restart: Flink's rule."""
 
 
-VERSION = 2
-"""The version of the JSON that a run is pinned to, of a dataflow without state."""
-
-STATE_VERSION = 3
-"""The version of a dataflow with state, which an older Weir that has no state must refuse."""
-
-LAYOUTS_VERSION = 4
-"""The version of a record with chosen layouts, with which an older Weir would look for other results."""
-
-_READ = (1, VERSION, STATE_VERSION, LAYOUTS_VERSION)
+VERSION = 1
+"""The version of the JSON that a run is pinned to."""
 
 NOTIFY = "notify"
 """The field with the receivers of notifications, which the ledger reads by itself."""
@@ -189,47 +181,41 @@ class Dataflow:
     def to_json(self) -> dict[str, Any]:
         """Return the record that a run is pinned to as plain JSON values; `executor_config` is left out."""
         return {
-            "version": STATE_VERSION if self.keeps_state else VERSION,
+            "version": VERSION,
             "name": self.name,
             "max_parallelism": self.max_parallelism,
             "parameters": _as_json(self.name, self.parameters),
             "failover": self.failover.value,
             "consumers": self.consumers.value,
-            **{each: getattr(self, each) for each in _RETENTION if getattr(self, each) is not None},
-            # Absent where it is the default, so that records of earlier versions stay the same.
-            **({} if self.on_reprocess is OnReprocess.CASCADE else {"on_reprocess": self.on_reprocess.value}),
-            **({} if self.repair_code is RepairCode.NEWEST else {"repair_code": self.repair_code.value}),
-            **({NOTIFY: [receiver.to_json() for receiver in self.notify]} if self.notify else {}),
+            **{each: getattr(self, each) for each in _RETENTION},
+            "on_reprocess": self.on_reprocess.value,
+            "repair_code": self.repair_code.value,
+            NOTIFY: [receiver.to_json() for receiver in self.notify],
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Dataflow:
-        """Read the record that `to_json` wrote. Raises Misconfigured for an unknown version."""
+        """Read the record that `to_json` wrote. Raises Misconfigured for another version."""
         version = document.get("version")
-        # Version 1 has no fields about recovery: its runs continue with the defaults.
-        if version not in _READ or isinstance(version, bool):
+        if version != VERSION or isinstance(version, bool):
             raise Misconfigured(
-                f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads "
-                f"{_listed(_READ)}: use the Weir that wrote it, or a newer one"
+                f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads {VERSION}: "
+                "use the Weir that wrote it"
             )
         return cls(
             name=document["name"],
             stages=tuple(stage_from_json(stage) for stage in document["stages"]),
             max_parallelism=document["max_parallelism"],
             parameters=document["parameters"],
-            failover=document.get("failover", FailoverStrategy.REGION),
-            consumers=document.get("consumers", Consumers.IF_CHANGED),
-            on_reprocess=document.get("on_reprocess", OnReprocess.CASCADE),
-            repair_code=document.get("repair_code", RepairCode.NEWEST),
-            notify=tuple(Receiver.from_json(receiver) for receiver in document.get(NOTIFY, ())),
-            **{each: document.get(each) for each in _RETENTION},
+            failover=document["failover"],
+            consumers=document["consumers"],
+            on_reprocess=document["on_reprocess"],
+            repair_code=document["repair_code"],
+            notify=tuple(Receiver.from_json(receiver) for receiver in document[NOTIFY]),
+            **{each: document[each] for each in _RETENTION},
             is_record=True,
         )
-
-
-def _listed(versions: Sequence[int]) -> str:
-    return ", ".join(str(version) for version in versions)
 
 
 def _choice(dataflow: str, what: str, value: object, kinds: type[Enum]) -> Enum:

@@ -262,7 +262,7 @@ def bounds_of(interval: tuple[datetime, datetime], zone: str, names: Collection[
 
 def days_in_utc(text: str, zone: str) -> Iterator[tuple[str, str]]:
     """Yield what in a path, query or argument gives another day in UTC than in a zone, and what gives the day there."""
-    if zone in ("", "UTC"):
+    if zone == "UTC":
         return
     for found in _PLACEHOLDER.finditer(text):
         if _is_other_day(found[2] or "", zone):

@@ -440,7 +440,7 @@ class ResolveContext:
     connection: Callable[[str], Any] = _no_connection
     variable: Callable[[str], Any] = _no_variable
     zone: str = "UTC"
-    """The time zone of the schedule (empty: an earlier Weir has pinned the run, without it)."""
+    """The time zone of the schedule."""
 
     @property
     def local_interval(self) -> tuple[datetime, datetime]:

@@ -18,9 +18,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown, warning
+from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
 from weir.errors import Misconfigured
-from weir.ledger.database.migrate import known_revisions
 from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
@@ -99,7 +98,7 @@ class LedgerExam:
             has_tables = inspect(connection).has_table("alembic_version")
             query = text("SELECT version_num FROM alembic_version")
             found = connection.execute(query).scalar() if has_tables else None
-        yield revision_finding(found, HEAD, known_revisions())
+        yield revision_finding(found)
         if found is None:
             raise Enough
 
@@ -187,15 +186,15 @@ class LedgerExam:
         return Path(self._url.database)
 
 
-def revision_finding(found: str | None, head: str, known: frozenset[str]) -> Finding:
+def revision_finding(found: str | None) -> Finding:
     """Judge the revision of the ledger's tables, None if it has no tables."""
-    if found in {head, None}:
+    if found in {HEAD, None}:
         return ok(AREA, "revision", found or "none; the first task or command creates the tables")
-    if found in known:
-        mend = "`weir ledger upgrade`; otherwise the next task migrates it"
-        return warning(AREA, "revision", str(found), expected=head, mend=mend)
-    mend = "install the Weir that wrote it here, too; all workers need the same version"
-    return problem(AREA, "revision", f"{found}, which this Weir does not know", expected=head, mend=mend)
+    mend = (
+        "install the build that made it: all workers need the same one; or `weir export FOLDER`, and begin with an "
+        "empty ledger and an empty store"
+    )
+    return problem(AREA, "revision", f"{found}, which is that of another build", expected=HEAD, mend=mend)
 
 
 def pending_clears_finding(number: int, oldest: datetime | None, now: datetime, *, is_served: bool) -> Finding:

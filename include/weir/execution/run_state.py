@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import chain
 from typing import Any, TypeVar
 
-from weir.code.generation_rules import UNRECORDED, agreed
+from weir.code.generation_rules import agreed
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
@@ -60,10 +60,10 @@ class CurrentResult:
     rows: int
     bytes: int
     reads: tuple[ReadSet, ...]
+    versions: frozenset[str]
+    """The versions of code that are known to make it of what it was made of."""
     made_from: str | None = None
     fault: str | None = None
-    versions: frozenset[str] = UNRECORDED
-    """The versions of code that are known to make it of what it was made of."""
     code: str | None = None
     generation: int = 0
     """The version that has made it, and the number of its task's generation (0: not known)."""

@@ -40,7 +40,7 @@ class StatePartition:
 
     `tallies` are the per-update digests of its live rows, from its manifest; a restored state continues from them.
     Where they are None, its rows were not counted: there are `rows` at most, and `rows_at_least`.
-    `versions` are those of the code that is known to make it (empty: not recorded).
+    `versions` are those of the code that is known to make it.
     """
 
     subtask: int
@@ -50,7 +50,7 @@ class StatePartition:
     rows: int
     tallies: tuple[UpdateDigest, ...] | None
     files: tuple[StateFile, ...]
-    versions: tuple[str, ...] = ()
+    versions: tuple[str, ...]
     rows_at_least: int | None = None
 
     @property
@@ -95,7 +95,7 @@ class ResultInFlight:
     manifest_sha256: str
     digest: Digest
     files: tuple[DataFile, ...]
-    versions: tuple[str, ...] = ()
+    versions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Checkpoint:
     new_files: int
     shared_files: int
     revision: int = 0
-    """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
+    """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
     sources: dict[str, object] = field(default_factory=dict)
 
     @property

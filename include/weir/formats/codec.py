@@ -1,6 +1,7 @@
 """Encodes and decodes the documents of this package as versioned JSON.
 
-Invariants: equal values give equal bytes, and those bytes decode to equal values. An unknown version is refused.
+Invariants: equal values give equal bytes, and those bytes decode to equal values. Another version is refused, and so
+are documents with more or fewer fields.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import json
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import CheckReason, ExpectationResult
+from weir.formats.checks import ExpectationResult
 from weir.formats.manifest import Manifest, StageCopy, StateFile
 from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import CheckJob, CompactionJob, RegionJob, RegionReport, SparkJob
@@ -25,35 +26,26 @@ from weir.formats.run_record import RunRecord
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
-        "manifest": 8,
+        "manifest": 1,
         "stage copy": 1,
-        "region job": 10,
-        "region report": 5,
+        "region job": 1,
+        "compaction job": 1,
+        "check job": 1,
+        "region report": 1,
         "region failure": 1,
-        "run record": 3,
-        "checkpoint": 6,
+        "run record": 1,
+        "checkpoint": 1,
     }
 )
-"""The version of each kind of document that is written; it and all earlier versions are read."""
+"""The version of each kind of document that is written and read."""
+
+_JOBS: Mapping[str, type[SparkJob]] = types.MappingProxyType(
+    {"region job": RegionJob, "compaction job": CompactionJob, "check job": CheckJob}
+)
 
 _CHECKSUM = "sha256"
 _CHECKSUM_LINE = re.compile(rb'^ "sha256": "([0-9a-f]{64})",\n', re.MULTILINE)
 """Only the fields of the document itself, not those of its values, begin a line that is indented by one space."""
-
-_FIELDS_OF_ONE_KIND: Mapping[str, Any] = types.MappingProxyType(
-    {
-        "stages": [],
-        "parameters": {},
-        "modules": [],
-        "notes": [],
-        "merges": [],
-        "to_check": [],
-        "why": CheckReason.FRESH.value,
-        "code": None,
-        "revision": 0,
-    }
-)
-"""The fields of a job's document that only one kind of job has, as the other kinds write them."""
 
 T = TypeVar("T")
 _Where = str | tuple[Any, str | int]
@@ -86,22 +78,15 @@ def stage_copy_from_json(data: bytes) -> StageCopy:
 
 
 def region_job_to_json(job: SparkJob) -> bytes:
-    """Encode a Spark job of any kind as canonical JSON: all kinds have the same fields, those of other kinds empty."""
-    return _encode("region job", {**_FIELDS_OF_ONE_KIND, **_one_level(job)})
+    """Encode a Spark job of any kind as canonical JSON."""
+    return _encode(next(kind for kind, job_type in _JOBS.items() if isinstance(job, job_type)), job)
 
 
 def region_job_from_json(data: bytes) -> SparkJob:
-    """Decode a Spark job as the kind that it is.
-
-    Raises Misconfigured on an unknown version, another kind of document, or a job of two kinds.
-    """
-    body = _body("region job", data)
-    kind = _kind_of_job(body)
-    own = {each.name for each in fields(kind)}
-    for name, empty in _FIELDS_OF_ONE_KIND.items():
-        if name not in own and body.pop(name, empty) != empty:
-            raise Misconfigured(f"region job: a {kind.__name__} with {name}: use the Weir that wrote it")
-    return cast("SparkJob", _value(kind, body, "region job"))
+    """Decode a Spark job of any kind. Raises Misconfigured on an unknown version or another kind of document."""
+    document = _document("region job", data)
+    kind = next((kind for kind in _JOBS if document.get("weir") == kind), "region job")
+    return cast("SparkJob", _value(_JOBS[kind], _body(kind, document), kind))
 
 
 def region_report_to_json(report: RegionReport) -> bytes:
@@ -167,13 +152,6 @@ def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
     return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
 
 
-def _kind_of_job(body: Mapping[str, Any]) -> type[SparkJob]:
-    """Return the kind of a job, which its document does not name: it follows from the field that is not empty."""
-    if body.get("merges"):
-        return CompactionJob
-    return CheckJob if body.get("to_check") else RegionJob
-
-
 def _sealed(kind: str, value: object) -> bytes:
     """Encode a document with its own SHA-256, since the ledger does not have it."""
     return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
@@ -197,7 +175,7 @@ def _require_as_written(what: str, data: bytes) -> None:
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:
-    """Encode a document with one line a field. More indentation, as earlier versions wrote, is not done in C."""
+    """Encode a document with one line a field."""
     lines = (f" {_JSON.encode(name)}: {_JSON.encode(document[name])}" for name in sorted(document))
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
@@ -232,26 +210,29 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
-    return cast(T, _value(target, _body(kind, data, *besides), kind))
+    return cast(T, _value(target, _body(kind, _document(kind, data), *besides), kind))
 
 
-def _body(kind: str, data: bytes, *besides: str) -> dict[str, Any]:
-    """Return the fields of a document, without its kind, its version and those named besides."""
+def _document(kind: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except ValueError as error:
         raise Misconfigured(f"expected a {kind} of Weir, found something that is not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("weir") != kind:
+    if not isinstance(document, dict):
         raise Misconfigured(f"expected a {kind} of Weir, found another document")
-    _check_version(kind, document.get("version"))
+    return document
+
+
+def _body(kind: str, document: Mapping[str, Any], *besides: str) -> dict[str, Any]:
+    """Return the fields of a document, without its kind, its version and those named besides."""
+    if document.get("weir") != kind:
+        raise Misconfigured(f"expected a {kind} of Weir, found another document")
+    found = document.get("version")
+    if found != VERSIONS[kind] or isinstance(found, bool):
+        raise Misconfigured(
+            f"a {kind} has version {found}, this Weir reads {VERSIONS[kind]}: use the Weir that wrote it"
+        )
     return {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
-
-
-def _check_version(kind: str, version: object) -> None:
-    newest = VERSIONS[kind]
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= newest:
-        known = "1" if newest == 1 else f"1 to {newest}"
-        raise Misconfigured(f"a {kind} has version {version}, this Weir reads {known}: use the Weir that wrote it")
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -287,24 +268,22 @@ def _plain(accepted: tuple[type, ...], value: Any, where: _Where) -> Any:
 
 def _dataclass(kind: type[Any]) -> _Decoder:
     decoders = {name: _decoder(hint) for name, hint in get_type_hints(kind).items()}
-    needed = decoders.keys() - {field.name for field in fields(kind) if _has_default(field)}
 
     def decode(value: Any, where: _Where) -> Any:
         if not isinstance(value, dict):
             raise _unexpected(where, "an object", value)
         if value.keys() != decoders.keys():
-            _require_fields(value.keys(), decoders.keys(), needed, where)
+            raise _other_fields(value.keys(), decoders.keys(), where)
         return kind(**{name: decoders[name](item, (where, name)) for name, item in value.items()})
 
     return decode
 
 
-def _require_fields(found: Set[str], known: Set[str], needed: Set[str], where: _Where) -> None:
-    unknown, absent = sorted(found - known), sorted(needed - found)
-    if unknown or absent:
-        raise Misconfigured(
-            f"{_place(where)}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it"
-        )
+def _other_fields(found: Set[str], known: Set[str], where: _Where) -> Misconfigured:
+    unknown, absent = sorted(found - known), sorted(known - found)
+    return Misconfigured(
+        f"{_place(where)}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it"
+    )
 
 
 def _member(hint: type[Enum], value: Any, where: _Where) -> Enum:
@@ -312,10 +291,6 @@ def _member(hint: type[Enum], value: Any, where: _Where) -> Enum:
         return hint(value)
     except ValueError:
         raise _unexpected(where, f"one of {', '.join(str(each.value) for each in hint)}", value) from None
-
-
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _tuple(args: tuple[Any, ...]) -> _Decoder:

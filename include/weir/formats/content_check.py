@@ -15,7 +15,7 @@ from weir.errors import Misconfigured
 from weir.formats.region_job import StateToRead
 from weir.formats.state_query import state_from_plain, state_to_plain
 
-VERSION = 2
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

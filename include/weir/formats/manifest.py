@@ -188,7 +188,7 @@ class StateContent:
 
     `tallies` is None where the old rows of keys were not looked for (a blind upsert): `rows` is given then.
     `changed` counts the rows written in its own epoch, deleted keys included. Rows that were last updated at
-    `expired_until` or before have expired (None: not recorded, or without a time to live).
+    `expired_until` or before have expired (None: without a time to live, or restored).
     """
 
     files: tuple[StateFile, ...]
@@ -231,9 +231,8 @@ class Manifest:
     `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
     `source` holds the splits of the region's sources, by stage; `session` holds the Spark settings. `code` is the
     version of the code that computed it, `generation` that of its task, and `archive` the fingerprint of the archive
-    that the code was imported from. `versions` are all that are known to make this content of these inputs (empty:
-    written by a Weir that did not record them). `revision` is that of the dataflow in the ledger which its writer had
-    last seen committed (0: not recorded).
+    that the code was imported from. `versions` are all that are known to make this content of these inputs. `revision`
+    is that of the dataflow in the ledger which its writer had last seen committed (0: none).
     """
 
     dataflow: str
@@ -255,6 +254,7 @@ class Manifest:
     session: dict[str, str]
     parameters: dict[str, object]
     created_at: str
+    versions: tuple[str, ...]
     source: object = None
     metrics: dict[str, float] = field(default_factory=dict)
     state: StateContent | None = None
@@ -262,7 +262,6 @@ class Manifest:
     quality: tuple[GateResult, ...] = ()
     archive: str = ""
     generation: int = 0
-    versions: tuple[str, ...] = ()
     revision: int = 0
     restored_with: RestoredWith | None = None
     """For a result that was restored. Its restore is not finished while any of these partitions has no manifest."""

@@ -9,16 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from weir.errors import Misconfigured
 from weir.topology.ids import AttemptId, Digest, Epoch
 
-FORMAT = 2
-"""The format of a version without targets; it and the earlier one are read."""
-
-TARGET_FORMAT = 3
-"""The format of a version that is committed into targets as well, of which an older Weir knows nothing."""
+FORMAT: Final = 1
+"""The version of the format of pointers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class PublishedPartition:
 class Pointer:
     """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601.
 
-    `revision` is that of the dataflow in the ledger which its writer had last seen committed (0: not recorded).
+    `revision` is that of the dataflow in the ledger which its writer had last seen committed (0: none).
     `deliveries` are how the version is committed into the targets of its sink, in their order: each is JSON of
     weir.sinks.protocol.Delivery, by which a rebuilt ledger goes on with it.
     """
@@ -54,26 +51,21 @@ class Pointer:
 
     def to_json(self) -> bytes:
         """Encode the pointer as it is stored."""
-        plain = asdict(self)
-        if not self.deliveries:
-            del plain["deliveries"]
-        form = TARGET_FORMAT if self.deliveries else FORMAT
-        return json.dumps({"format": form, **plain}, indent=1, sort_keys=True).encode()
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
 
 
 def pointer_from_json(data: bytes) -> Pointer:
-    """Read a stored pointer. Raises Misconfigured for a format of a newer Weir."""
+    """Read a stored pointer. Raises Misconfigured for another format."""
     found: dict[str, Any] = json.loads(data)
     form = found.pop("format", None)
-    if form not in range(1, TARGET_FORMAT + 1):
+    if form != FORMAT:
         raise Misconfigured(
-            f"a published pointer has format {form!r}, this Weir reads 1 to {TARGET_FORMAT}: install the Weir "
-            "that wrote it"
+            f"a published pointer has format {form!r}, this Weir reads {FORMAT}: use the Weir that wrote it"
         )
     partitions = tuple(
         PublishedPartition(**{**each, "files": tuple(each["files"])}) for each in found.pop("partitions")
     )
-    return Pointer(partitions=partitions, deliveries=tuple(found.pop("deliveries", ())), **found)
+    return Pointer(partitions=partitions, deliveries=tuple(found.pop("deliveries")), **found)
 
 
 def newest(names: Iterable[str]) -> str | None:

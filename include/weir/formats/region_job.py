@@ -245,8 +245,8 @@ class CodeToRun:
 class SparkJob:
     """Identify the attempt that a Spark job belongs to, and where the job works: the fields of all kinds of job.
 
-    `interval` is in UTC, ISO 8601, end exclusive, `zone` the time zone of the schedule (empty: not known). `store` is a
-    URL, `report` a path relative to it.
+    `interval` is in UTC, ISO 8601, end exclusive, `zone` the time zone of the schedule. `store` is a URL,
+    `report` a path relative to it.
     """
 
     attempt: AttemptId
@@ -258,7 +258,7 @@ class SparkJob:
     store: str
     report: str
     spark_conf: dict[str, str] = field(default_factory=dict)
-    zone: str = ""
+    zone: str = "UTC"
 
     @property
     def folder(self) -> str:
@@ -275,13 +275,11 @@ class RegionJob(SparkJob):
 
     stages: tuple[StageToRun, ...]
     parameters: dict[str, Any]
-    modules: tuple[str, ...] = ()
-    """Only in jobs of earlier versions: packages that travelled in the place of those of the functions."""
     notes: tuple[str, ...] = ()
     code: CodeToRun | None = None
-    """None only in jobs of earlier versions."""
+    """None only where nothing is imported, as in tests without an archive: engines refuse it."""
     revision: int = 0
-    """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
+    """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
 
 
 def application_of(job: SparkJob) -> StageToRun | None:

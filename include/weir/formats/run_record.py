@@ -34,4 +34,4 @@ class RunRecord:
     archive: str = ""
     """The fingerprint of the archive of code that the run is pinned to; empty where none is known."""
     revision: int = 0
-    """The revision of the dataflow in the ledger that its writer had last seen committed (0: not recorded)."""
+    """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""

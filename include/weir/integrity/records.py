@@ -75,7 +75,7 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
         )
         found = [(row, run.dataflow, run.epoch) for row, run in session.execute(query)]
         found = [each for each in found if not _is_going(session, services, each[0], each[1])]
-        folders = {folder for row, *_ in found for folder in row.folders or ()}
+        folders = {folder for row, *_ in found for folder in row.folders}
         results = {row.folder: row for row in session.scalars(select(ResultRow).where(ResultRow.run.in_(runs)))}
     newest = {(row.run, row.sink): row.version for row, *_ in found}
     versions = [_Version(*each, each[0].version == newest[each[0].run, each[0].sink]) for each in found]
@@ -137,15 +137,14 @@ def _differences(version: _Version, pointer: Pointer) -> list[str]:
         "version": (row.version, pointer.version),
         "attempt": (row.attempt, pointer.attempt),
         "digest": (row.digest, "|".join(each.digest for each in pointer.partitions)),
+        "folders": (row.folders, [each.folder for each in pointer.partitions]),
     }
-    if row.folders is not None:
-        values["folders"] = (row.folders, [each.folder for each in pointer.partitions])
     return [f"{what} {ledger} and {stored}" for what, (ledger, stored) in values.items() if ledger != stored]
 
 
 def _of_results(version: _Version, states: Mapping[str, str]) -> Iterator[Inconsistency]:
     """Report results of a published version that are not finished: they must stay even if recomputed since."""
-    for folder in version.row.folders or ():
+    for folder in version.row.folders:
         state = states.get(folder, "not known to the ledger")
         if state != PartitionState.FINISHED.value:
             yield _published(version, f"version {version.row.version} of {version.row.sink} names {folder}: {state}")

@@ -185,7 +185,7 @@ def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
 
 def add_results(session: Session, row: CheckpointRow, checkpoint: Checkpoint) -> None:
     """Record that a checkpoint names these results, too: they consist of the same files as those it was made of."""
-    row.results = sorted({*(row.results or ()), *results_named(session, checkpoint)})
+    row.results = sorted({*row.results, *results_named(session, checkpoint)})
 
 
 def is_whole(session: Session, row: CheckpointRow) -> bool:

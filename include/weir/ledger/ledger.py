@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
-from weir.errors import LedgerBehind, Misconfigured, Retryable
+from weir.errors import LedgerBehind, Misconfigured, OtherBuild, Retryable
 from weir.extras import needed_for
 from weir.ledger.database.postgres import (
     DRIVER,
@@ -46,8 +46,8 @@ from weir.ledger.database.revision import (
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "0015"
-"""The newest migration; a ledger at any other revision is migrated or refused."""
+HEAD = "4c499e0a7181"
+"""The revision of the tables, which is their fingerprint: a ledger at any other is refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
 
@@ -66,7 +66,7 @@ _STORE_ID = select(DataflowRow.__table__.c.store_id).limit(1)
 
 
 class NotMigrated(Misconfigured):
-    """The ledger is not there, or has the tables of an older Weir, and who opens it may not change that."""
+    """The ledger is not there, or has no tables, and who opens it may not change that."""
 
 
 class Ledger:
@@ -83,10 +83,10 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str) -> Ledger:
-        """Open `url`, creating or migrating its tables.
+        """Open `url`, creating its tables.
 
-        Raises Misconfigured for a newer ledger, a network file system or a folder that cannot be written,
-        and Retryable if the database does not answer.
+        Raises OtherBuild for a ledger of another build, Misconfigured for a network file system or a folder that cannot
+        be written, and Retryable if the database does not answer.
         """
         parsed = _parsed(url)
         engine, shown = _engine(parsed), parsed.render_as_string(hide_password=True)
@@ -96,9 +96,9 @@ class Ledger:
 
     @classmethod
     def open_as_it_is(cls, url: str) -> Ledger:
-        """Open `url`, creating and migrating nothing: for a page, which a person may only read.
+        """Open `url`, creating nothing: for a page, which a person may only read.
 
-        Raises NotMigrated for one that is not there, or is at an older revision, Misconfigured for a newer one, and
+        Raises NotMigrated for one that is not there or has no tables, OtherBuild for one of another build, and
         Retryable if the database does not answer.
         """
         parsed = _parsed(url)
@@ -107,7 +107,10 @@ class Ledger:
             raise NotMigrated(f"there is no ledger {shown}, and a reader creates none: the first task or command does")
         engine = _engine(parsed)
         with _database_errors(parsed):
-            _require_head(*patiently(partial(_revision, engine), is_busy), shown)
+            if not patiently(partial(_has_tables, engine, shown), is_busy):
+                raise NotMigrated(
+                    f"the ledger {shown} has no tables, and a reader creates none: `weir ledger upgrade` does"
+                )
         return cls(engine)
 
     @contextmanager
@@ -292,47 +295,27 @@ _migrating = threading.Lock()
 
 
 def _bring_to_head(engine: Engine, shown: str) -> None:
-    found, is_ledger = _revision(engine)
-    if found == HEAD:
+    if _has_tables(engine, shown):
         return
     from weir.ledger.database.migrate import upgrade  # noqa: PLC0415 - alembic is slow to import and rarely needed
 
-    _require_known(found, shown, is_ledger=is_ledger)
     with _migrating:
         upgrade(engine)
 
 
-def _require_head(found: str | None, is_ledger: bool, shown: str) -> None:  # noqa: FBT001
-    if found == HEAD:
-        return
-    _require_known(found, shown, is_ledger=is_ledger)
-    raise NotMigrated(
-        f"the ledger {shown} is at revision {found or 'none'}, older than {HEAD}, which this Weir needs: type `weir "
-        "ledger upgrade`; the next task or command of this Weir migrates it, too"
-    )
-
-
-def _require_known(found: str | None, shown: str, *, is_ledger: bool) -> None:
-    """Refuse another program's tables, and those of a newer Weir. Raises Misconfigured."""
-    from weir.ledger.database.migrate import known_revisions  # noqa: PLC0415 - alembic is slow to import
-
-    if found is not None and not is_ledger:
-        raise Misconfigured(
-            f"the database {shown} has the tables of another program, at revision {found} (of Airflow, perhaps?): give "
-            "Weir a database of its own, and let WEIR_LEDGER name it"
-        )
-    if found is not None and found not in known_revisions():
-        raise Misconfigured(
-            f"the ledger {shown} is at revision {found}, newer than {HEAD}, the newest that this Weir knows: "
-            "install the Weir that wrote it, or point WEIR_LEDGER to another ledger"
-        )
-
-
-def _revision(engine: Engine) -> tuple[str | None, bool]:
-    """Return the revision of the database's tables, if they have one, and whether they are a ledger's."""
+def _has_tables(engine: Engine, shown: str) -> bool:
+    """Report whether a database has a ledger. Raises OtherBuild, and Misconfigured for another program's tables."""
     with engine.connect().execution_options(**reading_options(engine.dialect.name)) as connection:
         tables = inspect(connection)
         if not tables.has_table("alembic_version"):
-            return None, False
+            return False
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return found, found == HEAD or tables.has_table(DataflowRow.__tablename__)
+        is_ledger = found == HEAD or tables.has_table(DataflowRow.__tablename__)
+    if found is None or found == HEAD:
+        return found == HEAD
+    if is_ledger:
+        raise OtherBuild(f"the ledger {shown} is at revision {found}, and this Weir needs {HEAD}")
+    raise Misconfigured(
+        f"the database {shown} has the tables of another program, at revision {found} (of Airflow, perhaps?): give "
+        "Weir a database of its own, and let WEIR_LEDGER name it"
+    )

@@ -71,7 +71,7 @@ class NewResult:
     bytes: int
     made_from: str | None = None
     differs_from: AttemptId | None = None
-    versions: tuple[str, ...] = ()
+    versions: tuple[str, ...]
 
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
@@ -118,7 +118,7 @@ def _columns(run: str, attempt: str, new: NewResult, now: datetime) -> dict[str,
         "bytes": new.bytes,
         "made_from": new.made_from,
         "differs_from": new.differs_from,
-        "versions": list(new.versions) or None,
+        "versions": list(new.versions),
     }
 
 

@@ -96,8 +96,8 @@ class Run:
     parameters: Mapping[str, Any]
     predecessor: Epoch | None
     lineage: int
-    zone: str = ""
-    """The time zone of the schedule by which it was pinned; empty where an earlier Weir has pinned it."""
+    zone: str = "UTC"
+    """The time zone of the schedule by which it was pinned."""
 
     @property
     def dataflow(self) -> Dataflow:
@@ -144,7 +144,7 @@ class NewRun:
     store_id: str
     small_result: int
     previous: PreviousRun | None = None
-    zone: str = ""
+    zone: str = "UTC"
 
     @property
     def owner(self) -> Owner:
@@ -253,7 +253,7 @@ def _pinned(session: Session, run: str, new: NewRun) -> dict[str, Any]:
     """Return the record that a run is pinned to: its dataflow, and the layouts in which its results are written."""
     sizes, before = latest_sizes(session, new.dataflow.name), layouts_of_run(session, run)
     record = pinned_json(new.dataflow, chosen_layouts(new.dataflow, sizes, new.small_result, before))
-    return {**record, **({ZONE: new.zone} if new.zone else {})}
+    return {**record, ZONE: new.zone}
 
 
 def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
@@ -325,7 +325,7 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
         parameters=row.parameters,
         predecessor=row.predecessor,
         lineage=lineage,
-        zone=(row.pinned or {}).get(ZONE, ""),
+        zone=(row.pinned or {}).get(ZONE, "UTC"),
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import UNRECORDED
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.ledger.attempts import Origin
@@ -208,7 +207,7 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
         reads=reads,
         made_from=row.made_from,
         fault=row.fault,
-        versions=frozenset(row.versions) if row.versions else UNRECORDED,
+        versions=frozenset(row.versions),
         code=row.code,
         generation=row.generation or 0,
     )

@@ -84,7 +84,7 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
             "(keep_published): clear the whole run in Airflow, and it is published anew"
         )
     (layout,) = topology.layouts_of(sink)
-    rows = _of_version(session, found, layout.id)
+    rows = _of_version(session, found)
     _require(row, rows)
     return Chosen(
         run=row.id,
@@ -97,12 +97,7 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
     )
 
 
-def _of_version(session: Session, version: PublicationRow, layout: str) -> list[ResultRow]:
-    if version.folders is None:
-        query = select(ResultRow).where(
-            ResultRow.run == version.run, ResultRow.stage == version.sink, ResultRow.layout == layout
-        )
-        return sorted(session.scalars(query.where(ResultRow.is_current)), key=lambda row: row.subtask)
+def _of_version(session: Session, version: PublicationRow) -> list[ResultRow]:
     rows = {row.folder: row for row in results_in(session, version.run, version.folders)}
     unknown = [folder for folder in version.folders if folder not in rows]
     if unknown:

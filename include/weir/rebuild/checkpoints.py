@@ -62,7 +62,7 @@ Found = dict[int, Checkpoint | str]
 def enter_pins_of_all(services: Services, store_id: str) -> dict[str, set[str]]:
     """Enter the pins of forks in the store that the ledger does not have; return the forks by their origins.
 
-    Raises Retryable, and Misconfigured for files of a newer Weir.
+    Raises Retryable, and Misconfigured for files of another Weir.
     """
     forks: dict[str, set[str]] = {}
     for dataflow in stored_dataflows(services.store):

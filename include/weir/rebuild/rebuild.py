@@ -183,7 +183,7 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
 def in_store(services: Services, dataflow: str) -> InStore:
     """Read what the store holds of a dataflow.
 
-    Raises Retryable, also where the store has gone meanwhile, and Misconfigured for files of a newer Weir.
+    Raises Retryable, also where the store has gone meanwhile, and Misconfigured for files of another Weir.
     """
     found = InStore(
         epochs=catalogue(services.store, dataflow),

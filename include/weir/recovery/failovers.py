@@ -39,11 +39,6 @@ class FailoverKind(Enum):
     """Scrubbing found a damaged result before a consumer did."""
 
 
-def kind_of(row: FailoverRow) -> FailoverKind:
-    """Return the reason for a failover; those that an older Weir recorded were losses."""
-    return FailoverKind(row.kind or FailoverKind.LOSS.value)
-
-
 def record_failover(
     session: Session, run: Run, plan: Plan, now: datetime, kind: FailoverKind, row: AttemptRow | None
 ) -> int:

@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import UNRECORDED, short, with_equal
+from weir.code.generation_rules import short, with_equal
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.formats.manifest import digest_schema
@@ -77,7 +77,7 @@ def _count_as_both(session: Session, dataflow: str, stage: str, declared: set[st
     changed = []
     columns: dict[tuple[str, str], str] = {}
     for row in session.scalars(query):
-        before = frozenset(row.versions) if row.versions else UNRECORDED
+        before = frozenset(row.versions)
         if before.isdisjoint(declared):
             continue
         schema = digest_schema(row.digest)
@@ -125,7 +125,7 @@ def _versions_of(session: Session, dataflow: str, stage: str) -> set[str]:
         .where(RunRow.dataflow == dataflow, AttemptRow.region.in_(writers), AttemptRow.code.is_not(None))
         .distinct()
     )
-    return {*session.scalars(query), *UNRECORDED}
+    return {each for each in session.scalars(query) if each is not None}
 
 
 def only_named(name: str, known: Iterable[str], what: str) -> str:

@@ -175,7 +175,7 @@ def _is_outdated(session: Session, run: str) -> bool:
     query = select(ResultRow.id, ResultRow.stage, ResultRow.subtask, ResultRow.layout)
     rows = session.execute(query.where(ResultRow.run == run, ResultRow.is_current))
     current = {number for number, *of in rows if tuple(of) in named}
-    return not current <= set(made.results or ())
+    return not current <= set(made.results)
 
 
 def _may_be_checkpointed(session: Session, run: str) -> bool:

@@ -166,7 +166,7 @@ def expire(session: Session, run: str, reason: str, now: datetime) -> None:
 
 def _published(session: Session, run: str) -> set[str]:
     query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
-    return {str(folder) for folders in session.scalars(query) for folder in folders or ()}
+    return {str(folder) for folders in session.scalars(query) for folder in folders}
 
 
 def _forget_results(session: Session, run: str, now: datetime) -> None:

@@ -128,7 +128,7 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
         stored=tuple(_stored(each, run.topology) for each in stored),
         pins={
             **_read(session, stored, now),
-            **_checkpointed(session, run.id, stored),
+            **_checkpointed(session, run.id),
             **_published(session, run.id, stored),
         },
         needed_later=_needed_later(session, row, settings, now),
@@ -145,7 +145,7 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
 def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tuple[ReleaseDecision, ...]:
     """Decide about the results of a run that is to be pinned anew: none is current any more."""
     stored = stored_results(session, run)
-    pins = {**_read(session, stored, now), **_checkpointed(session, run, stored), **_published(session, run, stored)}
+    pins = {**_read(session, stored, now), **_checkpointed(session, run), **_published(session, run, stored)}
     return tuple(
         ReleaseDecision(_stored(each), is_released=False, reason=pins[each.id].reason)
         if each.id in pins
@@ -251,15 +251,11 @@ def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dic
     }
 
 
-def _checkpointed(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """Return the results of a run that its checkpoints name, retained ones and those that are being completed.
-
-    Of a checkpoint without a record of its results it is not known which they are: it may name any.
-    """
+def _checkpointed(session: Session, run: str) -> dict[int, Pin]:
+    """Return the results of a run that its checkpoints name, retained ones and those that are being completed."""
     pins: dict[int, Pin] = {}
     for number, results in session.execute(_NEEDED_BY, {"run": run}):
-        named = {row.id for row in stored} if results is None else results
-        pins |= dict.fromkeys(named, Pin(f"checkpoint {number} names it"))
+        pins |= dict.fromkeys(results, Pin(f"checkpoint {number} names it"))
     return pins
 
 
@@ -292,9 +288,7 @@ def _equal_to(parts: Collection[ResultRow], stored: Collection[ResultRow]) -> li
 
 
 def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow]:
-    """Return the results that a version consists of; if that is not known, all of the sink."""
-    if row.folders is None:
-        return [each for each in stored if each.stage == row.sink]
+    """Return the results that a version consists of."""
     folders = set(row.folders)
     return [each for each in stored if each.folder in folders]
 

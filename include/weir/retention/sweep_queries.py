@@ -149,7 +149,7 @@ def live_attempts(session: Session, run: RunRow, settings: RetentionSettings, no
 
 def _published(session: Session, run: str) -> frozenset[str]:
     query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
-    return frozenset(str(folder) for folders in session.scalars(query) for folder in folders or ())
+    return frozenset(str(folder) for folders in session.scalars(query) for folder in folders)
 
 
 def _has_readers(session: Session, run: RunRow) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import UNRECORDED
 from weir.coordination.services import Services
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
@@ -92,7 +91,7 @@ def partitions_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:
 
 def versions_in(checkpoint: Checkpoint) -> dict[PartitionId, frozenset[str]]:
     """Return the partitions of a checkpoint with the versions of code that made them."""
-    return {partition: frozenset(part.versions) or UNRECORDED for partition, part in _parts(checkpoint)}
+    return {partition: frozenset(part.versions) for partition, part in _parts(checkpoint)}
 
 
 def makers_in(checkpoint: Checkpoint) -> dict[PartitionId, str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from functools import lru_cache
 
-from weir.code.generation_rules import UNRECORDED
 from weir.coordination.services import Services
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
@@ -114,7 +113,7 @@ def _keyed(
 
 def _versions(result: CurrentResult) -> tuple[str, ...]:
     """Return the versions of a result's code, with those that were declared equal, which no manifest has."""
-    return () if result.versions == UNRECORDED else tuple(sorted(result.versions))
+    return tuple(sorted(result.versions))
 
 
 def _in_flight(result: CurrentResult, manifest: Manifest) -> ResultInFlight:

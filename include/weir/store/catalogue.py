@@ -88,7 +88,7 @@ def stored_dataflows(store: Store) -> tuple[str, ...]:
 
 
 def catalogue(store: Store, dataflow: str) -> tuple[EpochCatalogue, ...]:
-    """Return all epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of a newer Weir."""
+    """Return all epochs of a dataflow, oldest first. Raises Retryable, and Misconfigured for files of another Weir."""
     return tuple(_epoch(store, dataflow, epoch) for epoch in _folders(store, dataflow))
 
 
@@ -134,7 +134,7 @@ def _result(store: Store, folder: str) -> Stored | str | None:
         data = store.read(path)
     except NotFound:
         return None
-    _refuse_newer(path, data)
+    _refuse_other(path, data)
     try:
         manifest = manifest_from_json(data)
     except Misconfigured as error:
@@ -154,15 +154,15 @@ def _released(store: Store, folder: str) -> str | None:
         return None
 
 
-def _refuse_newer(path: str, data: bytes) -> None:
-    """Raise Misconfigured for a newer format, which is not damage: it must not be left out."""
+def _refuse_other(path: str, data: bytes) -> None:
+    """Raise Misconfigured for another format, which is not damage: it must not be left out."""
     try:
         version = json.loads(data)["version"]
     except (ValueError, KeyError, TypeError):
         return
-    newest = VERSIONS["manifest"]
-    if isinstance(version, int) and version > newest:
-        raise Misconfigured(f"{path} has version {version}, this Weir reads up to {newest}: use the Weir that wrote it")
+    known = VERSIONS["manifest"]
+    if isinstance(version, int) and version != known:
+        raise Misconfigured(f"{path} has version {version}, this Weir reads {known}: use the Weir that wrote it")
 
 
 def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:

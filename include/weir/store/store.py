@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NewType
+from typing import Any, Final, NewType
 
-from weir.errors import Internal, Misconfigured, Retryable, StoreFull, is_disk_full
+from weir.errors import Internal, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full
 from weir.extras import needed_for
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, FreeSpace
@@ -27,6 +27,10 @@ StoreId = NewType("StoreId", str)
 
 MARKER = "weir-store.json"
 _MARKER_VERSION = 1
+
+FORMATS: Final = "5015eec7a4e3"
+"""The fingerprint of the formats of all files in the store: one with files of other formats is refused."""
+
 _NOT_DATA = ("lost+found",)
 
 S3_SECONDS = 60.0
@@ -193,7 +197,7 @@ class Store:
             ) from error
 
     def check_marker(self, expected_id: str) -> None:
-        """Check that the store answers and has the expected id. Raises Retryable if not."""
+        """Check that the store answers and has the expected id. Raises Retryable if not, and OtherBuild."""
         try:
             found = marker_id(self.read(MARKER), self.url)
         except NotFound as error:
@@ -201,6 +205,8 @@ class Store:
                 f"the store {self.url} has no marker {MARKER} (expected id {expected_id}): it is not mounted, or its "
                 "root is gone. Nothing is marked lost; bring the store back"
             ) from error
+        except OtherBuild:
+            raise
         except Misconfigured as error:
             raise Retryable(str(error)) from error
         if found != expected_id:
@@ -222,7 +228,8 @@ class Store:
         return marker_id(self.files.read(MARKER, 0, None), self.url)
 
     def _write_marker(self) -> None:
-        marker = json.dumps({"id": str(uuid.uuid4()), "version": _MARKER_VERSION}, sort_keys=True).encode() + b"\n"
+        found = {"id": str(uuid.uuid4()), "version": _MARKER_VERSION, "formats": FORMATS}
+        marker = json.dumps(found, sort_keys=True).encode() + b"\n"
         try:
             self.files.create(MARKER, marker)
         except FileExistsError:
@@ -279,16 +286,17 @@ def _checked(path: str) -> str:
 
 
 def marker_id(data: bytes, url: str) -> StoreId:
-    """Read the marker of the store at `url`. Raises Misconfigured if it is not one."""
+    """Read the marker of the store at `url`. Raises Misconfigured if it is not one, and OtherBuild."""
     try:
         marker = json.loads(data)
-        version, found = marker["version"], marker["id"]
-    except (ValueError, KeyError, TypeError) as error:
+        version, formats, found = marker["version"], marker.get("formats"), marker["id"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Misconfigured(
             f"{url}/{MARKER} is not a marker of a store: {error}. Bring it back from a backup"
         ) from error
-    if version != _MARKER_VERSION:
-        raise Misconfigured(
-            f"{url}/{MARKER} has version {version}, expected {_MARKER_VERSION}: it was written by a newer Weir; upgrade"
+    if (version, formats) != (_MARKER_VERSION, FORMATS):
+        raise OtherBuild(
+            f"{url}/{MARKER} has version {version} and formats {formats}, and this Weir reads version "
+            f"{_MARKER_VERSION} and formats {FORMATS}"
         )
     return StoreId(str(found))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weir.dataflow.dataflow import LAYOUTS_VERSION, Dataflow
+from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.stage import Exchange, Stage, StageKind
 from weir.topology.partitions import PLAIN, Layout
 from weir.units import format_size
@@ -137,7 +137,7 @@ def pinned_json(dataflow: Dataflow, chosen: Mapping[str, WrittenLayouts] | None)
         }
         for stage, found in sorted(chosen.items())
     }
-    return {**dataflow.to_json(), "version": LAYOUTS_VERSION, _FIELD: layouts}
+    return {**dataflow.to_json(), _FIELD: layouts}
 
 
 def chosen_of_json(document: Mapping[str, Any]) -> dict[str, WrittenLayouts] | None:

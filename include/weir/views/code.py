@@ -6,12 +6,13 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.code.archive import Archive, archive_of
-from weir.code.generation_rules import UNRECORDED, agreed
+from weir.code.generation_rules import agreed
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
@@ -20,12 +21,15 @@ from weir.ledger.names import require_dataflow
 from weir.recovery.versions import EqualVersions, only_named
 from weir.store.errors import NotFound
 
+RESTORED: Final = "restored"
+"""Stands for the version where no code has run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOfTask:
     """A version of a task's code in a run: what is it imported from, since when, how many subtasks' results are by it.
 
-    `version` is "unrecorded" for results from before versions were recorded.
+    `version` is RESTORED for results that a restore has brought: no task of the run has made them.
     """
 
     dataflow: str
@@ -74,14 +78,13 @@ def versions_of_tasks(session: Session, dataflow: str | None = None) -> list[Ver
         .group_by(RunRow.dataflow, RunRow.epoch, RunRow.id, *of_task)
         .having(AttemptRow.code.is_not(None) | (made > 0))
     )
-    (unrecorded,) = UNRECORDED
     found = [
         VersionOfTask(
             dataflow=name,
             epoch=epoch,
             run=run,
             region=region,
-            version=code or unrecorded,
+            version=code or RESTORED,
             archive=archive,
             generation=generation,
             subtasks=subtasks,
@@ -117,7 +120,7 @@ def code_of_task(session: Session, run: str, region: str) -> list[CodeOfStage]:
 def _code_of_stage(
     stage: str, results: Sequence[tuple[ResultRow, AttemptRow]], opened: Mapping[int, AttemptRow]
 ) -> CodeOfStage:
-    sets = {row.subtask: frozenset(row.versions) if row.versions else UNRECORDED for row, _ in results}
+    sets = {row.subtask: frozenset(row.versions) for row, _ in results}
     newest = max(results, key=lambda each: (each[1].generation or 0, each[0].id))
     common = agreed(sets.values()) or sets[newest[0].subtask]
     number = max((each for each, row in opened.items() if row.code in common), default=None)

@@ -16,7 +16,7 @@ from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow
 from weir.ledger.names import require_dataflow, unknown_run
 from weir.ledger.results import NotDeterministic, findings_of
 from weir.ledger.runs import run_if_known, run_key
-from weir.recovery.failovers import FailoverKind, costs_of_attempts, failovers_of, kind_of
+from weir.recovery.failovers import FailoverKind, costs_of_attempts, failovers_of
 from weir.recovery.rules.plan import Cost, Plan, Total, total_of
 from weir.views.rows import taken
 
@@ -71,7 +71,7 @@ def _view(session: Session, row: FailoverRow) -> FailoverView:
         FailoverView,
         row,
         incident=row.incident or row.id,
-        kind=kind_of(row),
+        kind=FailoverKind(row.kind),
         failed=f"{row.region}[{row.subtask}]" if row.region else None,
         attempt=row.attempt or None,
         labels=row.labels or {},

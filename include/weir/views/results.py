@@ -312,7 +312,7 @@ def _versions(session: Session, run: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for row in session.scalars(query.order_by(PublicationRow.id)):
         removed = " (removed)" if row.expired_at is not None else ""
-        for folder in row.folders or ():
+        for folder in row.folders:
             found[folder].append(f"{row.sink} v{row.version}{removed}")
     return found
 

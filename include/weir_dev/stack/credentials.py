@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from weir.errors import Misconfigured
 from weir_dev.files import write_atomically
@@ -26,10 +26,6 @@ PERSON = "admin"
 
 SERVICE = "weir"
 """The account of the connection `weir_api`: it may edit task instances and runs, but no connections and no settings."""
-
-
-_ADDED: Final = ("spark_token", "spark_secret")
-"""Secrets that a file of an earlier Weir does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +56,11 @@ def load_or_create(folder: Path) -> Credentials:
     path.chmod(0o600)
     try:
         found = json.loads(path.read_text())
-        added = {name: getattr(_new(), name) for name in _ADDED if name not in found}
-        known = {**added, **found}
-        credentials = Credentials(**{field.name: str(known[field.name]) for field in fields(Credentials)})
+        return Credentials(**{field.name: str(found[field.name]) for field in fields(Credentials)})
     except (ValueError, KeyError, TypeError) as error:
         raise Misconfigured(
             f"{path} should hold the stack's secrets, but cannot be read ({error!r}): delete it, and new ones are made"
         ) from error
-    if added:
-        _write(path, credentials)
-    return credentials
 
 
 def _write(path: Path, credentials: Credentials) -> None:

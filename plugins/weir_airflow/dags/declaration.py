@@ -162,7 +162,7 @@ class Declaration:
     sql: Mapping[str, str] = field(default_factory=dict)
     applications: Mapping[str, Path] = field(default_factory=dict)
     schedule: str = ""
-    zone: str = ""
+    zone: str = "UTC"
 
     def __post_init__(self) -> None:
         seen = _SEEN.get()

@@ -53,11 +53,10 @@ def arguments_of(job: SparkJob, stage: StageToRun, store: Store) -> list[str]:
 
 
 def _bounds_of(job: SparkJob) -> dict[str, str]:
-    """Return the bounds of the interval: in UTC, and in the schedule's zone where that is known."""
+    """Return the bounds of the interval: in UTC, and in the schedule's zone."""
     start, end = (datetime.fromisoformat(each) for each in job.interval)
-    zones = {"interval": "UTC"} | ({"local_interval": job.zone} if job.zone else {})
     found: dict[str, str] = {}
-    for name, zone in zones.items():
+    for name, zone in (("interval", "UTC"), ("local_interval", job.zone)):
         interval = in_zone(interval_of(start, end), zone)
         for place in (0,) if start == end else (0, 1):
             at = interval[place].isoformat()

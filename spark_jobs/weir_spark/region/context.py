@@ -45,7 +45,7 @@ class StageContext:
     variable: Variables = variable_from_environment
     create_file: Callable[[str, bytes], str] = _no_file
     zone: str = "UTC"
-    """The time zone of the schedule (empty: an earlier Weir has pinned the run, without it)."""
+    """The time zone of the schedule."""
 
     @property
     def local_interval(self) -> tuple[datetime, datetime]:

@@ -24,15 +24,14 @@ _WHOLE_BYTES: Final = 64 * 2**20
 """How many bytes a file has at most whose records may have several lines; Spark has it as one text then."""
 
 _OF_SOURCE: Final = ("format", "schema", "reader", "conn_id", "on_malformed")
-_OF_OLDER: Final[Mapping[str, Any]] = {
+_UNSAID: Final[Mapping[str, Any]] = {
     "reader": {},
     "folders": [],
     "texts": [],
     "on_malformed": "fail",
-    "if_missing": "null",
     "is_whole": False,
 }
-"""What a split lacks that says no more than it has to, or that an older Weir has recorded."""
+"""What a split leaves out, which says no more than it has to."""
 
 
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
@@ -67,7 +66,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
     """Read the files of a split, each of which is as it was when the run listed it."""
     from weir_spark.sources.reading import rows_of  # noqa: PLC0415  resolvers of this package need no Spark
 
-    return rows_of(ctx.spark, {**_OF_OLDER, **slice}, _unchanged(slice, ctx.connection))
+    return rows_of(ctx.spark, {**_UNSAID, **slice}, _unchanged(slice, ctx.connection))
 
 
 def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:

@@ -60,12 +60,12 @@ class Result(NamedTuple):
     fault: str | None
     folder: str
     digest: str
-    versions: str | None
+    versions: str
 
     @property
     def known_versions(self) -> frozenset[str]:
         """Return the versions of code that are known to make it."""
-        return frozenset(json.loads(self.versions or "null") or ["unrecorded"])
+        return frozenset(json.loads(self.versions))
 
     @property
     def partition(self) -> Partition:

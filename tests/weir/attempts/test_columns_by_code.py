@@ -1,7 +1,7 @@
 """Other columns by other code: one clear has the whole stage computed anew, and no reader finds two schemas."""
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from weir.attempts import commit
 from weir.errors import Misconfigured
@@ -86,17 +86,6 @@ def test_a_fixed_function_finishes_a_stage_that_had_failed_with_one_clear(world)
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     assert {columns for columns, _ in current(world, "totals")} == {"other"}
-
-
-def test_results_from_before_versions_were_recorded_are_of_older_code(green):
-    with green.ledger.transaction("ladder") as session:
-        session.execute(update(ResultRow).values(versions=None))
-        session.execute(update(AttemptRow).values(code=None, archive=None, generation=None))
-    with_other_columns(green, "totals", totals=1)
-    green.airflow.clear_by_hand(green.run, "totals", 1)
-    green.airflow.run_until_quiet()
-    assert set(green.airflow.states().values()) == {"success"}
-    assert {columns for columns, _ in current(green, "totals")} == {"other"}
 
 
 def refused(world):

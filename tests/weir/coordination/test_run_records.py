@@ -16,6 +16,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
 from weir.formats.codec import run_record_from_json
 from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import ZONE
 from weir.recovery.adopt import adopt
 from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -68,7 +69,7 @@ def test_whoever_comes_by_writes_a_record_that_is_due(world):
         adopt(world.services, RUN)
     record, is_due = known(world)
     assert is_due
-    assert (record.pinned, stored(world).pinned) == (None, pinned_json(ladder(), {}))
+    assert (record.pinned, stored(world).pinned) == (None, {**pinned_json(ladder(), {}), ZONE: "UTC"})
     release_everywhere(world.services).require_whole()
     assert known(world) == (replace(stored(world), revision=0), False)
     assert len(stored(world).abandoned) == len(record.abandoned) > 0

@@ -43,7 +43,6 @@ def test_options_are_those_that_were_given():
     assert SOURCES["delta"].options == {"path": "/lake/orders", "conn_id": "lake"}
     assert SOURCES["postgres"].options == {"conn_id": "shop", "query": QUERY}
     assert not SOURCES["delta"].deterministic
-    assert "options" not in stage_to_json(source("orders", "m:f"))
 
 
 def test_a_declaration_imports_no_library():

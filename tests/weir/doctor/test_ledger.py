@@ -170,12 +170,11 @@ def test_a_server_that_does_not_answer_is_one_problem(new_postgres_url):
     [
         (HEAD, "ok", ""),
         (None, "ok", ""),
-        ("0000", "warning", "weir ledger upgrade"),
-        ("9999", "problem", "install the Weir that wrote it"),
+        ("9999", "problem", "weir export FOLDER"),
     ],
 )
 def test_the_revision_is_one_that_this_weir_knows(found, status, advice):
-    judged = revision_finding(found, HEAD, frozenset({"0000", HEAD}))
+    judged = revision_finding(found)
     assert judged.status is Status(status)
     assert advice in judged.mend
 

@@ -49,6 +49,7 @@ def result(name, digest=None, reads=None, state=PartitionState.FINISHED):
         rows=1,
         bytes=1,
         reads=reads,
+        versions=frozenset({"code"}),
     )
 
 

@@ -14,7 +14,6 @@ from sqlalchemy.pool import NullPool
 
 from weir.errors import Internal, Misconfigured, Retryable
 from weir.ledger.database import postgres as postgres_module
-from weir.ledger.database.migrate import upgrade
 from weir.ledger.database.tables import DataflowRow, FailoverRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
 from weir.ledger.runs import ensure_dataflow
@@ -159,20 +158,15 @@ def test_large_results_odd_texts_and_odd_parameters_come_back(ledger):
         session.add(run)
         session.flush()
         cause = "a\0b\ud800c"
-        session.add(FailoverRow(run="r", attempt="", region="", subtask=0, decided_at=NOW, cause=cause, plan=odd))
+        of = {"run": "r", "attempt": "", "region": "", "subtask": 0, "kind": "loss"}
+        session.add(FailoverRow(**of, decided_at=NOW, cause=cause, plan=odd))
     with ledger.transaction() as session:
         assert session.scalar(select(RunRow.parameters)) == odd
         assert session.scalar(select(FailoverRow.cause)) == "a\N{REPLACEMENT CHARACTER}b?c"
 
 
-def test_an_older_ledger_keeps_its_rows_and_gets_room_for_large_results_and_long_addresses(postgres, empty_url):
-    engine = create_engine(empty_url, poolclass=NullPool)
-    upgrade(engine, "0001")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("INSERT INTO dataflow (name, lineage, store_id) VALUES ('ladder', 7, 's')")
-    ledger = Ledger.open(empty_url)
-    assert count(ledger) == 6
-    with engine.connect() as connection:
+def test_there_is_room_for_large_results_and_long_addresses(postgres, url):
+    with create_engine(url, poolclass=NullPool).connect() as connection:
         types = {column["name"]: str(column["type"]) for column in inspect(connection).get_columns("result")}
         assert (types["rows"], types["bytes"]) == ("BIGINT", "BIGINT")
         types = {column["name"]: str(column["type"]) for column in inspect(connection).get_columns("attempt")}

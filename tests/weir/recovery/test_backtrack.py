@@ -54,6 +54,7 @@ def whole_run(*, changed=(), states=None, without=(), regions=None):
                 rows=1,
                 bytes=1,
                 reads=reads,
+                versions=frozenset({"code"}),
             )
     for each in without:
         del results[PARTITIONS[each]]

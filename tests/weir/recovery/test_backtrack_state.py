@@ -65,6 +65,7 @@ def days(*, changed=(), without_tasks=(), **states):
                 rows=1,
                 bytes=1,
                 reads=tuple(reads),
+                versions=frozenset({"code"}),
             )
         for region in TOPOLOGY.region_ids():
             own = replace(region, run=run)

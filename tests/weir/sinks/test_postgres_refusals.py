@@ -243,20 +243,6 @@ def test_a_table_is_the_one_that_the_search_path_leads_to(sink):
         sink.target(nowhere).prepare(sink.version(1, (1, "a")), None)
 
 
-def test_a_marker_that_an_earlier_release_kept_elsewhere_is_found(sink):
-    sink.query("create schema if not exists earlier")
-    earlier = replace(sink.connection, extra={"options": "-c search_path=earlier,public"})
-    sink.publish(sink.target(earlier), sink.version(1, (1, "a")))
-    sink.query(
-        f"insert into public.weir_published select * from earlier.weir_published where target = '{sink.table}'; "
-        "drop table earlier.weir_published"
-    )
-    assert sink.publish(sink.target(earlier, mode="append"), sink.version(2, (1, "a"))) is Outcome.EQUAL
-    with pytest.raises(TargetConflict, match="takes no row back"):
-        sink.target(earlier, mode="append").prepare(sink.version(3, (2, "b")), None)
-    sink.query(f"drop table earlier.{sink.table}")
-
-
 def test_a_new_table_is_not_made_beside_one_that_differs_in_capitals(sink):
     sink.publish(sink.target(), sink.version(1, (1, "a")))
     other = Sink(sink.folder, sink.connection, sink.table.upper())

@@ -1,7 +1,5 @@
 """Restored results have the versions of what they were copied from, and one code for all of a stage."""
 
-from pathlib import Path
-
 import pytest
 from sqlalchemy import select
 from tests.weir.restoring import (
@@ -17,7 +15,7 @@ from tests.weir.restoring import (
 )
 from tests.weir.small_dataflow import Saved, World
 
-from weir.code.generation_rules import UNRECORDED, agreed
+from weir.code.generation_rules import agreed
 from weir.code.version import code_version
 from weir.formats.codec import checkpoint_from_json, manifest_from_json
 from weir.formats.paths import checkpoint_path
@@ -25,10 +23,8 @@ from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.rebuild.rebuild import rebuild
-from weir.snapshots.restored_results import versions_in
 from weir.testing.fakes.ledgers import fast_folder
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 DAY_2, DAY_3 = f"ladder@{EPOCHS[1]}", f"ladder@{EPOCHS[2]}"
 
 
@@ -150,11 +146,6 @@ def test_after_a_rebuild_what_was_restored_has_the_same_versions(days):
     rebuild(days.services)
     assert [versions(days, 2, stage) for stage in ("history", "offsets")] == before
     assert valid(days, DAY_2)
-
-
-def test_a_checkpoint_of_an_older_weir_counts_as_of_one_code():
-    found = checkpoint_from_json((GOLDEN / "checkpoint-v2.json").read_bytes())
-    assert set(versions_in(found).values()) == {UNRECORDED}
 
 
 def test_an_epoch_that_exists_and_follows_a_restore_is_computed_by_the_newest_code(days):

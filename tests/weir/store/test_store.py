@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import os
 import tempfile
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from weir.errors import Internal, Misconfigured, Retryable
+from weir.errors import Internal, Misconfigured, OtherBuild, Retryable
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.store import Store
+from weir.store.store import FORMATS, Store
 from weir.testing.fakes.stores import FailingStore
 
 RACERS = 20
@@ -324,17 +325,29 @@ def test_initialise_refuses_a_read_only_folder_and_says_what_to_do(existing):
             folder.chmod(0o755)
 
 
-def test_a_marker_of_a_newer_version_is_refused(local):
-    local.replace("weir-store.json", b'{"id": "x", "version": 2}')
-    with pytest.raises(Misconfigured, match="version 2, expected 1"):
-        local.initialise()
+@pytest.mark.parametrize("other", [{"version": 2}, {"formats": "another"}, {"formats": None}])
+def test_the_store_of_another_build_is_refused_with_the_way_out(local, other):
+    expected = local.initialise()
+    marker = json.loads(local.read("weir-store.json")) | other
+    local.replace("weir-store.json", json.dumps(marker).encode())
+    for ask in (local.initialise, lambda: local.check_marker(expected)):
+        with pytest.raises(OtherBuild, match=rf"reads version 1 and formats {FORMATS}.*`weir export FOLDER`"):
+            ask()
 
 
 def test_the_marker_has_not_changed_its_form(local):
-    golden = GOLDEN / "store-marker-v1.json"
-    local.replace("weir-store.json", golden.read_bytes())
+    golden = json.loads((GOLDEN / "store-marker-v1.json").read_bytes())
+    assert golden.keys() == json.loads(local.read("weir-store.json")).keys()
+    local.replace("weir-store.json", json.dumps(golden | {"formats": FORMATS}).encode())
     assert local.initialise() == "6f1b4a52-0d5c-4b58-9d4f-0c9a8a2f7c11"
-    assert set(json.loads(golden.read_bytes())) == {"id", "version"}
+
+
+def test_the_formats_in_the_store_have_a_fingerprint_of_their_own():
+    """So that no build takes the files of another one for its own (docs/upgrading.md)."""
+    golden = sorted(set(GOLDEN.glob("*-v1.json")) - {GOLDEN / "store-marker-v1.json"})
+    assert {path.name for path in GOLDEN.glob("*-v*.json")} == {*(path.name for path in golden), "store-marker-v1.json"}
+    found = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in golden)).hexdigest()[:12]
+    assert found == FORMATS, f'a format has changed: write FORMATS = "{found}"'
 
 
 def test_a_marker_that_is_missing_another_or_unreadable_is_retryable(store):

@@ -134,13 +134,13 @@ def test_the_record_of_a_run_has_its_layouts():
 
 def test_the_record_on_disk_has_not_changed():
     topology = Topology(flow((made("a"), 2), (made("b"), 2)), written(PLAIN, BY_B))
-    recorded = json.loads((GOLDEN / "pinned-v4.json").read_text())
+    recorded = json.loads((GOLDEN / "pinned-v1.json").read_text())
     assert topology.to_json() == recorded
-    with pytest.raises(Misconfigured, match=r"version 5, this Weir reads 1, 2, 3, 4"):
+    with pytest.raises(Misconfigured, match=r"version 5, this Weir reads 1"):
         Topology.from_json({**recorded, "version": 5})
 
 
-def test_a_run_that_was_pinned_before_layouts_were_chosen_keeps_those_of_its_exchanges():
+def test_a_record_without_layouts_has_those_of_its_exchanges():
     dataflow = flow((made("a"), 1), (made("b"), 1))
     topology = Topology.from_json(dataflow.to_json())
     assert (topology.chosen, topology.layouts_of("made")) == (None, (BY_A, BY_B))

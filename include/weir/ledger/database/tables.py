@@ -209,7 +209,7 @@ class ResultRow(Table):
     `made_from` is a fingerprint of its inputs; `differs_from` the attempt whose result from equal inputs differs;
     `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are deleted,
     `verified_at` when all of its bytes were last compared. `versions` are the versions of code that are known to make
-    it (None: they were not recorded).
+    it.
     """
 
     __tablename__ = "result"
@@ -245,7 +245,7 @@ class ResultRow(Table):
     fault: Mapped[str | None] = mapped_column(String(20))
     deleted_at: Mapped[datetime | None]
     verified_at: Mapped[datetime | None]
-    versions: Mapped[list[Any] | None]
+    versions: Mapped[list[Any]]
 
 
 class ResultEventRow(Table):
@@ -311,7 +311,7 @@ class FailoverRow(Table):
     decided_at: Mapped[datetime]
     cause: Mapped[str] = mapped_column(Prose)
     plan: Mapped[dict[str, Any]]
-    kind: Mapped[str | None] = mapped_column(String(20))
+    kind: Mapped[str] = mapped_column(String(20))
     labels: Mapped[dict[str, Any] | None]
     incident: Mapped[int | None]
 
@@ -387,7 +387,7 @@ class PublicationRow(Table):
     digest: Mapped[str] = mapped_column(Text)
     pointer: Mapped[str] = mapped_column(String(500))
     published_at: Mapped[datetime | None]
-    folders: Mapped[list[Any] | None]
+    folders: Mapped[list[Any]]
     expiring_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
 
@@ -438,7 +438,7 @@ class CheckpointRow(Table):
     `kind` is a SnapshotKind, `status` a CheckpointStatus. It is pending from when its number was taken until its
     manifest was seen; `subsumed_by` is the number of the one for which it had to go, `deleted_at` since when its
     manifest is gone. `folder` is where a savepoint is, as a URL; empty for a checkpoint. `results` are the numbers of
-    the results that a checkpoint names (None: written by a Weir that did not record them).
+    the results that a checkpoint names.
     """
 
     __tablename__ = "checkpoint"
@@ -458,7 +458,7 @@ class CheckpointRow(Table):
     attempt: Mapped[AttemptId] = mapped_column(String(40))
     content: Mapped[str] = mapped_column(String(64))
     folder: Mapped[str] = mapped_column(ADDRESS, default="")
-    results: Mapped[list[Any] | None]
+    results: Mapped[list[Any]]
     triggered_at: Mapped[datetime]
     completed_at: Mapped[datetime | None]
     subsumed_at: Mapped[datetime | None]

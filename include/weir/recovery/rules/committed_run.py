@@ -18,6 +18,7 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 
 _RUN = RunId("committed@now")
 _ATTEMPT = AttemptId("t0001")
+_VERSIONS = frozenset({"code"})
 
 
 def committed_run(topology: Topology) -> RunState:
@@ -44,6 +45,7 @@ def committed_run(topology: Topology) -> RunState:
                 rows=1,
                 bytes=1,
                 reads=tuple(reads),
+                versions=_VERSIONS,
             )
     ended = {
         each: RegionState(region=each, newest_try=1, newest_state=AttemptState.COMMITTED, ended_try=1)

@@ -15,8 +15,8 @@ from weir.errors import Misconfigured
 from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import RegionId
 
-VERSION = 2
-"""The version that is written; versions 1 and 2 are read."""
+VERSION = 1
+"""The version of a plan's JSON."""
 
 SHOWN = 10
 """The number of regions that a step names in `depends_on`, and that a summary names as re-run."""
@@ -56,13 +56,6 @@ _SAID = {
 
 WITH_CODE = (StepKind.RERUN, StepKind.IF_CHANGED, StepKind.SUSPENDED)
 """The kinds of steps whose regions run again, or may; a region that is running has chosen its code."""
-
-_OF_VERSION_1 = {
-    "will re-run": StepKind.RERUN,
-    "is under repair already": StepKind.JOINED,
-    "will re-run if its input changes": StepKind.IF_CHANGED,
-    "spared": StepKind.SPARED,
-}
 
 _TOTALS = {
     "rerun": (StepKind.RERUN,),
@@ -215,25 +208,24 @@ class Plan:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> Plan:
-        """Read what `to_json` wrote, now or before. Raises Misconfigured for a version that is not known."""
-        if found.get("version") not in (1, VERSION):
+        """Read what `to_json` wrote. Raises Misconfigured for another version."""
+        if found.get("version") != VERSION:
             raise Misconfigured(
-                f"the plan is of version {found.get('version')!r}, expected 1 or {VERSION}: read it with the Weir "
-                "that wrote it, or a newer one"
+                f"the plan is of version {found.get('version')!r}, expected {VERSION}: use the Weir that wrote it"
             )
-        failed, run = found["failed"], found.get("run", "")
+        failed, run = found["failed"], found["run"]
         return Plan(
             failed=None if failed is None else _region(failed, OWN_RUN),
             cause=found["cause"],
             steps=tuple(_step_from_json(step, run) for step in found["steps"]),
             run=run,
-            strategy=found.get("strategy", "region"),
-            consumers=found.get("consumers", "if_changed"),
-            held_back=found.get("held_back", ""),
-            failed_cost=_cost_from_json(found.get("failed_cost")),
-            not_deterministic=tuple(_full_region(each) for each in found.get("not_deterministic", ())),
-            impossible=found.get("impossible", ""),
-            code=found.get("code", RepairCode.AS_IT_WAS.value),
+            strategy=found["strategy"],
+            consumers=found["consumers"],
+            held_back=found["held_back"],
+            failed_cost=_cost_from_json(found["failed_cost"]),
+            not_deterministic=tuple(_full_region(each) for each in found["not_deterministic"]),
+            impossible=found["impossible"],
+            code=found["code"],
         )
 
 
@@ -268,16 +260,14 @@ def _step_to_json(step: Step, run: str) -> dict[str, Any]:
 
 
 def _step_from_json(found: Mapping[str, Any], run: str) -> Step:
-    kind = _OF_VERSION_1.get(found["kind"]) or StepKind(found["kind"])
-    of = found.get("run", run)
     return Step(
-        kind=kind,
-        region=_region(found["region"], run_ref(of, run)),
+        kind=StepKind(found["kind"]),
+        region=_region(found["region"], run_ref(found["run"], run)),
         after_try=found["after_try"],
         reason=found["reason"],
-        depends_on=tuple(_full_region(each) for each in found.get("depends_on", ())),
-        cost=_cost_from_json(found.get("cost")),
-        code=_code_from_json(found.get("code")),
+        depends_on=tuple(_full_region(each) for each in found["depends_on"]),
+        cost=_cost_from_json(found["cost"]),
+        code=_code_from_json(found["code"]),
     )
 
 

@@ -354,8 +354,6 @@ class PostgresTarget(SinkTarget):
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
-        usual = schema_of(cursor, MARKER)  # where earlier releases have kept it, if there is one
-        has_usual = self._schema is None and exists(cursor, sql.Identifier(usual, MARKER))
         if not exists(cursor, self._marker):
             cursor.execute(
                 sql.SQL(
@@ -363,13 +361,6 @@ class PostgresTarget(SinkTarget):
                     " digest text not null, rows bigint not null, attempt text not null,"
                     " at timestamp with time zone not null default now(), primary key (target, owner, epoch))"
                 ).format(self._marker)
-            )
-        if has_usual and usual != self._resolved:
-            cursor.execute(
-                sql.SQL("insert into {} select * from {} where target = %s on conflict do nothing").format(
-                    self._marker, sql.Identifier(usual, MARKER)
-                ),
-                (self._table,),
             )
 
     def _require_sole_owner(self, cursor: Any, version: Version) -> bool:

@@ -89,4 +89,5 @@ def _manifest(files: tuple[DataFile, ...], *, run: str, stage: str, subtask: int
         session={},
         parameters={},
         created_at="2013-01-02T00:00:00+00:00",
+        versions=("code",),
     )

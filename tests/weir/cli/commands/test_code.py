@@ -221,13 +221,18 @@ def test_versions_whose_results_have_other_columns_are_not_equal(world, monkeypa
         (("total", "code:", "code:"), "no run of any dataflow writes a stage total: did you mean totals"),
         (("totals", "nothing", "code:"), "no code of stage totals of ladder is named nothing"),
         (("totals", "code:", "code:"), "code: is the beginning of 2 names"),
-        (("totals", "unrecorded", "unrecorded"), "are one version"),
         (("totals", "a", "b", "--dataflow", "ladders"), "knows no dataflow ladders: did you mean ladder"),
     ],
 )
 def test_what_cannot_be_declared_equal_is_refused_with_advice(edited, words, said):
     with pytest.raises(Misconfigured, match=said):
         typed("code", "same", *words)
+
+
+def test_one_version_is_not_declared_equal_to_itself(edited):
+    old, _ = versions(edited)
+    with pytest.raises(Misconfigured, match="are one version"):
+        typed("code", "same", "totals", old, old)
 
 
 def test_a_run_that_was_open_for_its_code_alone_is_closed_by_the_declaration(edited):

@@ -2,7 +2,6 @@
 
 from alembic import context
 
-from weir.ledger.database import tables as quality_models  # noqa: F401  # their tables are known once they are imported
 from weir.ledger.database.tables import Table
 
 context.configure(

@@ -1,9 +1,9 @@
-"""The code of runs that are older than what the ledger knows of code, that were pinned anew, or that lost it."""
+"""The code of runs that were pinned anew, or that lost it."""
 
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 from tests.weir.small_dataflow import World, ladder
 
 from weir.code.version import code_version
@@ -25,18 +25,6 @@ def run(world):
     return world
 
 
-@pytest.fixture
-def old_run(run):
-    """A run as a ledger has it that was upgraded: of its code nothing is known."""
-    with run.ledger.transaction("ladder") as session:
-        session.execute(update(RunRow).values(archive=None))
-        session.execute(update(AttemptRow).values(code=None, archive=None, generation=None))
-        session.execute(update(ResultRow).values(versions=None))
-        for row in archives_of(session, "ladder"):
-            session.delete(row)
-    return run
-
-
 def versions_of(world, stage):
     """The versions of the current results of a stage, by subtask."""
     with world.ledger.transaction() as session:
@@ -56,52 +44,6 @@ def version(archive, function):
 def row_of(world):
     with world.ledger.transaction() as session:
         return session.get_one(RunRow, RUN)
-
-
-def repair(world, lost=("joined", 0), cleared="routes"):
-    world.lose(*lost)
-    world.airflow.clear_by_hand(FIRST, cleared)
-    world.airflow.run_until_quiet()
-    assert set(world.airflow.states().values()) == {"success"}
-
-
-# Runs from before the migration
-
-
-def test_a_repair_of_an_old_run_with_equal_content_leaves_the_siblings(old_run):
-    """All that was made before counts as of one code, which the new code has matched."""
-    old_run.deploy(totals=1)  # other code of the same module: another version, and the same rows of joined
-    repair(old_run)
-    assert tries(old_run) == {"joined[0]": 2, "routes[0]": 3}
-    new = version(old_run.airflow.deployed, "joined")
-    assert versions_of(old_run, "joined") == {0: frozenset({new, "unrecorded"}), 1: frozenset()}
-
-
-def test_a_repair_of_an_old_run_with_other_content_runs_the_whole_stage(old_run):
-    old_run.deploy(joined=1)
-    repair(old_run)
-    new = version(old_run.airflow.deployed, "joined")
-    assert versions_of(old_run, "joined") == {0: frozenset({new}), 1: frozenset({new})}
-    assert tries(old_run).keys() >= {"joined[0]", "joined[1]", "totals[0]", "totals[1]"}
-
-
-def test_a_clear_by_a_person_of_an_old_run_runs_what_is_deployed(old_run):
-    old_run.deploy(joined=1)
-    old_run.airflow.clear_by_hand(FIRST, "joined", 1)
-    old_run.airflow.run_until_quiet()
-    new = version(old_run.airflow.deployed, "joined")
-    assert versions_of(old_run, "joined") == {0: frozenset({new}), 1: frozenset({new})}
-    assert set(old_run.airflow.states().values()) == {"success"}
-
-
-def test_an_old_run_is_pinned_to_the_code_of_its_first_repair_and_its_record_says_so(old_run):
-    new = old_run.deploy(totals=1)
-    repair(old_run)
-    assert row_of(old_run).archive == new.fingerprint
-    old_run.airflow.clear_by_hand(FIRST, "routes")
-    old_run.airflow.run_until_quiet()
-    record = run_record_from_json(old_run.store.read(record_path("ladder", "20130101T000000Z")))
-    assert record.archive == new.fingerprint
 
 
 # Runs that are pinned anew
