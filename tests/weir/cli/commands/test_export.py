@@ -23,7 +23,7 @@ def world(tmp_path, monkeypatch):
 
 
 def exported(folder):
-    return sorted(path.read_bytes() for path in folder.rglob("*.parquet"))
+    return sorted(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 def of_pointer(world, sink):
