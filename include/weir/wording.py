@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+LIKENESS = 0.6
+"""From 0 to 1, how like a name has to be."""
+
+
+def closest(name: str, known: Iterable[str], most: int = 1, likeness: float = LIKENESS) -> list[str]:
+    """Return the known names that a name is like, the closest first."""
+    return get_close_matches(name, list(known), most, likeness)
+
+
+def meant(names: Sequence[str], form: str = "{!r}") -> str:
+    """Ask whether one of these names is meant, each written in this form."""
+    return f"did you mean {' or '.join(map(form.format, names))}?"
+
 
 def did_you_mean(
-    name: str, known: Iterable[str], otherwise: str = "", *, form: str = "{!r}", most: int = 1, likeness: float = 0.6
+    name: str,
+    known: Iterable[str],
+    otherwise: str = "",
+    *,
+    lead: str = "",
+    form: str = "{!r}",
+    most: int = 1,
+    likeness: float = LIKENESS,
 ) -> str:
-    """Ask whether the closest known names are meant, each written in this form; else return `otherwise`."""
-    close = get_close_matches(name, list(known), most, likeness)
-    return f"did you mean {' or '.join(map(form.format, close))}?" if close else otherwise
+    """Ask, after `lead`, whether the closest known names are meant; where none is close, return `otherwise`."""
+    names = closest(name, known, most, likeness)
+    return f"{lead}{meant(names, form)}" if names else otherwise
 
 
 def first_few(names: Sequence[object], most: int) -> str:

@@ -6,7 +6,6 @@ Invariant: DAG files import this at every parse, so it imports no Spark, no ledg
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from weir.dataflow.arguments import answers, require, unknown_argument
 from weir.dataflow.stage import Stage, name_of
 from weir.errors import Misconfigured
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
+from weir.wording import did_you_mean
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
@@ -195,8 +195,7 @@ def stage_task(owner: DAG | TaskGroup, stage: str | Stage) -> Any:
     name = owner.dag_id if isinstance(owner, DAG) else owner.group_id
     if not found:
         known = list(dict.fromkeys(stage.name for _, of in declared if of is not None for stage in of.flow.stages))
-        near = get_close_matches(wanted, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'no dataflow'}"
+        hint = did_you_mean(wanted, known, f"it has {', '.join(known) or 'no dataflow'}")
         raise Misconfigured(f"stage_task: {name!r} has no stage {wanted!r}: {hint}")
     if len(found) > 1:
         raise Misconfigured(

@@ -5,7 +5,6 @@ Invariant: a value becomes part of one argument and never more than that: nothin
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Final
 from weir.code.sql_rules import is_sql
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
+from weir.wording import did_you_mean
 
 PYTHON: Final = ".py"
 SUFFIXES: Final = (".jar", PYTHON)
@@ -127,8 +127,7 @@ def parameter_problems(application: Application, parameters: Mapping[str, Any]) 
         if name is None:
             continue
         if name not in parameters:
-            near = difflib.get_close_matches(name, parameters, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f'write Dataflow(..., parameters={{"{name}": ...}})'
+            hint = did_you_mean(name, parameters, f'write Dataflow(..., parameters={{"{name}": ...}})')
             yield f"the dataflow has no parameter {name!r}: {hint}"
             continue
         try:
@@ -171,8 +170,7 @@ def _value_problems(written: str, inputs: Collection[str]) -> Iterator[str]:
         right = _OF_AIRFLOW.get(written) or (f"{{{{ {name} }}}}" if _VALUE.fullmatch(name) else "")
         yield f"{{{{ {written} }}}} is unknown: {f'write {right}' if right else f'there are {_KNOWN}'}"
     elif match["input"] is not None and match["input"] not in inputs:
-        near = difflib.get_close_matches(match["input"], list(inputs), 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, inputs)) or 'none'}"
+        hint = did_you_mean(match["input"], inputs, f"it has {', '.join(map(repr, inputs)) or 'none'}")
         yield f"{{{{ {written} }}}} names no input of the stage: {hint}"
 
 

@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from weir.code.hints import did_you_mean, hint_of, modules_beside
+from weir.code.hints import hint_of, modules_beside
 from weir.errors import Misconfigured
 from weir.extras import command_for
+from weir.wording import did_you_mean
 
 
 def load(reference: str, owner: str) -> Callable[..., Any]:
@@ -31,7 +32,7 @@ def load(reference: str, owner: str) -> Callable[..., Any]:
         return function  # type: ignore[no-any-return]  # getattr gives Any
     if function is not None:
         raise Misconfigured(f"{owner}: {reference} is no function and no class, but of type {type(function).__name__}")
-    hint = did_you_mean(name, [key for key in vars(module) if not key.startswith("_")])
+    hint = did_you_mean(name, [key for key in vars(module) if not key.startswith("_")], lead=", ")
     kind = "class" if name[:1].isupper() else "function"
     raise Misconfigured(f"{owner}: the module {module_name} has no {kind} {name!r}{hint} ({module.__file__})")
 
@@ -55,8 +56,8 @@ def import_module(name: str, owner: str) -> Any:
     except ImportError as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
-            near = did_you_mean(name, _modules_like(name, missing))
-            hint = near or "; is its package installed where tasks run, or its folder on PYTHONPATH?"
+            others = "; is its package installed where tasks run, or its folder on PYTHONPATH?"
+            hint = did_you_mean(name, _modules_like(name, missing), others, lead=", ")
             raise Misconfigured(
                 f"{owner}: there is no module {missing!r} on this machine{_place_of_package(missing)}{hint}"
             ) from error

@@ -5,7 +5,6 @@ Invariant: nothing of the user's is imported for a hint; packages are listed by 
 
 from __future__ import annotations
 
-import difflib
 import pkgutil
 import re
 import sys
@@ -13,16 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from weir.wording import closest, did_you_mean
+
 _BOUNDS: Final = ("start", "end", "start_local", "end_local")
 """The placeholders of ready-made sources."""
 
-_OF_DATAFLOW: Final = (
-    *("Application", "Dataflow", "Stage", "TaskSettings", "blocking", "broadcast_state", "cached", "callback"),
-    *("delta", "delta_source", "digest", "expectations", "files", "files_source", "iceberg", "iceberg_source"),
-    *("jdbc_source", "keyed_state", "list_state", "notifier", "pipelined", "postgres", "postgres_source", "previous"),
-    *("sink", "source", "spark_conf", "target", "task_settings", "webhook"),
-)
-"""The names of `weir.dataflow` that DAG files use."""
+_DATAFLOW: Final = "weir.dataflow"
+"""What DAG files declare with: it is imported where one is."""
 
 _IMPORTS: Final = {
     "F": "from pyspark.sql import functions as F",
@@ -45,7 +41,6 @@ _IMPORTS: Final = {
     "Decimal": "from decimal import Decimal",
     "dataflow_dag": "from weir_airflow.dag import dataflow_dag",
     "dataflow_group": "from weir_airflow.dag import dataflow_group",
-    **{name: f"from weir.dataflow import {name}" for name in _OF_DATAFLOW},
 }
 """What brings a name that is used without."""
 
@@ -70,21 +65,16 @@ def hint_of(error: BaseException) -> str:
     if of_worker := _NAME_ERROR.search(str(error)):
         return _of_name(of_worker[1])
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return did_you_mean(error.name, modules_beside(error.name))
+        return did_you_mean(error.name, modules_beside(error.name), lead=", ")
     if isinstance(error, ImportError) and (found := _NO_SUCH_NAME.match(str(error))):
-        return did_you_mean(found[1], [each for each in dir(sys.modules.get(found[2])) if not each.startswith("_")])
+        known = [each for each in dir(sys.modules.get(found[2])) if not each.startswith("_")]
+        return did_you_mean(found[1], known, lead=", ")
     if _SESSION_AT_IMPORT.search(str(error)):
         return (
             ": there is no Spark session to make or to get here, least of all while a module is imported. Take "
             "ctx.spark within the stage's function"
         )
     return ""
-
-
-def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """Return ", did you mean ...?" with the closest name, or nothing."""
-    near = difflib.get_close_matches(wrong, list(known), 1)
-    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def modules_beside(missing: str) -> list[str]:
@@ -108,7 +98,7 @@ def files_like(wrong: str, folders: Iterable[Path]) -> list[str]:
             if len(names) >= _MOST:
                 break
     same = [each for each in names if Path(each).name.lower() == Path(wrong).name.lower()]
-    return same[:1] or difflib.get_close_matches(wrong, list(names), 1)
+    return same[:1] or closest(wrong, names)
 
 
 def _of_name(name: str) -> str:
@@ -119,4 +109,6 @@ def _of_name(name: str) -> str:
         )
     if name in _IMPORTS:
         return f": write {_IMPORTS[name]}"
+    if name in getattr(sys.modules.get(_DATAFLOW), "__all__", ()):
+        return f": write from {_DATAFLOW} import {name}"
     return f": write import {name}" if name in sys.stdlib_module_names else ""

@@ -5,7 +5,6 @@ Invariant: no value becomes part of the text. A value stands where SQL has an ex
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Final
 from weir.code.sql_relation_rules import QUERIES, unknown_relations
 from weir.code.sql_token_rules import Token, UnclosedError, pieces, tokens
 from weir.errors import Misconfigured
+from weir.wording import closest, did_you_mean
 
 SUFFIX: Final = ".sql"
 
@@ -215,10 +215,8 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
         )
         yield f"line {token.line}: {token.text} is unknown: {f'write {right}' if right else known}"
     elif match["parameter"] is not None and match["parameter"] not in parameters:
-        near = difflib.get_close_matches(match["parameter"], parameters, 1)
-        hint = (
-            f"did you mean {near[0]!r}?" if near else f'write Dataflow(..., parameters={{"{match["parameter"]}": ...}})'
-        )
+        write = f'write Dataflow(..., parameters={{"{match["parameter"]}": ...}})'
+        hint = did_you_mean(match["parameter"], parameters, write)
         yield f"line {token.line}: the dataflow has no parameter {match['parameter']!r}: {hint}"
     elif match["parameter"] is not None:
         try:
@@ -230,9 +228,9 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
 def _input_problems(found: Sequence[Token], inputs: Collection[str]) -> Iterator[str]:
     meant: set[str] = set()
     for relation in unknown_relations(found, inputs):
-        near = difflib.get_close_matches(relation.name, list(inputs), 1)
-        meant.update(near)
-        yield f"line {relation.token.line}: {no_input(relation.name or relation.token.text, near)}"
+        name = relation.name or relation.token.text
+        meant.update(closest(name, inputs))
+        yield f"line {relation.token.line}: {no_input(name, inputs)}"
     named = {token.lower for token in found if token.is_name} | {
         token.text[1:-1].lower()
         for token in found
@@ -243,11 +241,11 @@ def _input_problems(found: Sequence[Token], inputs: Collection[str]) -> Iterator
             yield f"it does not read the input {name!r}: leave it out of inputs="
 
 
-def no_input(name: str, near: Sequence[str] = ()) -> str:
-    """Say that a relation is no input of the stage; `near` has the input that may be meant."""
+def no_input(name: str, inputs: Collection[str] = ()) -> str:
+    """Say that a relation is no input of the stage, and which of the inputs may be meant."""
     last = name.rpartition(".")[2]
     write = f'inputs=[blocking("{last if last.isidentifier() else "prices"}")]'
-    hint = f"did you mean {near[0]!r}?" if near else f"give the stage or source with these rows, as in {write}"
+    hint = did_you_mean(name, inputs, f"give the stage or source with these rows, as in {write}")
     return f"it reads {name!r}, which is no input of the stage: {hint}"
 
 

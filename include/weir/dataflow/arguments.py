@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
 from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from weir.errors import Misconfigured
+from weir.wording import did_you_mean
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -113,8 +113,7 @@ def reference_for(value: object) -> str:
 
 def unknown_argument(where: str, word: str, known: Sequence[str], passed_on: Sequence[str] = ()) -> Misconfigured:
     """Return the answer to an argument that does not exist: the closest one, else all but those that are passed on."""
-    near = get_close_matches(word, [*known, *passed_on], 1)
-    hint = f"did you mean {near[0]}=?" if near else f"it has {', '.join(known)}"
+    hint = did_you_mean(word, [*known, *passed_on], f"it has {', '.join(known)}", form="{}=")
     return Misconfigured(f"{where} has no argument {word}=: {hint}")
 
 

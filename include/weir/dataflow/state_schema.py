@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.wording import did_you_mean
 
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[A-Za-z0-9_]+|[<>(),:])")
 _SAME = {
@@ -134,8 +134,9 @@ def declared_fields(schema: str) -> Fields:
     fields = fields_of_ddl(schema)
     for each in fields.values():
         for name in _unknown_types(each.kind):
-            near = _MEANT.get(name) or next(iter(get_close_matches(name, [*_TYPES, *_SAME], 1)), "")
-            hint = f"did you mean {near.upper()}?" if near else "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
+            known = [each.upper() for each in (*_TYPES, *_SAME)]
+            others = "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
+            hint = did_you_mean(_MEANT.get(name, name).upper(), known, others, form="{}")
             raise Misconfigured(
                 f'the schema "{schema}" gives the column {each.name} the type {name.upper()}, which Spark does not '
                 f"have: {hint}"

@@ -7,7 +7,6 @@ so that a dataflow that is read back from its record stays equal.
 
 from __future__ import annotations
 
-import difflib
 import json
 import keyword
 import re
@@ -37,6 +36,7 @@ from weir.dataflow.state_rules import divided_problems, state_problems, type_pro
 from weir.dataflow.targets import shared
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
+from weir.wording import did_you_mean
 
 MAX_NAME_LENGTH = 60
 
@@ -383,8 +383,7 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
         producer = by_name.get(exchange.stage)
         if producer is None:
             known = [each.name for each in by_name.values() if each.kind in _READABLE and each.name != stage.name]
-            close = difflib.get_close_matches(exchange.stage, known, n=3)
-            hint = f"did you mean {_listed(close, ' or ')}?" if close else _add_it(exchange.stage, known)
+            hint = did_you_mean(exchange.stage, known, _add_it(exchange.stage, known), most=3)
             yield f"stage {stage.name!r} reads {exchange.stage!r}, which is not a stage of this dataflow: {hint}"
         elif producer.kind is StageKind.SINK:
             published = next(iter(producer.exchanges.values())).stage

@@ -6,12 +6,13 @@ otherwise is not plain, and GX judges it.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
+
+from weir.wording import did_you_mean
 
 Accepts = Callable[[Any], bool]
 
@@ -222,5 +223,4 @@ def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> I
 
 def meant(name: str, known: Collection[str]) -> str:
     """Return the end of an error about a name that is not among the known ones: the closest one, else all."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return did_you_mean(name, known, f"there are {', '.join(known)}", form="{}")

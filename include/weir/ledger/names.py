@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -15,6 +14,7 @@ from sqlalchemy.orm import Session
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.wording import closest, did_you_mean, first_few, meant
 
 SHOWN = 3
 """The largest number of known dataflows and runs in an error."""
@@ -34,9 +34,7 @@ def require_dataflow(session: Session, name: str) -> None:
     """Raise Misconfigured if the ledger does not know the dataflow."""
     known = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
     if name not in known:
-        raise Misconfigured(
-            f"the ledger knows no dataflow {name}: {_said(get_close_matches(name, known, n=SHOWN), known)}"
-        )
+        raise Misconfigured(f"the ledger knows no dataflow {name}: {_said(closest(name, known, SHOWN), known)}")
 
 
 def unknown_run(
@@ -64,7 +62,7 @@ def unknown_run(
     if dataflow is not None:
         known |= {epoch: named[run] for run, _, epoch in rows}
     flows = sorted({run.partition("@")[0] for run in named}) if or_dataflow else []
-    close = [known.get(each, each) for each in get_close_matches(name, [*flows, *known], n=SHOWN)]
+    close = [known.get(each, each) for each in closest(name, [*flows, *known], SHOWN)]
     found = list(dict.fromkeys(like[-SHOWN:] or close))
     where = f"the ledger knows no run{' or dataflow' * or_dataflow}" if dataflow is None else f"{dataflow} has no run"
     return Misconfigured(f"{where} {name}: {_said(found, list(named.values()))}")
@@ -72,18 +70,14 @@ def unknown_run(
 
 def similar(name: str, known: Sequence[str], verb: str = "has") -> str:
     """Return the end of an error about a name that is not among the known ones: similar ones, else the first few."""
-    close = get_close_matches(name, known, n=SHOWN)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    more = f" and {len(known) - MOST_PARTS} more" if len(known) > MOST_PARTS else ""
-    return f"it {verb} {', '.join(known[:MOST_PARTS]) or 'none'}{more}"
+    return did_you_mean(name, known, f"it {verb} {first_few(known, MOST_PARTS) or 'none'}", form="{}", most=SHOWN)
 
 
 def _said(close: Sequence[str], known: Sequence[str]) -> str:
     if not known:
         return NO_RUN
     if close:
-        return f"did you mean {' or '.join(close)}? `weir runs` lists all"
+        return f"{meant(close, '{}')} `weir runs` lists all"
     more = f" and {len(known) - SHOWN} more, which `weir runs` lists" if len(known) > SHOWN else ""
     return f"it knows {', '.join(known[-SHOWN:])}{more}"
 

@@ -5,12 +5,12 @@ Invariant: an attempt is checked by the files as they are when it begins; a miss
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.formats.suite import Suite, suite_from_json
+from weir.wording import did_you_mean
 
 
 def read_suite(services: Services, name: str, stage: str = "") -> Suite:
@@ -38,9 +38,7 @@ def suite_in(folder: str, name: str) -> Suite:
 
 def _known_suites(path: Path) -> str:
     known = sorted(each.stem for each in path.parent.glob("*.json"))
-    near = difflib.get_close_matches(path.stem, known, 1)
-    if near:
-        return f"{path} is missing; did you mean {near[0]}?"
     if not known:
         return f"{path} is missing, and the folder has none (set WEIR_EXPECTATIONS to the one that has)"
-    return f"{path} is missing, and the folder has {', '.join(known)}"
+    others = f"the folder has {', '.join(known)}"
+    return f"{path} is missing; {did_you_mean(path.stem, known, others, form='{}')}"

@@ -5,7 +5,6 @@ Invariant: a setting of these keys that cannot be understood is refused, never i
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from weir.errors import Misconfigured
+from weir.wording import did_you_mean
 
 PREFIX = "restart-strategy."
 TYPE = "restart-strategy.type"
@@ -145,8 +145,7 @@ def _number(option: str, value: Any) -> float:
 
 def suggestion(written: object, known: Any) -> str:
     """Return a hint at the closest known name, for the end of a message; empty if none is close."""
-    close = difflib.get_close_matches(str(written), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return did_you_mean(str(written), known, lead="; ")
 
 
 _OPTIONS: dict[str, dict[str, tuple[str, Callable[[str, Any], Any]]]] = {

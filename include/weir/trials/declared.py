@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from weir.dataflow.stage import StageKind
 from weir.doctor.importing import answers_about
 from weir.doctor.problems import Problem
 from weir.errors import Misconfigured
+from weir.wording import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,8 @@ def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -
 def _stage(flow: Dataflow, name: str) -> Stage:
     known = [each.name for each in flow.stages if each.function]
     if name not in [each.name for each in flow.stages]:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}? It" if near else "it"
-        raise Misconfigured(f"{flow} has no stage {name!r}: {hint} has {', '.join(known)}")
+        hint = did_you_mean(name, known, f"it has {', '.join(known)}")
+        raise Misconfigured(f"{flow} has no stage {name!r}: {hint}")
     stage = flow.stage(name)
     if stage.application is not None:
         raise Misconfigured(

@@ -5,13 +5,13 @@ Faults are drawn from a shuffled deck, so that every kind is injected once befor
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from weir.errors import Misconfigured
+from weir.wording import did_you_mean
 from weir_dev.chaos.data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, DamageKind, DamageState
 from weir_dev.chaos.faults import Fault
 from weir_dev.chaos.server_faults import FreezeServer, KillExecutor, KillProgram, KillWorker, Server, StopDatabase
@@ -58,10 +58,9 @@ def chosen(faults: Sequence[Fault], names: Sequence[str]) -> tuple[Fault, ...]:
     known = {fault.name: fault for fault in faults}
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, list(known), n=1)
-            meant = f": did you mean {close[0]}?" if close else "."
+            hint = did_you_mean(name, known, ".", lead=": ", form="{}")
             raise Misconfigured(
-                f"there is no fault {name!r} on this stack{meant} Known are {', '.join(known)}; executor, worker and "
+                f"there is no fault {name!r} on this stack{hint} Known are {', '.join(known)}; executor, worker and "
                 "master come with --spark-workers, postgres with --postgres"
             )
     return tuple(known[name] for name in names) or tuple(faults)

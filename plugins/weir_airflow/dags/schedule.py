@@ -7,7 +7,6 @@ are derived from and by what they answer, never by their names.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
@@ -19,6 +18,7 @@ from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 from weir.dataflow.arguments import shown
 from weir.errors import Misconfigured
 from weir.intervals import offset_name
+from weir.wording import did_you_mean
 
 _WITHOUT_INTERVAL: Final = ("@once", "@continuous")
 _AIRFLOW: Final = "airflow."
@@ -210,8 +210,7 @@ def _require_cron(where: str, schedule: str) -> None:
     try:
         croniter(cron_presets.get(schedule, schedule))
     except (CroniterError, ValueError) as error:
-        near = difflib.get_close_matches(schedule, cron_presets, 1, 0.5)
-        said = f"did you mean {near[0]!r}?" if near else f"{str(error).rstrip('.')}."
+        said = did_you_mean(schedule, cron_presets, f"{str(error).rstrip('.')}.", likeness=0.5)
         raise Misconfigured(
             f'{where}: the schedule {schedule!r} is no cron string: {said} Write five fields such as "30 6 * * *", '
             f"or one of {', '.join(cron_presets)}, or a timedelta"

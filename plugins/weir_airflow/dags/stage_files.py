@@ -18,6 +18,7 @@ from weir.code.application_rules import parameter_problems
 from weir.code.hints import files_like
 from weir.code.sql_rules import is_sql, sql_problems, text_of
 from weir.dataflow.validation import refuse
+from weir.wording import meant
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -81,7 +82,7 @@ def _found(stage: Stage, folders: Sequence[Path]) -> Path | None:
 def _missing(stage: Stage, folders: Sequence[Path]) -> str:
     places = " or ".join(str(folder) for folder in folders)
     near = files_like(stage.function, [folder for folder in folders if folder.is_dir()])
-    hint = f"did you mean {near[0]!r}? Else " if near else ""
+    hint = f"{meant(near)} Else " if near else ""
     return (
         f"stage {stage.name!r}: there is no file {stage.function!r} below {places}: {hint}write the path from the "
         "folder of the DAG file, or give another folder by dataflow_dag(..., template_searchpath=[...])"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.state_schema import Kind
+from weir.wording import closest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,7 +104,7 @@ def _near(name: str, others: tuple[str, ...]) -> str:
     plain = {_plain(each): each for each in others}
     if found := plain.get(_plain(name)):
         return found
-    close = get_close_matches(_plain(name), plain, 1, 0.7)
+    close = closest(_plain(name), plain, likeness=0.7)
     return plain[close[0]] if close else ""
 
 

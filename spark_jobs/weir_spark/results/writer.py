@@ -7,7 +7,6 @@ and keys within each file. A plain layout keeps the order and the partitions of 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from weir.formats.region_job import OutputReport, OutputToWrite
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
+from weir.wording import did_you_mean
 from weir_spark.results import digest
 
 RESERVED_PREFIX = "_weir_"
@@ -131,8 +131,7 @@ def _key_types(schema: StructType, stage: str, layout: Layout) -> list[str]:
     names = schema.fieldNames()
     missing = [key for key in layout.keys if key not in names]
     if missing:
-        near = difflib.get_close_matches(missing[0], names, 1, 0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "return it, or let that stage read by another column"
+        hint = did_you_mean(missing[0], names, "return it, or let that stage read by another column", likeness=0.5)
         raise Misconfigured(
             f"stage {stage} returns no column {', '.join(map(repr, missing))} (spelled exactly so), but another stage "
             f"reads it by={list(layout.keys)}; it returns {', '.join(names)}: {hint}"
