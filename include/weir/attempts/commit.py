@@ -26,6 +26,7 @@ from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt, Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
+from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.codec import manifest_to_json
 from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint, is_chain
@@ -45,7 +46,6 @@ from weir.recovery.consequences import (
     with_versions_declared_equal,
 )
 from weir.recovery.inputs import Part, require_intact
-from weir.recovery.pending_clears import FINISHED
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
 from weir.store.probe import probe
@@ -299,7 +299,7 @@ def require_none_since(before: RunState, attempt: Attempt, results: Sequence[New
 def _has_ended(state: RunState, partition: PartitionId, answer: ClearAnswer) -> bool:
     """Report whether a try has ended; one that has committed has, even if Airflow still calls it running."""
     is_ending = answer.state == "running" and answer.try_number == state.region(state.producer(partition)).newest_try
-    return is_ending or answer.state in FINISHED
+    return is_ending or answer.state in FINAL
 
 
 def _has_siblings(begun: Begun, partition: PartitionId) -> bool:

@@ -25,11 +25,11 @@ from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable,
 from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
 from weir.execution.failure_words import PastFailure, message_of
 from weir.execution.labels import built_in_labels
-from weir.execution.run_state import CLOSE, AttemptState
+from weir.execution.run_state import CLOSE, DONE, AttemptState
 from weir.formats.manifest import COPY_NAME
 from weir.formats.notification import Event, Subject, person_event
 from weir.formats.paths import COPY, manifest_path
-from weir.ledger.attempts import DONE, LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
+from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, FailoverRow, RunRow
 from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.leases import drop_leases

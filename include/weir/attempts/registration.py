@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from weir.attempts.choosing_code import ArchiveNeeded, Archives, ChosenCode, choose_code, pin_archive
 from weir.attempts.failure import give_up, restart_answer
-from weir.coordination.airflow import MISSING, Clearer, ClearItem
+from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import owe_record, stored_record, write_record
@@ -37,6 +37,7 @@ from weir.coordination.values import (
     TaskKey,
 )
 from weir.errors import Conflict, Fenced, Misconfigured
+from weir.execution.airflow_words import MISSING
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, end, free_number, origin_of

@@ -12,15 +12,6 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final, Protocol
 
-MISSING: Final = "missing"
-"""The state of a task instance that Airflow does not have."""
-
-CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
-"""Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
-
-UNSUCCESSFUL: Final = ("queued", "running", "failed")
-"""Airflow's states of a DagRun that is no success."""
-
 MOST_RUNS: Final = 50
 """The largest number of open runs that a question about a DAG answers."""
 

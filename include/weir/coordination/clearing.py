@@ -10,19 +10,9 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordination.airflow import (
-    CLEARABLE,
-    MISSING,
-    MOST_RUNS,
-    UNSUCCESSFUL,
-    ClearAnswer,
-    ClearItem,
-    OpenRun,
-    SeenDag,
-    SeenRun,
-    by_dag,
-)
+from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, by_dag
 from weir.coordination.airflow_client import AirflowClient, path_of
+from weir.execution.airflow_words import CLEARABLE, MISSING, UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH
 
 if TYPE_CHECKING:

@@ -89,6 +89,9 @@ class AttemptState(Enum):
 FINISHED = (AttemptState.COMMITTED, AttemptState.ADOPTED)
 """The states of an attempt whose results count."""
 
+DONE = tuple(each.value for each in FINISHED)
+"""The same, as the ledger has them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:

@@ -14,14 +14,12 @@ from sqlalchemy.orm import Session, aliased
 
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
-from weir.execution.run_state import CLOSE, FINISHED, AttemptState
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
 from weir.ledger.failed_begins import failed_for_good
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
-
-DONE = tuple(each.value for each in FINISHED)
 
 POSSIBLY_RUNNING = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
 """The states of an attempt that Airflow may still call running."""

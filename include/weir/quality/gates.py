@@ -18,12 +18,12 @@ from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Misconfigured, QualityFailed
 from weir.execution.failure_class import FailureClass
-from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, RunState
+from weir.execution.run_state import DONE, AttemptState, CurrentResult, ReadResult, RunState
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import digest_rule
 from weir.formats.region_job import RegionJob
 from weir.formats.suite import Suite
-from weir.ledger.attempts import DONE, Origin, attempts_ever_of, attempts_of
+from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
 from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs

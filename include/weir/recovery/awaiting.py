@@ -18,13 +18,14 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Misconfigured
+from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.expansion import NOT_IN_AIRFLOW, Wanted, as_airflow_makes_them
+from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.topology.ids import OWN_RUN
 from weir.topology.regions import RegionId
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
-
-NOT_IN_AIRFLOW = (MISSING, "removed")
+from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
+from weir.execution.airflow_words import MISSING, NOT_IN_AIRFLOW
 
 EXPANDABLE = (None, "up_for_retry", "up_for_reschedule", "restarting")
 """Airflow's states of a task instance that it will look at again, and then add the indexes that its task lacks."""

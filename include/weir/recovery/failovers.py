@@ -15,8 +15,7 @@ from enum import Enum
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
-from weir.execution.run_state import AttemptState
-from weir.ledger.attempts import DONE
+from weir.execution.run_state import DONE, AttemptState
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import Run
 from weir.recovery.rules.plan import Cost, Plan, StepKind

@@ -15,17 +15,14 @@ from itertools import groupby
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MISSING, ClearAnswer, Clearer, ClearItem
+from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import ClearOutcome, DeliveredClear, TaskKey
 from weir.errors import WeirError
+from weir.execution.airflow_words import CLEARABLE, FINAL, NOT_IN_AIRFLOW
 from weir.ledger.clears import open_clears
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.snapshot import ENDED
-from weir.recovery.expansion import NOT_IN_AIRFLOW
-
-FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", MISSING})
-"""Airflow's final states of a task instance."""
 
 
 def deliver(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
@@ -112,7 +109,7 @@ def _recorded(
 
 def _is_ending(session: Session, row: PendingClearRow, answer: ClearAnswer) -> bool:
     """Report whether the expected try has ended but Airflow still calls it unfinished: it can be cleared soon."""
-    if answer.state in FINISHED or answer.try_number != row.expected_try:
+    if answer.state in FINAL or answer.try_number != row.expected_try:
         return False
     query = select(AttemptRow.id).where(
         AttemptRow.run == row.run,
@@ -130,7 +127,7 @@ def _is_unseen(session: Session, row: PendingClearRow, answer: ClearAnswer) -> b
     The try was marked manually, failed before its begin, or was registered in a ledger that was lost; a try below the
     expected one is that of a DagRun that was deleted and created again.
     """
-    if answer.state not in FINISHED - {"skipped", "removed", MISSING} or answer.try_number == row.expected_try:
+    if answer.state not in CLEARABLE or answer.try_number == row.expected_try:
         return False
     if answer.try_number < row.expected_try:
         return True
@@ -156,7 +153,7 @@ def _as_found(row: PendingClearRow, answer: ClearAnswer) -> ClearOutcome:
         return ClearOutcome.MISSING
     if answer.try_number > row.expected_try:
         return ClearOutcome.NEWER
-    if answer.state not in FINISHED:
+    if answer.state not in FINAL:
         return ClearOutcome.UNFINISHED
     return ClearOutcome.SKIPPED if answer.state == "skipped" else ClearOutcome.REFUSED
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import CLEARABLE, AirflowStates, ClearItem
+from weir.coordination.airflow import AirflowStates, ClearItem
 from weir.coordination.services import Services
 from weir.errors import WeirError
+from weir.execution.airflow_words import CLEARABLE
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState, MissingContext, RegionState, RunState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.clears import add_pending_clears, clears_of_run, task_of

@@ -9,18 +9,18 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MISSING, ClearAnswer, Clearer
+from weir.coordination.airflow import ClearAnswer, Clearer
 from weir.coordination.evidence import require_closes_known
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Misconfigured
+from weir.execution.airflow_words import MISSING, NOT_IN_AIRFLOW
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
 from weir.recovery.awaiting import clear_item, wait_for
-from weir.recovery.expansion import NOT_IN_AIRFLOW
 
 _UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 

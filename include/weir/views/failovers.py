@@ -10,8 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.values import ClearOutcome
-from weir.execution.run_state import AttemptState
-from weir.ledger.attempts import DONE
+from weir.execution.run_state import DONE, AttemptState
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow
 from weir.ledger.names import require_dataflow, unknown_run
 from weir.ledger.results import NotDeterministic, findings_of

@@ -20,15 +20,8 @@ from airflow.utils.state import DagRunState, State, TaskInstanceState
 from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import (
-    CLEARABLE,
-    MISSING,
-    MOST_RUNS,
-    UNSUCCESSFUL,
-    ClearAnswer,
-    ClearItem,
-    OpenRun,
-)
+from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun
+from weir.execution.airflow_words import CLEARABLE, MISSING, UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH
 
 _ITEMS_A_QUERY: Final = 300

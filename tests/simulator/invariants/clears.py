@@ -12,8 +12,9 @@ from tests.simulator.history.epochs import RunRegion
 from tests.simulator.history.history import History
 from tests.simulator.history.ledger_view import Attempt, Clear, Partition, Read
 
-from weir.coordination.airflow import MISSING, ClearAnswer
+from weir.coordination.airflow import ClearAnswer
 from weir.dataflow.dataflow import FailoverStrategy
+from weir.execution.airflow_words import MISSING
 from weir.execution.run_state import CLOSE
 from weir.topology.regions import RegionId
 

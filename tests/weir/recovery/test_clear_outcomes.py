@@ -8,7 +8,8 @@ from random import Random
 import pytest
 from sqlalchemy import select
 
-from weir.coordination.airflow import MISSING, ClearAnswer
+from weir.coordination.airflow import ClearAnswer
+from weir.execution.airflow_words import MISSING
 from weir.execution.run_state import AttemptState
 from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow

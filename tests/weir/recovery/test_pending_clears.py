@@ -3,8 +3,9 @@
 import pytest
 from sqlalchemy import select
 
-from weir.coordination.airflow import MISSING, ClearAnswer
+from weir.coordination.airflow import ClearAnswer
 from weir.errors import Retryable
+from weir.execution.airflow_words import MISSING
 from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import run_by_id

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
@@ -24,7 +25,6 @@ _ERROR: Final = 300
 
 _GIVEN_UP: Final = ("failed", "upstream_failed")
 _ENDED: Final = (*_GIVEN_UP, "skipped", "success")
-_GONE: Final = ("missing", "removed")
 _OVER: Final = ("success", "failed")
 """Airflow's states of a DagRun that the scheduler does not look at any more."""
 
@@ -85,7 +85,7 @@ class TaskFacts:
             return True
         if self.seen.state == "success":
             return not self.has_result
-        return not self.is_done and self.seen.state in ("skipped", *_GONE)
+        return not self.is_done and self.seen.state in ("skipped", *NOT_IN_AIRFLOW)
 
     @property
     def is_working(self) -> bool:
@@ -271,7 +271,7 @@ def _was_live(task: TaskFacts) -> bool:
 def _command(facts: EpochFacts, first: Sequence[TaskFacts]) -> str:
     """Return what has the run go on; `first` are the stopped tasks that no other stopped one keeps."""
     states = {each.seen.state for each in first if each.seen is not None}
-    if states & {*_GONE}:
+    if states & {*NOT_IN_AIRFLOW}:
         return f"`weir run adopt {facts.run}`, then clear the whole run {facts.run_id} in Airflow"
     if states == {"upstream_failed"}:
         return (

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 from weir.attempts.coordinator import Coordinator
 from weir.code.archive import Archive
-from weir.coordination.airflow import MISSING, UNSUCCESSFUL, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
+from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
 from weir.coordination.services import Services
 from weir.coordination.values import Action, BeginRequest, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Retryable
+from weir.execution.airflow_words import MISSING, UNSUCCESSFUL
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
 from weir.restarts.strategy import RestartStrategy

@@ -1,0 +1,23 @@
+"""Airflow's words for the states of task instances and DagRuns, as the rules read them.
+
+They are a module of their own, since rules import nothing that asks Airflow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MISSING: Final = "missing"
+"""The state of a task instance that Airflow does not have: a word of Weir's."""
+
+NOT_IN_AIRFLOW: Final = (MISSING, "removed")
+"""The states of a task instance that will never run."""
+
+CLEARABLE: Final = frozenset({"success", "failed", "upstream_failed"})
+"""Finished states whose task instance would compute when it runs again; one that skipped itself would skip again."""
+
+FINAL: Final = CLEARABLE | {"skipped", *NOT_IN_AIRFLOW}
+"""The states in which a task instance stays."""
+
+UNSUCCESSFUL: Final = ("queued", "running", "failed")
+"""The states of a DagRun that is no success."""
