@@ -70,6 +70,7 @@ EXTRAS = [
         ("weir (pyproject.toml)", [*PROJECT["project"]["dependencies"], *EXTRAS]),
         ("weir (pyproject.toml:stack)", PROJECT["dependency-groups"]["stack"]),
         ("weir (pyproject.toml:server)", PROJECT["dependency-groups"]["server"]),
+        ("weir (pyproject.toml:installer)", PROJECT["dependency-groups"]["installer"]),
         ("weir (pyproject.toml:dev)", PROJECT["dependency-groups"]["dev"]),
         ("weir (pyproject.toml:docs)", PROJECT["dependency-groups"]["docs"]),
     ],

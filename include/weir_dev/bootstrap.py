@@ -4,13 +4,15 @@ What the commands need is installed first; the tests add the rest of the lock wh
 
 The launcher runs this as a script, by the Python of `.venv` or, before anything is installed, by any Python >= 3.11:
 standard library only. The Python of a current `.venv` is that of the command: no other one is started.
-`uv` installs if it is on the PATH, else pip. Both take only files whose hashes are in the lock.
+`uv` installs: that on the PATH, else the pinned one, which pip brings into `.venv`; where it fails, pip does. Both take
+only files whose hashes are in the lock.
 Invariant: a `.venv` without its stamp is never used; the stamp is removed before anything in `.venv` is replaced, and
 written last. It stays while the tests' packages are added, which replaces nothing: what it says is there all the time.
 """
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
 import json
@@ -27,6 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ PIP: Final = (
 )
 BUILD: Final = "build.txt"
 """Pins what packages that come as sources are built with."""
+UV: Final = "uv.txt"
+"""Pins the installer."""
 COMMANDS: Final = "commands.txt"
 """Pins what the commands need."""
 SECONDS_ON_A_TERMINAL: Final = 0.5
@@ -59,6 +64,25 @@ _TESTS_OF_OTHERS: Final = r"[\\/]site-packages[\\/].*[\\/]tests?[\\/]"
 
 _PIP_IS_QUICK: Final = {"_PIP_USE_IMPORTLIB_METADATA": "0"}
 """pip 23, which Python 3.11 and 3.12 bring, else reads all metadata once for each package that it has installed."""
+
+BUILT: Final = "build.cfg"
+_STORED: Final = "[bdist_wheel]\ncompression = stored\n"
+"""What is built is unpacked at once: the jars of pyspark, 400 MB, else take 13 s to be compressed a second time."""
+
+UV_BY_PIP: Final = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "no-index": "UV_OFFLINE",
+    "no-cache-dir": "UV_NO_CACHE",
+}
+"""What uv calls the settings of pip that it does not read."""
 
 _IGNORED: Final = {
     *("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT"),
@@ -195,22 +219,36 @@ class Tool:
     make: tuple[str, ...]
     install: tuple[str, ...]
     sync: tuple[str, ...]
+    settings: Mapping[str, str]
+    """Variables of its environment."""
 
 
 def pip(venv: Path) -> Tool:
     """Return the commands of pip, in an environment of its own."""
     install = (str(_python(venv)), *PIP)
-    return Tool("pip", (sys.executable, "-m", "venv", str(venv)), install, (*install, "--require-hashes", "-r"))
+    return Tool("pip", (sys.executable, "-m", "venv", str(venv)), install, (*install, "--require-hashes", "-r"), {})
 
 
-def uv(program: str, venv: Path) -> Tool:
+def uv(program: str, venv: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Tool:
     """Return the commands of uv."""
     # Where a person has set several indexes, a pin may be in any of them, as with pip; hashes decide what is taken.
     into = ("--python", str(_python(venv)), "--no-build-isolation", "--index-strategy", "unsafe-best-match")
     install = (program, "pip", "install", *into, "--no-deps")
-    return Tool(
-        "uv", (program, "venv", "--python", sys.executable, str(venv)), install, (*install, "--require-hashes", "-r")
-    )
+    make = (program, "venv", "--python", sys.executable, str(venv))
+    return Tool("uv", make, install, (*install, "--require-hashes", "-r"), settings)
+
+
+def settings_for_uv(listed: str) -> dict[str, str]:
+    """Return what `pip config list` says in the variables of uv: files for all commands, for `install`, environment."""
+    found: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):
+        for name, text in re.findall(rf"(?m)^{section}\.([a-z-]+)=(.*)$", listed):
+            if name in UV_BY_PIP:
+                words = str(ast.literal_eval(text)).split()
+                if name == "find-links":  # uv fails where a folder is not there
+                    words = [word for word in words if "://" in word or Path(word).is_dir()]
+                found[UV_BY_PIP[name]] = ("," if name == "find-links" else " ").join(words)
+    return {name: text for name, text in found.items() if text}
 
 
 def install(root: Path, venv: Path, step: Step, packages: Packages) -> None:
@@ -220,17 +258,18 @@ def install(root: Path, venv: Path, step: Step, packages: Packages) -> None:
     scratch = own / "install-files"
     shutil.rmtree(scratch, ignore_errors=True)  # of an installation that was killed
     scratch.mkdir()
-    program = shutil.which("uv")
+    (scratch / BUILT).write_text(_STORED)
     with (own / "install.log").open("w") as log:
         try:
             work = _Work(root, venv, step, _pins(root, scratch, packages), log, scratch, time.monotonic())
-            if program is not None:
-                try:
-                    return _install(work, uv(program, venv))
-                except InstallError as error:
-                    # Its settings are not pip's: a person may have set an index or a certificate for pip alone.
-                    tell(f"weir: {error}\nweir: trying pip instead of uv")
-            _install(work, pip(venv))
+            try:
+                _install(work, _uv(work))
+            except (InstallError, OSError) as error:
+                # A person may have set an index or a certificate for pip alone, which an own uv does not read.
+                tell(f"weir: {error}\nweir: trying pip instead of uv")
+                _make(work, pip(venv))
+                _install(work, pip(venv))
+            tell("weir: installed")
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -246,26 +285,43 @@ class _Work:
     began: float
 
 
+def _uv(work: _Work) -> Tool:
+    """Return the user's uv, or else the one in the environment, which pip brings; the environment is there then."""
+    if (program := shutil.which("uv")) is not None:
+        tool = uv(program, work.venv)
+        _make(work, tool)
+        return tool
+    by_pip, brought = pip(work.venv), work.venv / "bin" / "uv"
+    _make(work, by_pip)
+    if not brought.exists():
+        _run(work, by_pip, (*by_pip.sync, str(work.scratch / UV)), "installing uv")
+    command = [str(_python(work.venv)), "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return uv(str(brought), work.venv, settings_for_uv(listed))
+
+
+def _make(work: _Work, tool: Tool) -> None:
+    """Make the environment from nothing where it is asked for, and see to it that it has pip where pip is the tool."""
+    if work.step is Step.ALL:
+        tell(f"weir: installing into {work.venv}: {_number(work.pins)} packages, once; one to five minutes")
+        shutil.rmtree(work.venv, ignore_errors=True)
+        _run(work, tool, tool.make, "making the environment")
+    if tool.name == "pip" and not (work.venv / "bin" / "pip").exists():
+        _run(work, tool, (str(_python(work.venv)), "-m", "ensurepip"), "installing pip")  # uv has made the environment
+
+
 def _install(work: _Work, tool: Tool) -> None:
-    venv = work.venv
-    total = new = _number(work.pins)
+    total = _number(work.pins)
     if work.step is Step.ADD:
-        new -= _number(work.scratch / COMMANDS)
-        tell(f"weir: adding to {venv} what the tests need: {new} packages by {tool.name}, once; some minutes")
-    elif work.step is Step.ALL:
-        tell(f"weir: installing into {venv}: {new} packages by {tool.name}, once; two to five minutes")
-        shutil.rmtree(venv, ignore_errors=True)
-        _run(work, tool.make, "making the environment")
-    if tool.name == "pip" and not (venv / "bin" / "pip").exists():
-        _run(work, (str(_python(venv)), "-m", "ensurepip"), "installing pip")  # uv has made the environment
+        new = total - _number(work.scratch / COMMANDS)
+        tell(f"weir: adding to {work.venv} what the tests need: {new} packages, once; a minute or two")
     if work.step is not Step.PROJECT:
-        _run(work, (*tool.sync, str(work.scratch / BUILD)), "installing what builds packages")
-        _run(work, (*tool.sync, str(work.pins)), "resolving", total)
+        _run(work, tool, (*tool.sync, str(work.scratch / BUILD)), "installing what builds packages")
+        _run(work, tool, (*tool.sync, str(work.pins)), "resolving", total)
     if work.step is not Step.ADD:
-        _run(work, (*tool.install, "-e", str(work.root)), "installing the project")
-        _write_paths(work.root, venv)
-    _compile(work)
-    tell("weir: installed")
+        _run(work, tool, (*tool.install, "-e", str(work.root)), "installing the project")
+        _write_paths(work.root, work.venv)
+    _compile(work, tool)
 
 
 def _number(pins: Path) -> int:
@@ -275,7 +331,7 @@ def _number(pins: Path) -> int:
 def _pins(root: Path, scratch: Path, packages: Packages) -> Path:
     """Return the file that pins these packages, and write that of the packages that build others."""
     lock, commands = root / "requirements.lock", scratch / COMMANDS
-    for file, words in ((scratch / BUILD, ("setuptools",)), (commands, ("--checkout",))):
+    for file, words in ((scratch / BUILD, ("setuptools",)), (scratch / UV, ("uv",)), (commands, ("--checkout",))):
         command = [sys.executable, str(Path(__file__).with_name("requirements.py")), str(lock), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -284,7 +340,7 @@ def _pins(root: Path, scratch: Path, packages: Packages) -> Path:
     return commands if packages is Packages.COMMANDS else lock
 
 
-def _compile(work: _Work) -> None:
+def _compile(work: _Work, tool: Tool) -> None:
     """Compile modules: else each command compiles what it imports, where PYTHONDONTWRITEBYTECODE is set.
 
     Some that packages have as examples do not compile, whose messages go to the log.
@@ -293,7 +349,7 @@ def _compile(work: _Work) -> None:
     packages = map(str, work.venv.glob("lib/python*/site-packages"))
     python = str(_python(work.venv))
     command = (python, "-m", "compileall", "-j", "0", "-x", _TESTS_OF_OTHERS, *packages, *own)
-    _run(work, command, "compiling", may_fail=True)
+    _run(work, tool, command, "compiling", may_fail=True)
 
 
 def tell(text: str, end: str = "\n") -> None:
@@ -320,6 +376,9 @@ class Progress:
         self._scratch = scratch
         self._fetched = 0
         self._now = ""
+        self._large: dict[str, float] = {}
+        """What uv has announced to fetch or to build, by size."""
+        self._ready: set[str] = set()
         self._order: list[str] | None = None
         self._before = 0
 
@@ -331,9 +390,16 @@ class Progress:
             self._now = _named(words[3 if words[0] == "Requirement" else 1])
         elif text.startswith("Ignoring "):  # it is for another Python, or another system
             self._total -= 1
-        elif text.lstrip().startswith(("Downloading ", "Building ")):
+        elif match := _UV_BEGINS.match(text.rstrip()):
+            self._large[match[1]] = float(match[2] or 0) * {"K": 0.001, "M": 1, "G": 1000}[match[3] or "M"]
+        elif match := _UV_ENDS.match(text):
+            self._ready.add(match[1])
+        elif text.lstrip().startswith("Downloading "):
             self._now = " ".join([_named(words[1]), *words[2:4]])
-        elif text.startswith(("Installing collected packages: ", "Prepared ")):
+        elif text.startswith("Prepared "):
+            self._large.clear()
+            self._doing = "installing packages"
+        elif text.startswith("Installing collected packages: "):
             self._order = text.partition(": ")[2].strip().split(", ")
             self._before = self._installed()
         elif text.startswith(("Compiling ", "Listing ")):
@@ -351,10 +417,19 @@ class Progress:
         if self._fetched and self._total:
             fetched = sum(map(_size, self._scratch.glob("pip-unpack-*/*"))) / 1e6
             return f"{min(self._fetched, self._total)} of {self._total} packages fetched, {fetched:.0f} MB: {self._now}"
+        if self._large:
+            fetched = sum(self._large[name] for name in self._ready if name in self._large)
+            left = [name for name in self._large if name not in self._ready]
+            now = ", ".join(left[:3]) or "small ones, and those that are built"
+            return f"{fetched:.0f} of {sum(self._large.values()):.0f} MB of large packages ready: {now}"
         return self._doing
 
     def _installed(self) -> int:
         return sum(1 for _ in self._venv.glob("lib/python*/site-packages/*.dist-info/RECORD"))
+
+
+_UV_BEGINS: Final = re.compile(r" *(?:Downloading|Building) ([\w.-]+)(?:==\S+)?(?: \(([\d.]+)([KMG])iB\))?$")
+_UV_ENDS: Final = re.compile(r" *(?:Downloaded|Built) ([\w.-]+)")
 
 
 def _named(requirement: str) -> str:
@@ -398,12 +473,19 @@ def telling(progress: Progress, began: float) -> Iterator[None]:
             tell("\r\033[K", end="")
 
 
-def _run(work: _Work, command: Sequence[str], doing: str, total: int = 0, *, may_fail: bool = False) -> None:
+def _run(
+    work: _Work, tool: Tool, command: Sequence[str], doing: str, total: int = 0, *, may_fail: bool = False
+) -> None:
     log = work.log
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
     environment = {key: value for key, value in os.environ.items() if key not in _IGNORED}
-    environment |= {"PYTHONUNBUFFERED": "1", "TMPDIR": str(work.scratch), **_PIP_IS_QUICK}
+    environment = {**tool.settings, **environment, **_PIP_IS_QUICK}
+    environment |= {
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(work.scratch),
+        "DIST_EXTRA_CONFIG": str(work.scratch / BUILT),
+    }
     progress = Progress(doing, total, work.venv, work.scratch)
     with (
         subprocess.Popen(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from weir_dev.bootstrap import (
     ensure_installed,
     install,
     installed,
+    settings_for_uv,
     steps,
 )
 
@@ -182,13 +185,16 @@ setuptools==80 \\
 typer==1 \\
     --hash=sha256:01
     # via weir (pyproject.toml)
+uv==1 \\
+    --hash=sha256:{uv}
+    # via weir (pyproject.toml:installer)
 """
 
 
 @pytest.fixture
 def with_uv(checkout, tmp_path, monkeypatch):
     """A checkout with a lock, and a `uv` first on the PATH that writes down what it is asked for."""
-    (checkout / "requirements.lock").write_text(LOCK)
+    (checkout / "requirements.lock").write_text(LOCK.format(uv="02"))
 
     def make(*, fails=False, waits_at=""):
         log, folder = tmp_path / "uv.log", tmp_path / "uv"
@@ -252,6 +258,64 @@ def test_where_uv_fails_pip_is_tried_and_the_log_has_both(checkout, with_uv, mon
     assert "uv: no index" in text
     assert "-m pip install" in text
     assert installed(checkout / ".venv") is None
+
+
+@pytest.fixture
+def without_uv(checkout, tmp_path, monkeypatch):
+    """A checkout where pip, which is set to look in a folder only, finds the pinned uv there."""
+    folder, log = tmp_path / "packages", tmp_path / "uv.log"
+    folder.mkdir()
+    wheel = folder / "uv-1-py3-none-any.whl"
+    script = UV.format(python=sys.executable, log=str(log), fails=False, waits_at="", ready="", go="")
+    script += "log.open('a').write(' '.join(f'{k}={v}' for k, v in os.environ.items() if k.startswith('UV_')) + '\\n')"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        executable = zipfile.ZipInfo("uv-1.data/scripts/uv")
+        executable.external_attr = 0o100755 << 16
+        archive.writestr(executable, script)
+        archive.writestr("uv-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: uv\nVersion: 1\n")
+        archive.writestr("uv-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("uv-1.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (checkout / "requirements.lock").write_text(LOCK.format(uv=digest))
+    (tmp_path / "pip.conf").write_text(f"[global]\nfind-links = {folder}\nno-index = true\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    names = os.environ["PATH"].split(os.pathsep)
+    monkeypatch.setenv("PATH", os.pathsep.join(name for name in names if not (Path(name) / "uv").exists()))
+    return log
+
+
+def test_where_there_is_no_uv_pip_brings_the_pinned_one_which_gets_the_settings_of_pip(checkout, without_uv, tmp_path):
+    venv = ensure_installed(checkout, install).parents[1]
+    build, settings, sync, _, project, _ = without_uv.read_text().splitlines()
+    assert build.endswith("/build.txt")
+    assert sync.endswith("/commands.txt")
+    assert project.endswith(f"-e {checkout}")
+    assert {f"UV_FIND_LINKS={tmp_path / 'packages'}", "UV_OFFLINE=true"} <= set(settings.split(" "))
+    ensure_installed(checkout, install, TESTS)
+    assert len(without_uv.read_text().splitlines()) == 10
+    assert (venv / "bin/uv").exists()
+
+
+def test_settings_of_pip_are_those_of_files_below_those_of_the_environment(tmp_path):
+    listed = f"""\
+:env:.index-url='https://environment/simple'
+:env:.disable-pip-version-check='1'
+global.index-url='https://global/simple'
+global.cert='/etc/a bundle.pem'
+global.timeout='20'
+install.timeout='30'
+install.extra-index-url='\\nhttps://one/simple\\nhttps://two/simple'
+install.find-links='{tmp_path} {tmp_path}/missing https://three/'
+"""
+    assert settings_for_uv(listed) == {
+        "UV_DEFAULT_INDEX": "https://environment/simple",
+        "SSL_CERT_FILE": "/etc/a bundle.pem",
+        "UV_HTTP_TIMEOUT": "30",
+        "UV_INDEX": "https://one/simple https://two/simple",
+        "UV_FIND_LINKS": f"{tmp_path},https://three/",
+    }
+    assert settings_for_uv("") == {}
 
 
 WATCHED = """
@@ -343,6 +407,14 @@ def test_progress_counts_what_is_fetched_without_what_is_for_others(progress, tm
     assert progress(*lines).text() == "1 of 2 packages fetched, 2 MB: a-1 (7 MB)"
 
 
+def test_progress_sums_what_uv_has_announced_and_fetched(progress):
+    lines = ["Downloading babel (9.7MiB)", "Downloading pyarrow (52.5MiB)", "   Building pyspark==4.3.0"]
+    assert progress(*lines, " Downloaded babel").text() == "10 of 62 MB of large packages ready: pyarrow, pyspark"
+    ended = [" Downloaded babel", " Downloaded pyarrow", "      Built pyspark==4.3.0"]
+    assert progress(*lines, *ended).text().startswith("62 of 62 MB of large packages ready: small ones")
+    assert progress(*lines, *ended, "Prepared 175 packages in 3m 27s").text() == "installing packages"
+
+
 def test_progress_counts_what_is_installed_of_what_is_new(progress):
     progress.install("pip-1")
     told = progress("Requirement already satisfied: z==1 in x", "Installing collected packages: a, b\n")
@@ -367,7 +439,7 @@ def test_a_damaged_stamp_is_no_stamp(checkout, damage):
 
 def test_a_lock_without_the_build_tool_says_so(checkout, with_uv):
     with_uv()
-    (checkout / "requirements.lock").write_text(LOCK[LOCK.index("typer") :])
+    (checkout / "requirements.lock").write_text(LOCK.format(uv="02")[LOCK.index("typer") :])
     with pytest.raises(InstallError, match="does not pin setuptools"):
         ensure_installed(checkout, install)
 
