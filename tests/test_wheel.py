@@ -305,7 +305,7 @@ def test_the_other_extras_are_installed_together_and_the_doctor_finds_nothing_wr
     (tmp_path / "imports.py").write_text(IMPORTS)  # a file: in `python -c`, pyspark takes itself for a doctest
     imported = fresh("python", "imports.py")
     assert imported.returncode == 0, imported.stderr
-    told = fresh("weir", "doctor", "--here", "--json")  # that there is neither store nor server are problems
+    told = fresh("weir", "doctor", "--json")  # that there is neither store nor server are problems
     versions = [each for each in json.loads(told.stdout)["findings"] if each["area"] == "versions"]
     assert [each for each in versions if each["status"] != "ok"] == []
     (extras,) = (each["found"] for each in versions if each["name"] == "extras")

@@ -1,19 +1,18 @@
 """The environment of a command or a notebook: its ledger, its store, and the addresses of Airflow and Spark.
 
 Invariants: reading the environment never creates a ledger. The local stack of a checkout is used only if the
-environment names neither a store nor a ledger; a variable that is set is never replaced. A wheel has no local stack.
+environment names neither a store nor a ledger; a variable that is set is never replaced.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from weir.errors import Misconfigured
+from weir.local_stack import local_stack
 from weir.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -34,12 +33,7 @@ def command_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     """Return the variables of `environ` or this process, and those of the local stack where it is used."""
     found = dict(os.environ if environ is None else environ)
     stack = None if OWN & found.keys() else local_stack()
-    return found if stack is None else stack.local_environment() | found
-
-
-def local_stack() -> Any:
-    """Return the module `weir_dev.stack.local` of a checkout; None where Weir was installed from a wheel."""
-    return None if find_spec("weir_dev") is None else import_module("weir_dev.stack.local")
+    return found if stack is None else stack.environment | found
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -53,22 +47,28 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
     from weir.coordination.services import Services  # noqa: PLC0415  SQLAlchemy is slow to import
     from weir.ledger.ledger import Ledger  # noqa: PLC0415
 
-    stack = None if OWN & os.environ.keys() else local_stack()
-    problem = None if stack is None else stack.problem_of_ledger()
-    if problem is not None:
-        raise Misconfigured(problem)
+    if not OWN & os.environ.keys():
+        stack = local_stack()
+        if stack is None:
+            raise _no_ledger("")
+        if stack.ledger_problem:
+            raise Misconfigured(stack.ledger_problem)
     found = settings()
     path = found.ledger.removeprefix("sqlite:///")
     if not may_be_new and path != found.ledger and not Path(path).exists():
-        raise Misconfigured(
-            f"there is no ledger {path} yet: start the local stack (./weir up, ./weir demo), or set WEIR_LEDGER and "
-            "WEIR_STORE to those of your workers; `weir ledger rebuild --all` rebuilds a lost one"
-        )
+        raise _no_ledger(f" {path}")
     ledger = Ledger.open(found.ledger)
     try:
         yield Services.of(found, ledger)
     finally:
         ledger.close()
+
+
+def _no_ledger(name: str) -> Misconfigured:
+    return Misconfigured(
+        f"there is no ledger{name} yet: start the local stack of your project (./weir up), or set WEIR_LEDGER and "
+        "WEIR_STORE to those of your workers; `weir ledger rebuild --all` rebuilds a lost one"
+    )
 
 
 def open_store(url: str) -> Store:

@@ -9,7 +9,8 @@ from typing import Final
 import typer
 
 from weir.cli.main import COMMANDS, command_line
-from weir_dev.project import PROJECT_VARIABLE, checkout
+from weir.local_stack import PROJECT_VARIABLE
+from weir_dev.project import checkout
 
 OF_A_CHECKOUT: Final = {
     "demo": "weir_dev.commands.stack:demo",
@@ -21,6 +22,7 @@ OF_A_CHECKOUT: Final = {
 app = command_line(
     {
         **COMMANDS,
+        "doctor": "weir_dev.commands.doctor:doctor",
         "up": "weir_dev.commands.stack:up",
         "down": "weir_dev.commands.stack:down",
         "status": "weir_dev.commands.stack:status",

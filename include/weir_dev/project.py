@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
 from weir.errors import Misconfigured
-
-PROJECT_VARIABLE: Final = "WEIR_PROJECT"
-"""The environment variable by which the launcher of a project names its folder."""
+from weir.local_stack import PROJECT_VARIABLE, STATE_FOLDER
 
 
 def checkout() -> Path:
@@ -44,4 +41,4 @@ def project_root() -> Path:
 
 def state_folder() -> Path:
     """The folder of everything that `weir up` keeps: `.weir` in the project."""
-    return project_root() / ".weir"
+    return project_root() / STATE_FOLDER

@@ -1,23 +1,37 @@
-"""The environment of a command: the variables that are set, else the local stack of this checkout."""
+"""The environment of a command: the variables that are set, else the local stack of the project."""
+
+import json
 
 import pytest
 
-from weir import environment
 from weir.environment import command_environment, open_store, opened_services, settings
 from weir.errors import Misconfigured
+from weir.local_stack import FILE_NAME, PROJECT_VARIABLE, STATE_FOLDER, LocalStack
 from weir.testing.fakes.ledgers import new_ledger
-from weir_dev.stack.airflow_environment import API, SPARK
-from weir_dev.stack.credentials import load_or_create
-from weir_dev.stack.state import Phase, StackState, write_state
 
 
 @pytest.fixture
-def stack_folder(tmp_path, monkeypatch):
-    """The state folder of a local stack that was never started."""
-    folder = tmp_path / "stack"
-    folder.mkdir()
-    monkeypatch.setattr("weir_dev.stack.local.state_folder", lambda: folder)
-    return folder
+def project(tmp_path, monkeypatch):
+    """The folder of a project whose stack was never started, and an environment that names nothing else."""
+    for name in ("WEIR_STORE", "WEIR_LEDGER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(PROJECT_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def stack(project):
+    """What the local stack of the project has written."""
+    found = LocalStack(
+        {"WEIR_STORE": f"{project}/store", "WEIR_LEDGER": f"sqlite:///{project}/ledger.db", "WEIR_API": "http://here"}
+    )
+    write(project, found.to_json())
+    return found
+
+
+def write(project, text):
+    (project / STATE_FOLDER).mkdir(exist_ok=True)
+    (project / STATE_FOLDER / FILE_NAME).write_text(text)
 
 
 @pytest.fixture
@@ -29,57 +43,40 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["WEIR_STORE", "WEIR_LEDGER"])
-def test_an_environment_with_a_store_or_a_ledger_does_not_use_the_local_stack(stack_folder, name):
+def test_an_environment_with_a_store_or_a_ledger_does_not_use_the_local_stack(stack, name):
     assert command_environment({name: "x", "HOME": "/home"}) == {name: "x", "HOME": "/home"}
 
 
-def test_a_bare_environment_uses_ledger_and_store_of_the_local_stack(stack_folder):
-    ledger, store = f"sqlite:///{stack_folder}/ledger.db", f"{stack_folder}/store"
-    assert command_environment({"HOME": "/home"}) == {"HOME": "/home", "WEIR_LEDGER": ledger, "WEIR_STORE": store}
-    assert (settings({}).ledger, settings({}).store) == (ledger, store)
+def test_a_bare_environment_uses_ledger_and_store_of_the_local_stack(stack):
+    assert command_environment({"HOME": "/home"}) == {"HOME": "/home", **stack.environment}
+    found = settings({})
+    assert (found.ledger, found.store) == (stack.environment["WEIR_LEDGER"], stack.environment["WEIR_STORE"])
 
 
-def test_a_ledger_in_the_stack_s_postgresql_is_named_and_without_a_running_stack_the_command_to_type(stack_folder):
-    (stack_folder / "postgres").mkdir()
-    (stack_folder / "postgres" / "password").write_text("hush")
-    load_or_create(stack_folder)
-    write_state(stack_folder, StackState(phase=Phase.UP, ports={"postgres": 5433}))
-    assert command_environment({})["WEIR_LEDGER"] == "postgresql+psycopg2://weir:hush@127.0.0.1:5433/weir"
-    write_state(stack_folder, StackState(phase=Phase.DOWN, ports={"postgres": 5433}))
-    with pytest.raises(Misconfigured, match=r"runs while the stack is up: type \./weir up"), opened_services():
+def test_an_address_that_is_set_is_not_replaced_by_that_of_the_local_stack(stack):
+    assert command_environment({"WEIR_API": "http://other"})["WEIR_API"] == "http://other"
+
+
+def test_why_a_ledger_is_out_of_reach_is_told_by_the_stack(project):
+    write(project, LocalStack({"WEIR_STORE": "s", "WEIR_LEDGER": "l"}, "it is down: type ./weir up").to_json())
+    with pytest.raises(Misconfigured, match=r"type \./weir up"), opened_services():
         pass
 
 
-def test_reading_the_environment_creates_nothing(stack_folder):
-    command_environment({})
-    assert list(stack_folder.iterdir()) == []
-
-
-def test_a_local_stack_that_is_up_has_the_addresses_of_airflow_and_spark(stack_folder):
-    credentials = load_or_create(stack_folder)
-    password = credentials.service_password
-    ports = {API: 8081, SPARK: 15003}
-    write_state(stack_folder, StackState(phase=Phase.UP, ports=ports))
-    found = command_environment({})
-    assert found["WEIR_API"] == f"http://weir:{password}@127.0.0.1:8081"
-    assert found["WEIR_SPARK_REMOTE"] == f"sc://localhost:15003/;token={credentials.spark_token}"
-    write_state(stack_folder, StackState(phase=Phase.DOWN, ports=ports))
-    assert command_environment({}).keys() == {"WEIR_LEDGER", "WEIR_STORE"}
-
-
-def test_an_address_that_is_set_is_not_replaced_by_that_of_the_local_stack(stack_folder):
-    load_or_create(stack_folder)
-    write_state(stack_folder, StackState(phase=Phase.UP, ports={API: 8081, SPARK: 15003}))
-    found = command_environment({"WEIR_SPARK_REMOTE": "sc://other:1"})
-    assert found["WEIR_SPARK_REMOTE"] == "sc://other:1"
-    assert found["WEIR_API"].endswith("@127.0.0.1:8081")
-
-
-def test_a_wheel_of_weir_has_no_local_stack(stack_folder, monkeypatch):
-    monkeypatch.setattr(environment, "find_spec", lambda _: None)
+def test_where_no_stack_was_ever_started_nothing_is_read_or_created(project):
     assert command_environment({"HOME": "/home"}) == {"HOME": "/home"}
     with pytest.raises(Misconfigured, match="WEIR_STORE"):
         settings({})
+    with pytest.raises(Misconfigured, match=r"no ledger yet: .*\./weir up.*WEIR_LEDGER"), opened_services():
+        pass
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", json.dumps({"version": 2, "environment": {}, "ledger_problem": ""})])
+def test_a_file_that_this_weir_does_not_understand_is_refused_with_its_path(project, text):
+    write(project, text)
+    with pytest.raises(Misconfigured, match=f"{FILE_NAME} should say .* ./weir down and ./weir up"):
+        command_environment({})
 
 
 def test_a_missing_ledger_is_an_error_that_names_it_and_is_not_created(own):

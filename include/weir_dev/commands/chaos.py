@@ -36,8 +36,8 @@ def chaos(
     minutes: Annotated[float, typer.Option(min=0.1, help="How long faults are injected.")] = 3.0,
     seed: Annotated[int | None, typer.Option(help="Gives the same sequence of faults again.")] = None,
     spark_workers: Annotated[int, typer.Option(min=0, help="Compute on a standalone cluster of so many.")] = 0,
-    postgres: Annotated[bool, typer.Option("--postgres", help="Airflow and ledger on PostgreSQL.")] = False,  # noqa: FBT002 - Typer's way
-    ha: Annotated[bool, typer.Option("--ha", help="Two of each server, of which one is lost each minute.")] = False,  # noqa: FBT002 - Typer's way
+    postgres: Annotated[bool, typer.Option("--postgres", help="Airflow and ledger on PostgreSQL.")] = False,
+    ha: Annotated[bool, typer.Option("--ha", help="Two of each server, of which one is lost each minute.")] = False,
     faults: Annotated[str, typer.Option(help="Only these kinds, separated by commas.")] = "",
 ) -> None:
     """Inject faults into a running dataflow at random times, and compare what it publishes with a run without them."""

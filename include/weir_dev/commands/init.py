@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from weir.errors import Misconfigured
-from weir_dev.project import PROJECT_VARIABLE
+from weir.local_stack import PROJECT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

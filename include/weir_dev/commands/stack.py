@@ -12,9 +12,10 @@ from rich.console import Console
 
 from weir.cli.progress import Progress, exits_on_signals
 from weir.cli.tables import key, number, print_cells, value
+from weir.local_stack import PROJECT_VARIABLE
 from weir.secrecy import without_secrets
 from weir_dev.ports import LOCALHOST, LOOPBACK
-from weir_dev.project import PROJECT_VARIABLE, project_root, state_folder
+from weir_dev.project import project_root, state_folder
 from weir_dev.stack.airflow_environment import API, SPARK, SPARK_UI, database_of, lake_folder, needs_postgres
 from weir_dev.stack.credentials import FILE_NAME as SECRETS
 from weir_dev.stack.credentials import PERSON
@@ -40,7 +41,7 @@ def up(
     spark_workers: Annotated[
         int, typer.Option(min=0, max=8, help="compute on a standalone Spark cluster of so many workers")
     ] = 0,
-    sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,  # noqa: FBT002  Typer's
+    sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,
 ) -> None:
     """Start Airflow and Spark in the background, and say how to log in."""
     console = Console()
@@ -88,7 +89,7 @@ def status() -> None:
 
 
 def demo(
-    sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,  # noqa: FBT002  Typer's
+    sqlite: Annotated[bool, typer.Option("--sqlite", help=_SQLITE_HELP)] = False,
     picture: Annotated[
         Path | None,
         typer.Option("--picture", help="Write what it prints of the recovery to this SVG file.", show_default=False),

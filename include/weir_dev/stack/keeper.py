@@ -37,6 +37,7 @@ from weir_dev.stack.credentials import load_or_create
 from weir_dev.stack.postgres import NAME as POSTGRES
 from weir_dev.stack.postgres import SERVICES, PostgresServer, copy_files
 from weir_dev.stack.processes import ProcessRecord, record, stop
+from weir_dev.stack.product_environment import write_product_environment
 from weir_dev.stack.spark_cluster import MASTER
 from weir_dev.stack.spark_programs import is_of_spark, spark_programs
 from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
@@ -281,6 +282,7 @@ class Keeper:
     def _set(self, state: StackState) -> None:
         if state != self._state:
             self._state = state
+            write_product_environment(self._request, state)  # first: who waits for the record reads it then
             write_state(self._folder, state)
 
 

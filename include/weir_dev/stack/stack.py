@@ -31,6 +31,7 @@ from weir_dev.stack.credentials import Credentials, load_or_create
 from weir_dev.stack.keeper import EXIT_BUSY, EXIT_FAILED, take_lock
 from weir_dev.stack.keeper import NAME as KEEPER
 from weir_dev.stack.processes import record, send, stop
+from weir_dev.stack.product_environment import write_product_environment
 from weir_dev.stack.spark_server import connect_url
 from weir_dev.stack.state import Phase, StackRequest, StackState, read_state, write_state
 
@@ -224,7 +225,9 @@ class Stack:
             state = self.state
             left = stop(state.processes, grace_seconds=5.0)
             if state.phase is not Phase.FAILED or left:
-                write_state(self.folder, StackState(processes=tuple(left), ports=state.ports))
+                down = StackState(processes=tuple(left), ports=state.ports)
+                write_state(self.folder, down)
+                write_product_environment(self.request, down)
         if left:
             raise Retryable(f"these processes do not end: {', '.join(f'{one.name} {one.pid}' for one in left)}")
 

@@ -10,8 +10,8 @@ import pytest
 from tests.tutorial import Clear, Command, File, steps
 
 from weir.coordination.airflow_client import path_of
+from weir.local_stack import PROJECT_VARIABLE
 from weir_dev.airflow_api import AirflowApi
-from weir_dev.project import PROJECT_VARIABLE
 from weir_dev.stack.credentials import PERSON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200)]

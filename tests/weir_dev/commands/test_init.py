@@ -7,8 +7,9 @@ import subprocess
 import pytest
 
 from weir.errors import Misconfigured
+from weir.local_stack import PROJECT_VARIABLE
 from weir_dev.commands.init import make_project
-from weir_dev.project import PROJECT_VARIABLE, project_root, state_folder
+from weir_dev.project import project_root, state_folder
 
 
 @pytest.fixture(scope="module")

@@ -18,37 +18,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from weir.cli.options import AsJson
 from weir.cli.progress import Progress, exits_on_signals
 from weir.doctor.examination import Check, Finding, Secrecy, Status, examine, ok, problem, worst
 from weir.doctor.spark import java_finding
 from weir.doctor.versions import installed_versions, version_findings
-from weir.environment import local_stack
 from weir.errors import Misconfigured
 from weir.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 VERSION: Final = 1
 """The version of the JSON."""
 EXIT_PROBLEM: Final = 1
-ENVIRONMENT: Final = (
-    "WEIR_STORE",
-    "WEIR_LEDGER",
-    "AIRFLOW_CONN_WEIR_STORE",
-    "AIRFLOW_CONN_WEIR_LEDGER",
-    "AIRFLOW_CONN_WEIR_API",
-    "AIRFLOW__WEIR__STORE",
-    "AIRFLOW__WEIR__LEDGER",
-)
-"""An environment with one of these variables describes a deployment of its own, not the local stack."""
+Connections = Annotated[
+    list[str] | None, typer.Option(help="Id of another Airflow connection to Spark; can be repeated.")
+]
 
 _AIRFLOW: Final = "airflow's part"
 _AIRFLOW_SECONDS: Final = 600.0
@@ -75,37 +68,32 @@ class Subject:
     connections: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
+    @classmethod
+    def of_this_environment(cls) -> Self:
+        """Return the deployment that the environment of this command describes."""
+        return cls(about="this environment", environment=dict(os.environ), is_served=True)
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    here: Annotated[bool, typer.Option("--here", help="Examine this environment, not the local stack.")] = False,
-    connection: Annotated[
-        list[str] | None, typer.Option(help="Id of another Airflow connection to Spark; can be repeated.")
-    ] = None,
-) -> None:
-    """Check the deployment that this environment describes, else the local stack, and say how to correct it."""
+
+def doctor(as_json: AsJson = False, connection: Connections = None) -> None:
+    """Check the deployment that this environment describes, and say how to correct it."""
+    report(Subject.of_this_environment, connection or (), as_json=as_json)
+
+
+def report(subject_of: Callable[[], Subject], connections: Sequence[str], *, as_json: bool) -> None:
+    """Examine a deployment and print the findings. Exits with `EXIT_PROBLEM` if there is a problem."""
     console = Console(stderr=as_json)
     with exits_on_signals():
-        subject = subject_of(os.environ, here=here)
+        subject = subject_of()
         with Progress(console).phase("checking"):
-            findings = examined(subject, connection or ())
+            findings = examined(subject, connections)
     status = worst(findings)
     if as_json:
         told = [each.to_json() for each in findings]
-        report = {"version": VERSION, "about": subject.about, "status": status.value, "findings": told}
-        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+        answer = {"version": VERSION, "about": subject.about, "status": status.value, "findings": told}
+        sys.stdout.write(json.dumps(answer, indent=1) + "\n")
     else:
         print_report(console, subject.about, findings)
     raise typer.Exit(EXIT_PROBLEM if status is Status.PROBLEM else 0)
-
-
-def subject_of(environ: Mapping[str, str], *, here: bool) -> Subject:
-    """Return this environment, if it describes a deployment or with `here`, else the local stack of a checkout."""
-    stack = None if here or any(environ.get(name) for name in ENVIRONMENT) else local_stack()
-    if stack is None:
-        return Subject(about="this environment", environment=dict(environ), is_served=True)
-    found: Subject = stack.subject_of_doctor()
-    return found
 
 
 def examined(subject: Subject, connections: Sequence[str] = ()) -> list[Finding]:

@@ -6,18 +6,12 @@ import os
 import sys
 
 import pytest
+import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 from weir.cli.commands import doctor as command
-from weir.cli.commands.doctor import ENVIRONMENT, AirflowProcess, Subject, in_order, print_report
-from weir.cli.main import app
+from weir.cli.commands.doctor import AirflowProcess, Subject, in_order, print_report
 from weir.doctor.examination import Check, Status, examine, ok, problem, unknown, warning
-from weir_dev.stack.credentials import load_or_create
-from weir_dev.stack.doctor_subject import local_stack
-from weir_dev.stack.processes import record
-from weir_dev.stack.stack import Stack
-from weir_dev.stack.state import Phase, StackState, write_state
 
 FINDINGS = [
     ok("store", "place", "file:///data"),
@@ -26,17 +20,6 @@ FINDINGS = [
     warning("spark: other", "Java", "25", expected="17", mend="JAVA_HOME"),
     unknown("store", "marker", "not asked"),
 ]
-
-
-@pytest.fixture
-def no_environment(monkeypatch):
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def stack(stack_request):
-    return Stack(stack_request())
 
 
 @pytest.fixture
@@ -108,42 +91,6 @@ def test_an_airflow_process_that_hangs_is_ended(script):
     assert part._process.poll() is not None
 
 
-def test_an_environment_with_a_store_is_examined_instead_of_the_local_stack(no_environment):
-    assert command.subject_of({}, here=False).about.startswith("the local stack in ")
-    assert command.subject_of({}, here=True).about == "this environment"
-    for name in ENVIRONMENT:
-        found = command.subject_of({name: "x"}, here=False)
-        assert (found.about, found.environment) == ("this environment", {name: "x"})
-
-
-def test_a_stack_that_was_never_started_is_one_warning_and_nothing_is_created(stack):
-    subject = local_stack(stack)
-    assert (subject.environment, subject.is_served) == (None, False)
-    assert statuses(subject.findings) == [Status.WARNING]
-    found = command.examined(subject)
-    assert {each.area for each in found} == {"stack", "versions", "java"}
-    assert list(stack.folder.parent.iterdir()) == []
-
-
-def test_a_stack_that_is_down_has_the_environment_that_it_would_have(stack):
-    load_or_create(stack.folder)
-    subject = local_stack(stack)
-    assert subject.environment["WEIR_STORE"] == stack.store_url
-    assert not subject.is_served
-    assert not subject.has_databases  # they are in a server that does not run
-    assert "spark_default" in subject.connections
-
-
-def test_a_dead_component_of_a_stack_is_named(stack):
-    load_or_create(stack.folder)
-    alive = record("keeper", os.getpid())
-    dead = record("scheduler", 2**22 + 1)
-    write_state(stack.folder, StackState(phase=Phase.UP, processes=(alive, dead), ready=("scheduler",)))
-    [found] = local_stack(stack).findings
-    assert found.status is Status.PROBLEM
-    assert "scheduler is dead" in found.found
-
-
 def test_the_java_of_an_environment_is_judged(tmp_path):
     assert command.check_java(os.environ).status is Status.OK
     wrong = command.check_java({**os.environ, "WEIR_JAVA": str(tmp_path)})
@@ -152,11 +99,11 @@ def test_the_java_of_an_environment_is_judged(tmp_path):
 
 
 @pytest.mark.parametrize(("finding", "code"), [(FINDINGS[0], 0), (FINDINGS[3], 0), (FINDINGS[4], 0), (FINDINGS[1], 1)])
-def test_the_exit_code_says_whether_there_is_a_problem(monkeypatch, finding, code):
+def test_the_exit_code_says_whether_there_is_a_problem(capsys, finding, code):
     subject = Subject(about="a test", environment=None, is_served=False, findings=(finding,))
-    monkeypatch.setattr(command, "subject_of", lambda *_, **__: subject)
-    done = CliRunner().invoke(app, ["doctor", "--json"])
-    report = json.loads(done.stdout)
-    assert done.exit_code == code
+    with pytest.raises(typer.Exit) as ended:
+        command.report(lambda: subject, (), as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert ended.value.exit_code == code
     assert report["status"] == finding.status.value
     assert finding.to_json() in report["findings"]
