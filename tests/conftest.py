@@ -21,10 +21,10 @@ import pytest
 from tests import schedule, spark_classes, store_guard
 from tests.postgres_ledgers import ledger_that_stays_connected
 from tests.progress import Progress
+from tests.servers.small_disk import may_mount, why_no_own_mounts, with_own_mounts
 
 from weir.java import find_java
 from weir.testing.fakes.ledgers import sharing_engine
-from weir_dev.servers.small_disk import may_mount, why_no_own_mounts, with_own_mounts
 from weir_dev.stack.state import StackRequest
 
 ROOT = Path(__file__).parents[1]
@@ -253,7 +253,7 @@ def stack_request(tmp_path_factory):
 @pytest.fixture(scope="session")
 def new_server(tmp_path_factory):
     """Start one more Spark Connect server, for a test that wants to lose it."""
-    from weir_dev.servers.spark import running_server
+    from tests.servers.spark import running_server
 
     return lambda: running_server(tmp_path_factory.mktemp("spark-server"), collects_every="1min")
 
@@ -306,7 +306,7 @@ def spark(shared_session):
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory):
     """The one PostgreSQL server that tests share; nobody says that a server's time zone is UTC."""
-    from weir_dev.servers.postgres import running_postgres
+    from tests.servers.postgres import running_postgres
 
     with running_postgres(tmp_path_factory.mktemp("postgres"), {"timezone": "Asia/Kathmandu"}) as started:
         yield started
@@ -315,7 +315,7 @@ def postgres(tmp_path_factory):
 @pytest.fixture
 def new_postgres_url(postgres):
     """Make a new ledger on PostgreSQL, as often as it is called; its URL."""
-    from weir_dev.servers.postgres import new_postgres_url
+    from tests.servers.postgres import new_postgres_url
 
     with ExitStack() as stack:
         yield lambda: stack.enter_context(new_postgres_url(postgres))

@@ -42,7 +42,7 @@ def record(file: Path, java_options: str) -> None:
     """Make the file, if it is not there: by the JVM of a server that is used a little, at its end."""
     if file.exists():
         return
-    from weir_dev.servers.spark import running_server
+    from tests.servers.spark import running_server
 
     file.parent.mkdir(parents=True, exist_ok=True)
     begun = file.with_suffix(f".{os.getpid()}")

@@ -21,9 +21,9 @@ import pytest
 import yaml
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+from tests.servers.postgres import running_postgres
 
 from weir.settings import read_settings
-from weir_dev.servers.postgres import running_postgres
 from weir_dev.stack import airflow_components
 from weir_dev.stack.airflow_environment import component_environment, stack_ports
 from weir_dev.stack.credentials import PERSON, SERVICE, load_or_create

@@ -1,1 +1,1 @@
-"""Development tools: the local stack, the demo, chaos tests and the installation. A wheel does not carry them."""
+"""Development tools: the local stack, the demo and the installation. A wheel does not carry them."""

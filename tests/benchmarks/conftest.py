@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.servers.spark import TestServer, running_server
 
 from weir.store.store import Store
-from weir_dev.servers.spark import TestServer, running_server
 from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent

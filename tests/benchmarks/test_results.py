@@ -13,13 +13,13 @@ from dataclasses import astuple, dataclass, field, replace
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from tests.servers.spark import TestServer
 
 from weir.formats.region_job import InputToRead, OutputReport, OutputToWrite, PartitionToRead
 from weir.state.file_rules import overlap
 from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import PLAIN, KeyFilter, Layout
-from weir_dev.servers.spark import TestServer
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 

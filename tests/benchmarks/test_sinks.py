@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
+from tests.servers.s3 import client_of, running_s3
 
 from weir.connections import Connection
 from weir.dataflow import delta, files, iceberg, postgres
@@ -36,7 +37,6 @@ from weir.sinks.targets.files_on_s3 import S3FilesTarget
 from weir.sinks.targets.iceberg import IcebergTarget
 from weir.sinks.targets.postgres import PostgresTarget
 from weir.testing.sink_contract import LocalReach
-from weir_dev.servers.s3 import client_of, running_s3
 
 EPOCH = "20130101T000000Z"
 FILES, ROUNDS = 4, 3

@@ -4,9 +4,9 @@ import pytest
 from tests.concurrency.cases import Cases
 from tests.concurrency.pair import Pair
 from tests.concurrency.worlds import Template
+from tests.servers.postgres import new_postgres_url
 
 from weir.testing.fakes.ledgers import fast_folder
-from weir_dev.servers.postgres import new_postgres_url
 
 
 @pytest.fixture(scope="module")

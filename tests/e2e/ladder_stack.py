@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.chaos.field import Field, Work
 
 from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, RunRow
 from weir.store.published import published
 from weir.topology.regions import RegionId
-from weir_dev.chaos.field import Field, Work
 from weir_dev.demo.evidence import rows_of
 from weir_dev.files import write_atomically
 from weir_dev.stack.credentials import PERSON

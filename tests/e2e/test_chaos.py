@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from tests.chaos.plan import known_faults
 
-from weir_dev.chaos.plan import known_faults
 from weir_dev.project import state_folder
 from weir_dev.stack.processes import session_members
 from weir_dev.stack.state import Phase, read_state

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from ladder import expected_totals
 from ladder_stack import LadderStack
+from tests.chaos.server_faults import running_executors
+from tests.servers.postgres import running_postgres
 
-from weir_dev.chaos.server_faults import running_executors
-from weir_dev.servers.postgres import running_postgres
 from weir_dev.stack.airflow_components import API_SERVER, SCHEDULER
 from weir_dev.stack.processes import record, send
 from weir_dev.stack.spark_cluster import worker_name

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from ladder import expected_totals
 from ladder_stack import LadderStack
+from tests.servers.hung_file import hung_file
+from tests.servers.small_disk import small_disk
 
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import ResultEventRow, ResultRow
-from weir_dev.servers.hung_file import hung_file
-from weir_dev.servers.small_disk import small_disk
 from weir_dev.stack.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak]

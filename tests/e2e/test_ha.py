@@ -4,8 +4,7 @@ import re
 
 import pytest
 from test_chaos import chaos, left
-
-from weir_dev.chaos.ha_faults import ha_faults
+from tests.chaos.ha_faults import ha_faults
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(3600)]
 

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+    from tests.servers.spark import TestServer
 
     from weir.dataflow import Dataflow, State
     from weir.formats.region_job import OutputReport
-    from weir_dev.servers.spark import TestServer
 
 pytestmark = pytest.mark.spark
 

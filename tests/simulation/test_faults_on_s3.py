@@ -4,14 +4,14 @@ Begin, commit, loss, repair and close are those of the other simulations; here e
 """
 
 import pytest
+from tests.servers.faulty_http import SLOW_DOWN, FaultyHttp
+from tests.servers.s3 import options_of, running_s3
 from tests.simulation.random_faults import PATIENT, SOURCES, Chaos, new_world, outcome
 from tests.weir.small_dataflow import World, ladder
 
 from weir.ledger.database.tables import ResultRow
 from weir.store.errors import NotFound
 from weir.store.store import Store
-from weir_dev.servers.faulty_http import SLOW_DOWN, FaultyHttp
-from weir_dev.servers.s3 import options_of, running_s3
 
 BUCKET = "weir-of-simulations"
 

@@ -8,6 +8,7 @@ import stat
 import sys
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,8 @@ from weir_dev.stack.keeper import EXIT_BUSY, take_lock
 from weir_dev.stack.processes import ProcessRecord
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import FILE_NAME, Database, Phase, StackRequest, StackState, read_state, write_state
+
+BALANCER = Path(__file__).parents[1] / "servers" / "balancer.py"
 
 
 @pytest.fixture
@@ -144,16 +147,18 @@ def test_the_service_account_is_in_the_connection(request_of, tmp_path):
 
 
 def test_a_redundant_stack_has_two_schedulers_and_two_servers_that_all_but_tasks_know(request_of, tmp_path):
-    request = replace(request_of(), is_redundant=True)
+    request = replace(request_of(), balancer=BALANCER)
     ports = {name: number for number, name in enumerate(stack_ports(request), 1)}
     given = component_environment(request, ports, load_or_create(tmp_path), {})
     assert given["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == f"http://127.0.0.1:{ports['api']}/execution/"
     servers = [str(ports[name]) for name in ("api-server", "api-server-2")]
     assert json.loads(given["AIRFLOW_CONN_WEIR_API"])["host"].split(",") == [f"http://127.0.0.1:{p}" for p in servers]
-    programs = {each.name: each.command[2:] for each in airflow_programs(request, tmp_path, ports, given)}
+    programs = {each.name: each.command[1:] for each in airflow_programs(request, tmp_path, ports, given)}
     assert set(programs) == {*API_SERVERS, *SCHEDULERS, "balancer", "dag-processor", "triggerer"}
-    assert programs["balancer"] == ("weir_dev.servers.balancer", str(ports["api"]), *servers)
-    assert [programs[name] for name in API_SERVERS] == [("airflow", "api-server", "--port", port) for port in servers]
+    assert programs["balancer"] == ("-P", str(BALANCER), str(ports["api"]), *servers)
+    assert [programs[name] for name in API_SERVERS] == [
+        ("-m", "airflow", "api-server", "--port", port) for port in servers
+    ]
     assert len({programs[name] for name in SCHEDULERS}) == 1
 
 

@@ -50,7 +50,7 @@ def airflow_programs(
     def program(name: str, command: tuple[str, ...], is_ready: Callable[[], bool]) -> Program:
         return Program(
             name=name,
-            command=(sys.executable, "-m", *command),
+            command=(sys.executable, *command),
             environment=environment,
             folder=airflow_home(request.folder),
             log=logs / f"{name}.log",
@@ -60,17 +60,15 @@ def airflow_programs(
 
     def component(name: str, port: int, *more: str) -> Program:
         verb = name.removesuffix(SECOND)
-        return program(name, ("airflow", verb, *_ARGUMENTS.get(verb, ()), *more), _check(verb, port))
+        return program(name, ("-m", "airflow", verb, *_ARGUMENTS.get(verb, ()), *more), _check(verb, port))
 
     others = [name for name in COMPONENTS if name != API_SERVER and (name != TRIGGERER or request.has_triggerer)]
-    if not request.is_redundant:
+    if request.balancer is None:
         return tuple(component(name, ports[API]) for name in (API_SERVER, *others))
-    behind = [str(ports[name]) for name in API_SERVERS]
+    balancer = ("-P", str(request.balancer), *(str(ports[name]) for name in (API, *API_SERVERS)))
     return (
         *(component(name, ports[name], "--port", str(ports[name])) for name in API_SERVERS),
-        program(
-            BALANCER, ("weir_dev.servers.balancer", str(ports[API]), *behind), lambda: accepts_connections(ports[API])
-        ),
+        program(BALANCER, balancer, lambda: accepts_connections(ports[API])),
         *(component(name, ports[API]) for name in (SCHEDULER + SECOND, *others)),
     )
 

@@ -84,7 +84,7 @@ def spark_conf_folder(folder: Path) -> Path:
 def stack_ports(request: StackRequest) -> tuple[str, ...]:
     """The names of the ports that a stack needs."""
     database = (postgres.NAME,) if needs_postgres(request) else ()
-    behind_balancer = API_SERVERS if request.is_redundant else ()
+    behind_balancer = API_SERVERS if request.balancer else ()
     return (*_PORT_NAMES, *behind_balancer, *database, *port_names(request.spark_workers))
 
 
@@ -130,7 +130,7 @@ def write_local_settings(folder: Path) -> None:
 
 
 def _weir(request: StackRequest, ports: Mapping[str, int], credentials: Credentials) -> dict[str, str]:
-    servers = API_SERVERS if request.is_redundant else (API,)
+    servers = API_SERVERS if request.balancer else (API,)
     api = {
         "conn_type": "http",
         "host": ",".join(f"http://{LOOPBACK}:{ports[name]}" for name in servers),

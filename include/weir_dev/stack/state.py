@@ -45,8 +45,8 @@ class StackRequest:
 
     `dags` are the folders of DAG files; `environment` is added to that of every component. With `spark_workers` Spark
     is a standalone cluster of so many workers; without any, its executors are threads of the Connect server. Without
-    `has_triggerer` nothing can be deferred, and Airflow is ready sooner. With `is_redundant` there are two schedulers,
-    and two api-servers behind a balancer.
+    `has_triggerer` nothing can be deferred, and Airflow is ready sooner. With a `balancer`, a program that is given its
+    port and those of the servers behind it, there are two schedulers, and two api-servers behind it.
     """
 
     folder: Path
@@ -58,7 +58,7 @@ class StackRequest:
     spark_cores: int = 2
     spark_workers: int = 0
     has_triggerer: bool = True
-    is_redundant: bool = False
+    balancer: Path | None = None
     database: Database = Database.POSTGRES
     preferred_ports: dict[str, int] = field(default_factory=dict)
     parent: ProcessRecord | None = None
@@ -73,6 +73,8 @@ class StackRequest:
         values = asdict(self)
         texts = {"folder": str(self.folder), "plugins": str(self.plugins), "cache": str(self.cache)}
         texts["database"] = self.database.value
+        if self.balancer is not None:
+            texts["balancer"] = str(self.balancer)
         return json.dumps({**values, **texts, "dags": [str(path) for path in self.dags]})
 
     @classmethod
@@ -87,6 +89,7 @@ class StackRequest:
                 "plugins": Path(values["plugins"]),
                 "cache": Path(values["cache"]),
                 "database": Database(values["database"]),
+                "balancer": Path(values["balancer"]) if values["balancer"] else None,
                 "dags": tuple(Path(path) for path in values["dags"]),
                 "parent": ProcessRecord(**parent) if parent else None,
             }

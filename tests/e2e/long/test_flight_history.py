@@ -14,6 +14,11 @@ from pathlib import Path
 
 import pytest
 from ladder_stack import LadderStack
+from tests.chaos.data_faults import NOTE
+from tests.chaos.faults import Injection
+from tests.chaos.field import day_of
+from tests.chaos.plan import known_faults, planned_faults
+from tests.chaos.verdict import broken_invariants, unsettled
 
 import weir
 from pipelines.flight_history_reference import expected_history, expected_rolling
@@ -24,11 +29,6 @@ from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, CompactionRow, LeaseRow, ResultRow, RunRow
-from weir_dev.chaos.data_faults import NOTE
-from weir_dev.chaos.faults import Injection
-from weir_dev.chaos.field import day_of
-from weir_dev.chaos.plan import known_faults, planned_faults
-from weir_dev.chaos.verdict import broken_invariants, unsettled
 from weir_dev.stack.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(4500)]

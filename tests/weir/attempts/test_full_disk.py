@@ -2,13 +2,13 @@
 
 import pytest
 from sqlalchemy import select
+from tests.servers.small_disk import small_disk
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import DiskFull
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.store.published import published
-from weir_dev.servers.small_disk import small_disk
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z")
 

@@ -2,13 +2,13 @@
 
 import pytest
 from sqlalchemy import select
+from tests.servers.hung_file import hung_file
 
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow
 from weir.store.local import LocalFiles
 from weir.store.published import published
 from weir.store.time_limit import TimeLimitedFiles
-from weir_dev.servers.hung_file import hung_file
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z")
 

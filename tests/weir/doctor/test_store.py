@@ -3,12 +3,12 @@
 import errno
 
 import pytest
+from tests.servers.s3 import running_s3
 
 from weir.doctor.examination import Status, examine
 from weir.doctor.store import scratch, store_checks
 from weir.store.store import Store
 from weir.testing.fakes.stores import FailingStore, OverwritingStore
-from weir_dev.servers.s3 import running_s3
 
 
 @pytest.fixture(scope="module")

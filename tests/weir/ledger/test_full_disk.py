@@ -2,12 +2,12 @@
 
 import pytest
 from sqlalchemy import func, select, text
+from tests.servers.small_disk import small_disk
 
 from weir.errors import DiskFull
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.ledger import Ledger
 from weir.testing.fakes.ledgers import new_ledger
-from weir_dev.servers.small_disk import small_disk
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import pytest
 from sqlalchemy import create_engine, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import NullPool
+from tests.servers.postgres import new_postgres_url, running_postgres
+from tests.servers.postgres_pair import running_pair
 
 from weir.errors import Internal, Misconfigured, Retryable
 from weir.ledger.database import postgres as postgres_module
 from weir.ledger.database.tables import DataflowRow, FailoverRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
 from weir.ledger.runs import ensure_dataflow
-from weir_dev.servers.postgres import new_postgres_url, running_postgres
-from weir_dev.servers.postgres_pair import running_pair
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,13 +6,13 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import event, make_url, select, text
 from sqlalchemy.exc import OperationalError
+from tests.servers.postgres import running_postgres
 from tests.weir.late_ledger import LateLedger
 
 from weir.errors import LedgerBehind, Retryable
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import ensure_dataflow
-from weir_dev.servers.postgres import running_postgres
 from weir_dev.stack.postgres import hand_over
 
 on_both = pytest.mark.parametrize("database", ["sqlite", "postgresql"])

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.servers.small_disk import small_disk
 
 from weir.attempts.coordinator import Coordinator
 from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
@@ -18,7 +19,6 @@ from weir.retention.sizes import LATEST, SizeEstimate, bytes_at_rest, runs_by_ag
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.topology.regions import PartitionId
-from weir_dev.servers.small_disk import small_disk
 
 MIB = 2**20
 SIZE = 2 * MIB

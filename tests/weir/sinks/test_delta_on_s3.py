@@ -7,6 +7,7 @@ import os
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from tests.servers.s3 import client_of, running_s3
 from tests.weir.sinks.delta_sink import Reach, Sink, at_once
 
 from weir.connections import Connection, S3Account
@@ -14,7 +15,6 @@ from weir.dataflow import delta
 from weir.errors import Misconfigured
 from weir.sinks import Outcome, TargetAway, folders
 from weir.sinks.targets.delta import DeltaTarget
-from weir_dev.servers.s3 import client_of, running_s3
 
 
 @pytest.fixture(scope="module")

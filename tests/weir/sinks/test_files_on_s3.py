@@ -10,6 +10,7 @@ import fsspec
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.servers.s3 import client_of, running_s3
 
 from weir.connections import Connection
 from weir.dataflow import files
@@ -18,7 +19,6 @@ from weir.sinks import Outcome, TargetConflict, folders
 from weir.sinks.targets import files_on_s3
 from weir.sinks.targets.files_on_s3 import S3FilesTarget
 from weir.testing.sink_contract import DAY, NEXT, LocalReach, SinkContract, Versions
-from weir_dev.servers.s3 import client_of, running_s3
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Transaction
 from pyiceberg.types import StringType
 from sqlalchemy.exc import OperationalError, ProgrammingError
+from tests.servers.s3 import client_of, running_s3
 from tests.weir.sinks.iceberg_lake import DAY, NEXT, Lake
 
 from weir import catalogs
@@ -41,7 +42,6 @@ from weir.sinks.targets import iceberg as module
 from weir.sinks.targets import iceberg_files as files
 from weir.sinks.targets.iceberg import IcebergTarget
 from weir.testing.sink_contract import LocalReach, SinkContract
-from weir_dev.servers.s3 import client_of, running_s3
 
 ROOT = Path(__file__).parents[3]
 FAR = datetime(2100, 1, 1)  # noqa: DTZ001

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
+from tests.servers.s3 import client_of, running_s3
 from tests.weir.reading.parquet_world import ParquetEngine, ReaderWorld
 from tests.weir.sinks.delta_sink import by_duckdb
 from tests.weir.small_dataflow import ladder
@@ -33,7 +34,6 @@ from weir.sinks.targets import postgres as postgres_module
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.upkeep import deliver_everywhere
-from weir_dev.servers.s3 import client_of, running_s3
 
 EPOCH = "20130101T000000Z"
 CLOSE = "weir_close"

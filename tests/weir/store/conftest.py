@@ -3,10 +3,10 @@
 import uuid
 
 import pytest
+from tests.servers.faulty_http import FaultyHttp
+from tests.servers.s3 import options_of, running_s3
 
 from weir.store.store import Store
-from weir_dev.servers.faulty_http import FaultyHttp
-from weir_dev.servers.s3 import options_of, running_s3
 
 BUCKET = "weir-of-tests"
 

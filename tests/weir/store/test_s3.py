@@ -10,6 +10,8 @@ from multiprocessing import get_context
 from urllib.parse import urlsplit
 
 import pytest
+from tests.servers.faulty_http import CONFLICT, INTERNAL_ERROR, SLOW_DOWN
+from tests.servers.s3 import client_of, options_of
 
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir.store.catalogue import catalogue, stored_dataflows
@@ -17,8 +19,6 @@ from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe
 from weir.store.store import Store
 from weir.testing.fakes.partitions import KEYED, parquet_bytes, write_partition
-from weir_dev.servers.faulty_http import CONFLICT, INTERNAL_ERROR, SLOW_DOWN
-from weir_dev.servers.s3 import client_of, options_of
 
 RACERS = 20
 MANY = 1_010

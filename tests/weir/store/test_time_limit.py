@@ -7,12 +7,12 @@ import sys
 import threading
 
 import pytest
+from tests.servers.hung_file import hung_file
 
 from weir.errors import Misconfigured, Retryable
 from weir.store.local import LocalFiles
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel, in_time, is_abandoned
-from weir_dev.servers.hung_file import hung_file
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import threading
 import time
 
 import pytest
+from tests.servers.spark_cluster import running_cluster
 
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
-from weir_dev.servers.spark_cluster import running_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 

@@ -11,7 +11,7 @@ from weir.store.catalogue import stored_dataflows
 
 @pytest.fixture
 def s3():
-    from weir_dev.servers.s3 import running_s3
+    from tests.servers.s3 import running_s3
 
     with running_s3() as server:
         server.make_bucket("weir-of-office")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.servers.s3 import client_of, options_of, running_s3
 from tests.weir_spark.sources.conftest import looked_up, resolved
 
 from weir.connections import Connection
 from weir.dataflow import files_source
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir_dev.servers.s3 import client_of, options_of, running_s3
 from weir_spark.sources import files, listing
 from weir_spark.sources.accounts import fsspec_options
 from weir_spark.transport.failures import of_code_or_rows, unreadable_source

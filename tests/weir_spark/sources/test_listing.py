@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
+from tests.servers.s3 import client_of, options_of, running_s3
 from tests.weir_spark.sources.conftest import looked_up
 
 from weir.connections import Connection
 from weir.errors import Misconfigured, Retryable
-from weir_dev.servers.s3 import client_of, options_of, running_s3
 from weir_spark.sources.listing import listed, reaching
 
 

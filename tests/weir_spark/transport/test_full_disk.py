@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.servers.small_disk import small_disk
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
@@ -19,7 +20,6 @@ from weir.store.published import published
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
-from weir_dev.servers.small_disk import small_disk
 from weir_spark.transport.connect import ConnectEngine
 from weir_spark.transport.failures import disk_full
 
@@ -161,7 +161,7 @@ def test_a_result_that_grows_fills_a_small_disk_up_once_and_takes_the_room_of_th
 
 @pytest.mark.spark
 def test_spark_that_finds_no_room_to_shuffle_names_its_own_folder(tmp_path, jobs, pipeline):
-    from weir_dev.servers.spark import running_server
+    from tests.servers.spark import running_server
 
     module = pipeline(NUMBERS)
     job = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", Layout(("id",), 128))))

@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 from sqlalchemy import select
+from tests.servers.s3 import running_s3
 from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.store.store import Store
-from weir_dev.servers.s3 import running_s3
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rich.console import Console
+    from tests.chaos.verdict import DayVerdict
 
     from weir.ledger.database.tables import AttemptRow
     from weir.ledger.ledger import Ledger
-    from weir_dev.chaos.verdict import DayVerdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class FaultyHttp:
 
     def sometimes(self, seed: int, probability: float) -> None:
         """Break a part of all requests: refuse them for load, reset them, or lose their answers."""
-        chance = random.Random(seed)  # noqa: S311  # faults need no secrecy
+        chance = random.Random(seed)  # faults need no secrecy
 
         def act(exchange: _Exchange) -> None:
             kinds = (partial(exchange.answer, *SLOW_DOWN), exchange.reset, exchange.lose_answer)

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tests.chaos.data_faults import Damage, DamageKind, DamageState, damage_result, damage_state
+from tests.chaos.field import Field
+from tests.chaos.server_faults import StopDatabase
+from tests.chaos.task_faults import Frozen
 from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World
 
 from weir.formats.codec import manifest_from_json
 from weir.testing.fakes.ledgers import fast_folder
-from weir_dev.chaos.data_faults import Damage, DamageKind, DamageState, damage_result, damage_state
-from weir_dev.chaos.field import Field
-from weir_dev.chaos.server_faults import StopDatabase
-from weir_dev.chaos.task_faults import Frozen
 from weir_dev.stack.processes import record
 
 BYTES = bytes(range(200))

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from weir_dev.chaos.field import Field
+    from tests.chaos.field import Field
 
 
 def nothing() -> None:

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tests.chaos.field import Field
+from tests.chaos.ha import missing_files, published_twice, slow_to_heal, write_ha_control
+from tests.chaos.ha_faults import LoseComponent, LosePrimary, LoseReplica, Work, ha_faults
+from tests.chaos.plan import planned_faults
 
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path, pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition
 from weir.state.checkpoint_content import files_named
 from weir.store.store import Store
-from weir_dev.chaos.field import Field
-from weir_dev.chaos.ha import missing_files, published_twice, slow_to_heal, write_ha_control
-from weir_dev.chaos.ha_faults import LoseComponent, LosePrimary, LoseReplica, Work, ha_faults
-from weir_dev.chaos.plan import planned_faults
 from weir_dev.stack.processes import record
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Phase, StackRequest, StackState, write_state

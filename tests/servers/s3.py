@@ -62,14 +62,14 @@ def options_of(endpoint: str) -> dict[str, Any]:
 @cache
 def client_of(endpoint: str) -> Any:
     """Make botocore's own client, for what a store does not do: buckets, metadata, versions."""
-    import botocore.session  # noqa: PLC0415  it is slow to import
+    import botocore.session
 
     return botocore.session.get_session().create_client(
         "s3",
         region_name="us-east-1",
         endpoint_url=endpoint,
         aws_access_key_id="weir",
-        aws_secret_access_key="hush-hush",  # noqa: S106  the server takes any
+        aws_secret_access_key="hush-hush",
     )
 
 
@@ -77,14 +77,14 @@ def client_of(endpoint: str) -> Any:
 def running_s3() -> Iterator[S3Server]:
     """Start an empty S3 on a free loopback port, and stop it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-P", __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     try:
-        assert process.stdout is not None  # noqa: S101  it was asked for
+        assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith(_START_LINE):
             raise AssertionError(f"the S3 server did not start; it said {line!r}")
@@ -114,8 +114,8 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Serve until the parent is gone."""
-    from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415  only this process needs it
-    from werkzeug.serving import make_server  # noqa: PLC0415
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
     application = _one_conditional_write_at_a_time(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True)

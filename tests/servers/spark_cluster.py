@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
+from tests.servers.spark import await_ready
 
 from weir.java import find_java
 from weir_dev.ports import choose_ports
-from weir_dev.servers.spark import await_ready
 from weir_dev.stack.processes import ProcessRecord, record, stop
 from weir_dev.stack.spark_cluster import (
     MASTER,

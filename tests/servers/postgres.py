@@ -31,6 +31,7 @@ from weir_dev.ports import LOOPBACK, choose_ports
 from weir_dev.stack.postgres import USER, account, environment, hand_over, initdb, is_open, programs
 from weir_dev.stack.processes import ProcessRecord, record, send, stop
 
+_GUARD = Path(__file__).with_name("postgres_guard.py")
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _DURABILITY = {"fsync": "off", "full_page_writes": "off"}
@@ -86,7 +87,7 @@ class PostgresServer:
         with self.log.open("ab") as log:
             guard = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "weir_dev.servers.postgres_guard"),
+                    *(sys.executable, "-P", str(_GUARD)),
                     json.dumps({"parent": [parent.name, parent.pid, parent.mark], "folder": str(self._home)}),
                     json.dumps({"args": command, "cwd": str(self._home), **account()}),
                 ],
@@ -135,7 +136,7 @@ class PostgresServer:
 
     def _processes(self) -> list[ProcessRecord]:
         """Return the postmaster, then its children."""
-        assert self._guard is not None  # noqa: S101  only of a server that runs
+        assert self._guard is not None
         return [record("postgres", one.pid) for one in psutil.Process(self._guard.pid).children(recursive=True)]
 
     @contextmanager
@@ -225,7 +226,7 @@ def prepared_postgres(log: Path, settings: Mapping[str, str]) -> Iterator[Postgr
 def _place() -> Path:
     """The folder for temporary files, or that of the system if the server's user cannot reach it."""
     place = Path(tempfile.gettempdir())
-    return place if os.geteuid() != 0 or is_open(place) else Path("/var/tmp")  # noqa: S108 - a new name is made there
+    return place if os.geteuid() != 0 or is_open(place) else Path("/var/tmp")
 
 
 @contextmanager

@@ -13,22 +13,22 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
+from tests.chaos.data_faults import ChangeInput
+from tests.chaos.field import CALM, DAG, FIRST_DAY, Field
+from tests.chaos.plan import PlannedFault, planned_faults
+from tests.chaos.report import InjectedFault, costs, print_costs, print_verdicts
+from tests.chaos.verdict import broken_invariants, unsettled, verdict_of
 
 from weir.errors import Misconfigured, Retryable, WeirError
-from weir_dev.chaos.data_faults import ChangeInput
-from weir_dev.chaos.field import CALM, DAG, FIRST_DAY, Field
-from weir_dev.chaos.plan import PlannedFault, planned_faults
-from weir_dev.chaos.report import InjectedFault, costs, print_costs, print_verdicts
-from weir_dev.chaos.verdict import broken_invariants, unsettled, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rich.console import Console
+    from tests.chaos.faults import Fault, Injection
 
     from weir.cli.progress import Progress
-    from weir_dev.chaos.faults import Fault, Injection
 
 
 FIRST_DAYS: Final = 3

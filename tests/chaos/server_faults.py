@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import psutil
+from tests.chaos.faults import Injection
+from tests.chaos.task_faults import Frozen
 
-from weir_dev.chaos.faults import Injection
-from weir_dev.chaos.task_faults import Frozen
 from weir_dev.stack.processes import send
 from weir_dev.stack.spark_cluster import WORKER
 from weir_dev.stack.spark_server import NAME as SPARK
@@ -23,7 +23,8 @@ from weir_dev.stack.task_processes import descendants
 if TYPE_CHECKING:
     from random import Random
 
-    from weir_dev.chaos.field import Field
+    from tests.chaos.field import Field
+
     from weir_dev.stack.processes import ProcessRecord
 
 

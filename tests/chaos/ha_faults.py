@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from weir_dev.chaos.faults import Injection
-from weir_dev.chaos.server_faults import is_replaced, ready
+from tests.chaos.faults import Injection
+from tests.chaos.server_faults import is_replaced, ready
+
 from weir_dev.stack.airflow_components import DAG_PROCESSOR, SCHEDULERS, TRIGGERER
 from weir_dev.stack.airflow_environment import API_SERVERS
 from weir_dev.stack.postgres import AIRFLOW, LEDGER
@@ -22,9 +23,9 @@ from weir_dev.stack.processes import send, session_members
 if TYPE_CHECKING:
     from random import Random
 
-    from weir_dev.chaos.faults import Fault
-    from weir_dev.chaos.field import Field
-    from weir_dev.servers.postgres_pair import PostgresPair
+    from tests.chaos.faults import Fault
+    from tests.chaos.field import Field
+    from tests.servers.postgres_pair import PostgresPair
 
 
 SHORTEST_SECONDS: Final = 1.0

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from threading import Timer
 from typing import TYPE_CHECKING, Final
 
-from weir_dev.chaos.faults import Injection
+from tests.chaos.faults import Injection
+
 from weir_dev.stack.processes import send
 
 if TYPE_CHECKING:
     from random import Random
 
-    from weir_dev.chaos.field import Field, Work
+    from tests.chaos.field import Field, Work
+
     from weir_dev.stack.processes import ProcessRecord
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from tests.chaos.data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, DamageKind, DamageState
+from tests.chaos.faults import Fault
+from tests.chaos.server_faults import FreezeServer, KillExecutor, KillProgram, KillWorker, Server, StopDatabase
+from tests.chaos.task_faults import FreezeTask, KillSupervisor, KillTask
+
 from weir.errors import Misconfigured
 from weir.wording import did_you_mean
-from weir_dev.chaos.data_faults import ChangeInput, ClearFinished, ClearRunning, Damage, DamageKind, DamageState
-from weir_dev.chaos.faults import Fault
-from weir_dev.chaos.server_faults import FreezeServer, KillExecutor, KillProgram, KillWorker, Server, StopDatabase
-from weir_dev.chaos.task_faults import FreezeTask, KillSupervisor, KillTask
 from weir_dev.stack.spark_cluster import MASTER
 from weir_dev.stack.spark_server import NAME as SPARK
 
@@ -68,8 +69,8 @@ def chosen(faults: Sequence[Fault], names: Sequence[str]) -> tuple[Fault, ...]:
 
 def planned_faults(seed: int, faults: Sequence[Fault]) -> Iterator[PlannedFault]:
     """Yield the endless sequence of faults of a seed."""
-    chance = Random(seed)  # noqa: S311 - nothing is kept secret
+    chance = Random(seed)
     while True:
         for fault in chance.sample(list(faults), len(faults)):
             after = chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)
-            yield PlannedFault(after, fault, Random(chance.getrandbits(64)))  # noqa: S311 - likewise
+            yield PlannedFault(after, fault, Random(chance.getrandbits(64)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.chaos.field import CALM
+
 from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
@@ -20,13 +22,12 @@ from weir.ledger.snapshot import committed_attempt
 from weir.recovery.inputs import reference
 from weir.store.probe import PartitionRef, probe, verify_segments
 from weir.store.published import published
-from weir_dev.chaos.field import CALM
 from weir_dev.demo.evidence import epoch_key, first_difference, published_rows
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from weir_dev.chaos.field import Field, RunView
+    from tests.chaos.field import Field, RunView
 
 
 Rows = list[dict[str, Any]]

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from weir_dev.servers.postgres import running_postgres
+from tests.servers.postgres import running_postgres
 
 OWNER = """
 import sys
 from pathlib import Path
-from weir_dev.servers.postgres import running_postgres
+from tests.servers.postgres import running_postgres
 with running_postgres(Path(sys.argv[1])) as server:
     print(server.port, flush=True)
     sys.stdin.read()

@@ -22,7 +22,7 @@ from weir_dev.airflow_api import AirflowApi
 from weir_dev.stack.credentials import PERSON
 
 if TYPE_CHECKING:
-    from weir_dev.chaos.field import Field
+    from tests.chaos.field import Field
 
 
 POLL_SECONDS: Final = 0.25

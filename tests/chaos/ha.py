@@ -12,21 +12,22 @@ from datetime import date, timedelta
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
+from tests.chaos.chaos import LOOK_SECONDS, POLL_SECONDS, Chaos, first_settings
+from tests.chaos.field import CALM, DAG, FIRST_DAY
+from tests.chaos.healing import Healing
+from tests.chaos.plan import planned_faults
+
 from weir.formats.paths import checkpoint_number, checkpoints_folder, folder_of, name_of, pointer_folder
 from weir.formats.pointer import Pointer, pointer_from_json
 from weir.state.checkpoint_content import files_named, read_checkpoint
 from weir.store.walk import files_in
-from weir_dev.chaos.chaos import LOOK_SECONDS, POLL_SECONDS, Chaos, first_settings
-from weir_dev.chaos.field import CALM, DAG, FIRST_DAY
-from weir_dev.chaos.healing import Healing
-from weir_dev.chaos.plan import planned_faults
 from weir_dev.demo.evidence import epoch_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from weir_dev.chaos.field import Field
+    from tests.chaos.field import Field
 
 
 EVERY_SECONDS: Final = 60.0

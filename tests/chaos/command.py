@@ -1,4 +1,7 @@
-"""`weir chaos` at a person's hand. Invariant: the stack, the database and every frozen process end with the command."""
+"""`./weir chaos` at a person's hand.
+
+Invariant: the stack, the database and every frozen process end with the command.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,10 +24,10 @@ from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Database, StackRequest
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tests.servers.postgres import PostgresServer
 
-    from weir_dev.servers.postgres import PostgresServer
 
+BALANCER: Final = Path(__file__).parents[1] / "servers" / "balancer.py"
 
 HEARTBEAT_TIMEOUT: Final = 15
 """Seconds; with the local stack's own 30 every orphan and zombie would cost half a minute."""
@@ -53,7 +57,7 @@ class _Database:
 
     def open(self, ends: ExitStack, folder: Path) -> None:
         """Start it; when it ends, the ledger stays in the folder."""
-        from weir_dev.servers.postgres import running_postgres  # noqa: PLC0415  a package of the group `server`
+        from tests.servers.postgres import running_postgres
 
         self._server: PostgresServer = ends.enter_context(running_postgres(folder / DATABASE))
         ends.callback(_keep_ledger, self._server.url("weir"), folder / "ledger.db")
@@ -93,9 +97,9 @@ class _Shape:
 
 
 def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bool) -> bool:
-    from weir_dev.chaos.chaos import Chaos, write_control  # noqa: PLC0415  imports the ledger and pyarrow
-    from weir_dev.chaos.field import Field  # noqa: PLC0415
-    from weir_dev.chaos.plan import chosen, known_faults  # noqa: PLC0415
+    from tests.chaos.chaos import Chaos, write_control
+    from tests.chaos.field import Field
+    from tests.chaos.plan import chosen, known_faults
 
     folder = state_folder() / "chaos"
     control = folder / "control" / "ladder.json"
@@ -117,11 +121,11 @@ def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bo
 
 
 def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
-    from weir_dev.chaos.field import Field  # noqa: PLC0415  imports the ledger and pyarrow
-    from weir_dev.chaos.ha import HighAvailability, write_ha_control  # noqa: PLC0415
-    from weir_dev.chaos.ha_faults import ha_faults  # noqa: PLC0415
-    from weir_dev.chaos.plan import chosen  # noqa: PLC0415
-    from weir_dev.servers.postgres_pair import running_pair  # noqa: PLC0415  a package of the group `server`
+    from tests.chaos.field import Field
+    from tests.chaos.ha import HighAvailability, write_ha_control
+    from tests.chaos.ha_faults import ha_faults
+    from tests.chaos.plan import chosen
+    from tests.servers.postgres_pair import running_pair
 
     folder = state_folder() / "chaos"
     control = folder / "control" / "ladder.json"
@@ -144,7 +148,7 @@ def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
         "WEIR_LEDGER": pair.url("weir", connect_timeout="3"),
     }
     request = _request(folder, control, shape.spark_workers, environment)
-    stack = _started(ends, progress, replace(request, is_redundant=True))
+    stack = _started(ends, progress, replace(request, balancer=BALANCER))
     field = Field(stack, control)
     ends.callback(field.close)
     is_right = HighAvailability(field, console, progress, shape.seed, shape.minutes, faults).run()
@@ -206,10 +210,10 @@ def _request(folder: Path, control: Path, spark_workers: int, environment: dict[
 
 def _keep_ledger(url: str, path: Path) -> None:
     """Copy the ledger out of a database that ends with the command."""
-    from sqlalchemy import create_engine, select  # noqa: PLC0415  slow to import
+    from sqlalchemy import create_engine, select
 
-    from weir.ledger.database.tables import Table  # noqa: PLC0415
-    from weir.ledger.ledger import Ledger  # noqa: PLC0415
+    from weir.ledger.database.tables import Table
+    from weir.ledger.ledger import Ledger
 
     copied = f"sqlite:///{path}"
     for each in (url, copied):

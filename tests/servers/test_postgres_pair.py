@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
+from tests.servers.postgres_pair import running_pair
 
 from weir.doctor.examination import Status, examine
 from weir.doctor.ledger import LedgerExam
 from weir.ledger.ledger import Ledger
-from weir_dev.servers.postgres_pair import running_pair
 
 
 @pytest.fixture(scope="module")

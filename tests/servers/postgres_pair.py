@@ -10,16 +10,16 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import URL, text
+from tests.servers.postgres import prepared_postgres
 
 from weir_dev.ports import LOOPBACK
-from weir_dev.servers.postgres import prepared_postgres
 from weir_dev.stack.postgres import USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from weir_dev.servers.postgres import PostgresServer
+    from tests.servers.postgres import PostgresServer
 
 
 _SETTINGS: Final = {

@@ -7,6 +7,10 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from tests.chaos.data_faults import DamageState
+from tests.chaos.field import Field
+from tests.chaos.report import InjectedFault, costs
+from tests.chaos.verdict import broken_invariants
 from tests.weir.restoring import aircraft, go_on, run_days
 from tests.weir.small_dataflow import World, ladder
 
@@ -14,10 +18,6 @@ from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink
 from weir.formats.paths import pointer_folder
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow
 from weir.testing.fakes.ledgers import fast_folder
-from weir_dev.chaos.data_faults import DamageState
-from weir_dev.chaos.field import Field
-from weir_dev.chaos.report import InjectedFault, costs
-from weir_dev.chaos.verdict import broken_invariants
 
 EPOCH = "20130101T000000Z"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from tests.chaos.plan import LONGEST_SECONDS, SHORTEST_SECONDS, chosen, known_faults, planned_faults
 
 from weir.errors import Misconfigured
-from weir_dev.chaos.plan import LONGEST_SECONDS, SHORTEST_SECONDS, chosen, known_faults, planned_faults
 
 FAULTS = known_faults(15, 2, object())
 

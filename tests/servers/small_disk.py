@@ -79,7 +79,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
         text=True,
         start_new_session=True,  # Ctrl-C is for the tests, which then end the block
     ) as watchdog:
-        assert watchdog.stdout is not None  # noqa: S101  # a pipe was asked for
+        assert watchdog.stdout is not None  # a pipe was asked for
         if watchdog.stdout.readline() != "mounted\n":
             raise Misconfigured(_refusal(folder, watchdog.communicate()[1]))
         try:

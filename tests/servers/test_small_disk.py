@@ -5,9 +5,9 @@ import sys
 import time
 
 import pytest
+from tests.servers.small_disk import small_disk, why_no_own_mounts, with_own_mounts
 
 from weir.errors import Misconfigured
-from weir_dev.servers.small_disk import small_disk, why_no_own_mounts, with_own_mounts
 
 
 @pytest.fixture(name="disk")
@@ -33,7 +33,7 @@ def test_it_is_as_small_as_it_was_asked_for_and_can_be_filled_and_emptied(disk):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from weir_dev.servers.small_disk import small_disk
+from tests.servers.small_disk import small_disk
 with small_disk(Path(sys.argv[1]), 1):
     print("mounted", os.path.ismount(sys.argv[1]), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

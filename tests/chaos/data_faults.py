@@ -12,18 +12,20 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.chaos.faults import Injection
+from tests.chaos.field import Task, day_of
+
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
-from weir_dev.chaos.faults import Injection
-from weir_dev.chaos.field import Task, day_of
 
 if TYPE_CHECKING:
     from random import Random
 
+    from tests.chaos.field import Field, RunView
+
     from weir.execution.run_state import CurrentResult
-    from weir_dev.chaos.field import Field, RunView
 
 
 NOTE = "cleared by weir chaos"

@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.servers.balancer import FALL, Balancer
 
 from weir_dev.ports import accepts_connections, choose_ports
-from weir_dev.servers.balancer import FALL, Balancer
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -65,7 +65,7 @@ def servers():
 def balancer(servers):
     """The port of a balancer before the servers."""
     port = choose_ports(["api"], {})["api"]
-    command = [sys.executable, "-m", "weir_dev.servers.balancer", *(str(p) for p in (port, *map(port_of, servers)))]
+    command = [sys.executable, "-m", "tests.servers.balancer", *(str(p) for p in (port, *map(port_of, servers)))]
     with subprocess.Popen(command) as process:
         wait_for(lambda: accepts_connections(port))
         yield port
