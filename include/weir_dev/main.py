@@ -15,6 +15,7 @@ from weir_dev.project import checkout
 OF_A_CHECKOUT: Final = {
     "demo": "weir_dev.commands.stack:demo",
     "init": "weir_dev.commands.init:init",
+    "chaos": "weir_dev.commands.chaos:chaos",
 }
 """Verbs that a project made by `init` does not have."""
 
@@ -30,32 +31,18 @@ app = command_line(
 )
 
 
-def chaos(context: typer.Context) -> None:
-    """Inject faults into a running dataflow at random times, and compare what it publishes with a run without them.
-
-    Its options: ./weir chaos --help.
-    """
-    _become("tests.chaos", *context.args)
-
-
 def test(context: typer.Context) -> None:
     """Run the tests, in several processes unless a path follows; --soak runs the long ones. All else is pytest's."""
-    _become("pytest", "-n", "auto", *context.args)
-
-
-def _become(module: str, *arguments: str) -> None:
-    """Run a program of the checkout in place of this one."""
     os.chdir(checkout())
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606  no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", "-n", "auto", *context.args])  # noqa: S606  no shell is wanted
 
 
 if PROJECT_VARIABLE not in os.environ:
-    for _verb in (chaos, test):
-        app.command(
-            context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-            add_help_option=False,
-        )(_verb)
+    app.command(
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+        add_help_option=False,
+    )(test)
 
 
 if __name__ == "__main__":

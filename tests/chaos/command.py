@@ -1,24 +1,21 @@
-"""`./weir chaos` at a person's hand.
+"""What `./weir chaos` does.
 
 Invariant: the stack, the database and every frozen process end with the command.
 """
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
 from rich.console import Console
 
 from weir.cli.progress import Progress, exits_on_signals
 from weir.errors import Misconfigured
-from weir_dev.commands.stack import EXIT_WRONG
 from weir_dev.project import checkout, state_folder
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Database, StackRequest
@@ -36,20 +33,29 @@ DATABASE: Final = "database"
 """The folder of the log of the command's own PostgreSQL; a folder `postgres` would be the stack's."""
 
 
-def chaos(
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long faults are injected.")] = 3.0,
-    seed: Annotated[int | None, typer.Option(help="Gives the same sequence of faults again.")] = None,
-    spark_workers: Annotated[int, typer.Option(min=0, help="Compute on a standalone cluster of so many.")] = 0,
-    postgres: Annotated[bool, typer.Option("--postgres", help="Airflow and ledger on PostgreSQL.")] = False,
-    ha: Annotated[bool, typer.Option("--ha", help="Two of each server, of which one is lost each minute.")] = False,
-    faults: Annotated[str, typer.Option(help="Only these kinds, separated by commas.")] = "",
-) -> None:
-    """Inject faults into a running dataflow at random times, and compare what it publishes with a run without them."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The options of the command."""
+
+    minutes: float
+    seed: int
+    spark_workers: int
+    faults: str
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the faults; none for all."""
+        return [name.strip() for name in self.faults.split(",") if name.strip()]
+
+    def __str__(self) -> str:
+        return f"Seed [bold]{self.seed}[/], {self.minutes:g} minutes of: "
+
+
+def run(shape: Shape, *, postgres: bool, ha: bool) -> bool:
+    """Inject faults into a dataflow, and report whether it published what it would have without them."""
     console = Console(width=None if sys.stdout.isatty() else 120)
-    shape = _Shape(minutes, secrets.randbelow(1_000_000) if seed is None else seed, spark_workers, faults)
     with exits_on_signals(), ExitStack() as ends:
-        is_right = _run_ha(console, ends, shape) if ha else _run(console, ends, shape, wants_postgres=postgres)
-    raise typer.Exit(0 if is_right else EXIT_WRONG)
+        return _run_ha(console, ends, shape) if ha else _run(console, ends, shape, wants_postgres=postgres)
 
 
 class _Database:
@@ -78,25 +84,7 @@ class _Database:
         self._server.start()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The options of the command."""
-
-    minutes: float
-    seed: int
-    spark_workers: int
-    faults: str
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the faults; none for all."""
-        return [name.strip() for name in self.faults.split(",") if name.strip()]
-
-    def __str__(self) -> str:
-        return f"Seed [bold]{self.seed}[/], {self.minutes:g} minutes of: "
-
-
-def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bool) -> bool:
+def _run(console: Console, ends: ExitStack, shape: Shape, *, wants_postgres: bool) -> bool:
     from tests.chaos.chaos import Chaos, write_control
     from tests.chaos.field import Field
     from tests.chaos.plan import chosen, known_faults
@@ -120,7 +108,7 @@ def _run(console: Console, ends: ExitStack, shape: _Shape, *, wants_postgres: bo
     return is_right
 
 
-def _run_ha(console: Console, ends: ExitStack, shape: _Shape) -> bool:
+def _run_ha(console: Console, ends: ExitStack, shape: Shape) -> bool:
     from tests.chaos.field import Field
     from tests.chaos.ha import HighAvailability, write_ha_control
     from tests.chaos.ha_faults import ha_faults
@@ -164,7 +152,7 @@ def _started(ends: ExitStack, progress: Progress, request: StackRequest) -> Stac
     return stack
 
 
-def _tell(console: Console, stack: Stack, shape: _Shape, *, is_right: bool) -> None:
+def _tell(console: Console, stack: Stack, shape: Shape, *, is_right: bool) -> None:
     if is_right:
         console.print(f"\n[bold green]Unharmed[/]: seed {shape.seed} changed nothing of what is published.")
     else:

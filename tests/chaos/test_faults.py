@@ -65,7 +65,7 @@ def test_what_is_gone_already_is_not_damaged(result, kind):
 @pytest.fixture
 def state(tmp_path):
     """A store with a keyed state, and the files that it consists of, by path."""
-    data = (Path(__file__).parents[2] / "golden" / "manifest-v1.json").read_bytes()
+    data = (Path(__file__).parents[1] / "golden" / "manifest-v1.json").read_bytes()
     files = [tmp_path / file.path for file in manifest_from_json(data).state.files]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -165,7 +165,7 @@ def view(tmp_path):
     )
     publish(found, 1, "d1")
     write(found, "ladder/r/part.parquet")
-    data = (Path(__file__).parents[2] / "golden" / "checkpoint-v1.json").read_bytes()
+    data = (Path(__file__).parents[1] / "golden" / "checkpoint-v1.json").read_bytes()
     write(found, checkpoint_path("ladder", 7), data)
     for path in files_named(checkpoint_from_json(data)):
         write(found, path)
