@@ -1,4 +1,4 @@
-"""The code looks as STYLE asks, as far as tools can tell."""
+"""The code is formatted, linted and typed by the rules of pyproject.toml."""
 
 import subprocess
 import sys

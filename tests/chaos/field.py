@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
+from tests.chaos.task_processes import TaskProcess, task_processes
 
 from weir.errors import WeirError
 from weir.ledger.clears import task_of
@@ -31,7 +32,6 @@ from weir_dev.files import write_atomically
 from weir_dev.project import checkout
 from weir_dev.stack.airflow_components import SCHEDULERS
 from weir_dev.stack.credentials import PERSON
-from weir_dev.stack.task_processes import TaskProcess, task_processes
 
 if TYPE_CHECKING:
     from weir.execution.run_state import CurrentResult, RunState

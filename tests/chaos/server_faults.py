@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import psutil
 from tests.chaos.faults import Injection
 from tests.chaos.task_faults import Frozen
+from tests.chaos.task_processes import descendants
 
 from weir_dev.stack.processes import send
 from weir_dev.stack.spark_cluster import WORKER
 from weir_dev.stack.spark_server import NAME as SPARK
-from weir_dev.stack.task_processes import descendants
 
 if TYPE_CHECKING:
     from random import Random

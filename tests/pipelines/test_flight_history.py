@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.pipelines.flight_history_reference import expected_history, expected_rolling
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 from typer.testing import CliRunner
 
 import weir
 from pipelines import flight_delays
-from pipelines.flight_history_reference import expected_history, expected_rolling
 from weir.cli.main import app
 from weir.coordination.services import Services
 from weir.dataflow.stage import ResolveContext

@@ -9,11 +9,9 @@ import re
 from dataclasses import dataclass
 
 from weir.code.generation_rules import RepairCode
-from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.clears import add_pending_clears, task_of
 from weir.ledger.names import similar
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
@@ -147,22 +145,3 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
 def _found(failure: Failure) -> list[Loss]:
     """Return the losses that were found in the store, without the assumed ones."""
     return [each for each in failure.losses.values() if each.detail != _AS_IF]
-
-
-def add_clears_of_upstream_failed(services: Services, run: Run, clearer: Clearer) -> int:
-    """Add the clears of tasks that are `upstream_failed` in Airflow, and return their number.
-
-    Raises Retryable or Misconfigured as the clearer does.
-    """
-    with services.ledger.transaction() as session:
-        regions = [*run.topology.region_ids(), CLOSE]
-        tasks = [task_of(session, run, each) for each in regions]
-    items = [ClearItem(run.dag_id, run.run_id, task_id, map_index, None) for task_id, map_index in tasks]
-    given_up = {
-        region: (answer.try_number, "weir: what it waits for runs again")
-        for region, answer in zip(regions, clearer.inspect(items), strict=True)
-        if answer.state == "upstream_failed"
-    }
-    with services.ledger.transaction(run.dataflow.name) as session:
-        add_pending_clears(session, run, given_up, services.now())
-    return len(given_up)

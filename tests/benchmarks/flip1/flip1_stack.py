@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from flip1_work import expected
+from tests.chaos.task_processes import task_processes
 
 from weir.store.published import published
 from weir.store.store import Store
@@ -24,7 +25,6 @@ from weir_dev.stack.credentials import PERSON
 from weir_dev.stack.processes import send
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import Database, StackRequest
-from weir_dev.stack.task_processes import task_processes
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -19,9 +19,9 @@ from tests.chaos.faults import Injection
 from tests.chaos.field import day_of
 from tests.chaos.plan import known_faults, planned_faults
 from tests.chaos.verdict import broken_invariants, unsettled
+from tests.pipelines.flight_history_reference import expected_history, expected_rolling
 
 import weir
-from pipelines.flight_history_reference import expected_history, expected_rolling
 from weir.coordination.services import Services
 from weir.errors import WeirError
 from weir.formats.codec import manifest_from_json

@@ -14,7 +14,7 @@ from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow
 from weir.ledger.runs import named_run
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.pending_clears import deliver
-from weir.recovery.questions import Question, add_clears_of_upstream_failed, apply_answer, ask
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import NoRestart
@@ -409,19 +409,3 @@ def test_a_plan_is_not_carried_out_on_a_run_that_has_changed(scene):
     found.airflow.run_until_quiet()
     with pytest.raises(Conflict, match="has changed since it was planned, and nothing was done"):
         apply_answer(found.services, answer)
-
-
-def test_what_airflow_gave_up_behind_a_failed_task_is_cleared_with_the_plan(scene):
-    found = scene()
-    for index in range(10):
-        found.lose("joined", index)
-    found.airflow.clear_by_hand(found.run, "report-delays")
-    closing = found.airflow.task(found.run, "weir_close")
-    found.airflow.run_until_quiet()
-    closing.state = "upstream_failed"  # as a person's clear with its downstream ends
-    apply_answer(found.services, ask(found.services, Question(found.run)))
-    run = ask(found.services, Question(found.run)).run
-    assert add_clears_of_upstream_failed(found.services, run, found.airflow) == 1
-    deliver(found.services, found.airflow)
-    found.airflow.run_until_quiet()
-    assert found.states() == {"success"}

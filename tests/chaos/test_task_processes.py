@@ -10,9 +10,9 @@ import time
 import uuid
 
 import pytest
+from tests.chaos.task_processes import descendants, task_processes
 
 from weir_dev.stack.processes import record, stop
-from weir_dev.stack.task_processes import descendants, task_processes
 
 SCHEDULER = """
 import os, sys, time
