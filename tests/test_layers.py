@@ -21,12 +21,13 @@ LAYERS = (
     *("code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "connections", "catalogs", "delta_rs", "ledger", "coordination"),
     *("local_stack", "environment"),
-    *("recovery", "advice", "state", "snapshots", "quality", "retention", "integrity"),
+    *("recovery", "advice", "state", "snapshots", "attempts", "quality", "retention", "integrity"),
     *(
         "rebuild",
         "sinks",
         "notifications",
-        "attempts",
+        "settling",
+        "assembly",
         "upkeep",
         "reading",
         "doctor",
@@ -138,6 +139,12 @@ def test_a_package_imports_only_what_stands_before_it(layer):
     files = files_below(place) or [ROOT / f"{place}.py"]
     found = [(file, name) for file in files for name in imports_of(file) if not allowed(file, name)]
     assert [f"{file.relative_to(ROOT)} imports {name}" for file, name in found] == []
+
+
+def test_attempts_ask_other_rooms_by_ports_alone():
+    """What gates, deletes, publishes, tells and rebuilds is asked by `weir.attempts.rooms`, whatever the layers are."""
+    rooms = {"quality", "retention", "rebuild", "notifications", "sinks", "settling", "assembly", "upkeep", "integrity"}
+    assert offences("include/weir/attempts", lambda _file, name: not {*name.split(".")[1:2]} & rooms) == []
 
 
 def test_every_package_of_weir_has_its_layer():

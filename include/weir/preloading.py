@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Final
 
 MODULES: Final = (
+    "weir.assembly",
     "weir.attempts.attempt",
     "weir.attempts.closing",
     "weir.attempts.compacting",
@@ -22,6 +23,7 @@ MODULES: Final = (
     "weir.quality.page_program",
     "weir.quality.pages",
     "weir.secret_forms",
+    "weir.settling",
     "weir.sinks.targets.files",
     "weir.store.local",
     "weir.store.stop_file",

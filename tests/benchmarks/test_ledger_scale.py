@@ -25,13 +25,20 @@ from weir.ledger.housekeeping import note_done
 from weir.ledger.ledger import Ledger
 from weir.recovery.questions import Question, ask
 from weir.retention.sweep import DAILY
+from weir.settling import Settling
 from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.ids import RunId
 from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 from weir.views.runs import run_overviews
 from weir.views.tasks import events_of, task_history
 
-STEPS = ("begin", "heartbeat", "commit", "release", "close")
+STEPS = {
+    "begin": Coordinator,
+    "heartbeat": Coordinator,
+    "commit": Coordinator,
+    "settle": Settling,
+    "close": Coordinator,
+}
 TIMES = 5
 FIRST, THIRD = RunId("wide@20130101T000000Z"), RunId("wide@20130103T000000Z")
 
@@ -93,8 +100,8 @@ class Measured:
 
     def of_steps(self, patch: pytest.MonkeyPatch) -> None:
         """Measure the steps of all attempts from now on."""
-        for name in STEPS:
-            patch.setattr(Coordinator, name, self._measuring(name, getattr(Coordinator, name)))
+        for name, owner in STEPS.items():
+            patch.setattr(owner, name, self._measuring(name, getattr(owner, name)))
 
     def _measuring(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **named: self.of(name, lambda: call(*args, **named))

@@ -17,12 +17,15 @@ from tests import store_guard
 from tests.concurrency.writers import watch_rows
 from tests.postgres_ledgers import ledger_that_stays_connected
 
+from weir.assembly import coordinator_of
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
+from weir.coordination.settled import Due
 from weir.coordination.values import Action, BeginRequest
 from weir.errors import WeirError
 from weir.ledger.database.reading import is_reading
 from weir.ledger.ledger import Ledger
+from weir.settling import Settling
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.store import Store
@@ -164,7 +167,7 @@ class PausingCoordinator(Coordinator):
     """A coordinator of which one step is the operation."""
 
     def __init__(self, services, points, kind):
-        super().__init__(services)
+        super().__init__(services, coordinator_of(services).rooms)
         self._points, self._kind = points, kind
 
     def begin(self, *args):
@@ -259,8 +262,12 @@ def upkeep(services, airflow, _asked):
     scrub_everywhere(services, airflow).require_whole()
 
 
+def release(services, airflow, _asked):
+    Settling(services, lambda: airflow).settle("ladder", Due(runs=None)).require_whole()
+
+
 COMMANDS = {
-    "release": lambda services, _airflow, _asked: Coordinator(services).release("ladder"),
+    "release": release,
     "upkeep": upkeep,
     "restore": lambda services, _airflow, asked: restore(services, asked.restore, Store.open),
     "savepoint": lambda services, _airflow, asked: create(services, asked.savepoint, Store.open),

@@ -6,7 +6,7 @@ Invariant: Airflow heeds a process only while it runs the current try.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -17,14 +17,15 @@ from tests.simulator.engine import is_broken
 from tests.simulator.process import Process, StageFailed
 
 from weir.code.archive import Archive
-from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
-from weir.coordination.values import Action, BeginRequest, Begun, DeliveredClear, FailedTry, FailureDecision, TaskKey
+from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.settled import CLEARS, Due, Settled
+from weir.coordination.values import Action, BeginRequest, Begun, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.region_job import RegionReport
 from weir.notifications.channels import AirflowContext
-from weir.notifications.delivery import Untold, deliver
-from weir.retention.release import Deleted, release
+from weir.notifications.delivery import deliver
+from weir.retention.release import release
 from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.code import archive_of_edits
@@ -35,6 +36,7 @@ from weir.testing.fakes.task_ports import (
     FakeTaskPorts,
     Rescheduled,
     TaskCoordinator,
+    TaskSettling,
     answer_failure,
     run_task,
 )
@@ -80,16 +82,6 @@ class SimulatedCoordinator(TaskCoordinator):
                 self._simulated.on_stop(begun)
                 raise
 
-    def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
-        """Deliver pending clears."""
-        with self._watched():
-            return super().deliver(clearer, dataflow)
-
-    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
-        """Release results."""
-        with self._watched():
-            return super().release(dataflow, runs)
-
     def fail(self, failed: FailedTry) -> FailureDecision:
         """Book a failure."""
         with self._watched():
@@ -110,12 +102,6 @@ class SimulatedCoordinator(TaskCoordinator):
         with self._watched():
             return super().enter_compacted(begun, report)
 
-    def notify(self, dataflow: str, context: AirflowContext) -> tuple[int, list[Untold]]:
-        """Tell the receivers."""
-        del context
-        with self._watched():
-            return super().notify(dataflow, self._simulated.context)
-
     @contextmanager
     def _watched(self) -> Iterator[None]:
         try:
@@ -123,6 +109,22 @@ class SimulatedCoordinator(TaskCoordinator):
         except Exception as error:
             self._simulated.require_expected(error)
             raise
+
+
+class SimulatedSettling(TaskSettling):
+    """What settles a dataflow for one task; errors that the drivers only log are checked, too."""
+
+    def __init__(self, airflow: SimulatedAirflow) -> None:
+        super().__init__(airflow, airflow)
+        self._simulated = airflow
+        self._context = airflow.context
+
+    def settle(self, dataflow: str | None, due: Due) -> Settled:
+        """Settle, and check what fails."""
+        settled = super().settle(dataflow, due)
+        for error in settled.failed.values():
+            self._simulated.require_expected(error)
+        return settled
 
 
 class SimulatedAirflow(FakeAirflow):
@@ -208,7 +210,7 @@ class SimulatedAirflow(FakeAirflow):
             self._retry_later(process, task, 0.0)
 
     def _try(self, process: Process, task: FakeTask, request: BeginRequest) -> None:
-        ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key))
+        ports = FakeTaskPorts(self, SimulatedCoordinator(self, task.key), SimulatedSettling(self))
         process.beat = ports.beat
 
         def during() -> None:
@@ -239,9 +241,10 @@ class SimulatedAirflow(FakeAirflow):
         try:
             if is_reclaiming:
                 release(self.services, self.flow.name, runs, is_reclaiming=True)
-            self.coordinator.release(self.flow.name, runs)
         except WeirError as error:
             self.require_expected(error)
+            return
+        SimulatedSettling(self).settle(self.flow.name, Due(runs=None if runs is None else tuple(runs)))
 
     def _fail(
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
@@ -400,10 +403,7 @@ class SimulatedAirflow(FakeAirflow):
 
     def upkeep(self) -> None:
         """Deliver pending clears, as Weir's housekeeping does."""
-        try:
-            self.coordinator.deliver(self, self.flow.name)
-        except WeirError as error:
-            self.require_expected(error)
+        SimulatedSettling(self).settle(self.flow.name, CLEARS)
 
     def recreate(self, run_id: str) -> None:
         """Delete a DagRun, and create it again."""

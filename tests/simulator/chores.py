@@ -23,6 +23,7 @@ from tests.simulator.world import World
 from weir.coordination.read_leases import claimed
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
+from weir.coordination.settled import Settled
 from weir.errors import LedgerBehind, Misconfigured, WeirError
 from weir.formats.checkpoint import KeyedSnapshot, StatePartition
 from weir.integrity.scrub import scrub_dataflow
@@ -40,7 +41,7 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import TAIL
-from weir.upkeep import Upkept, release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
 
 FORK: Final = "forked"
 """The dataflow that a fork begins."""
@@ -139,7 +140,7 @@ def _deliver(airflow: SimulatedAirflow) -> None:
         airflow.notify()
 
 
-def _require_expected(airflow: SimulatedAirflow, kept: Upkept) -> None:
+def _require_expected(airflow: SimulatedAirflow, kept: Settled) -> None:
     """Upkeep goes on after an error, and reports it."""
     for error in kept.failed.values():
         airflow.require_expected(error)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sqlalchemy import select
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
 
@@ -31,7 +31,7 @@ def with_suites(world):
 def use(world, services):
     """Have all of the world work with these services."""
     world.services = world.airflow.services = services
-    world.airflow.coordinator = Coordinator(services)
+    world.airflow.coordinator = coordinator_of(services)
 
 
 def gated(quality, *, parallelism=1):

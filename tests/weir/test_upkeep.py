@@ -209,11 +209,11 @@ def test_a_scrub_has_made_again_what_is_bad_and_somebody_needs(world):
 
 
 def test_failures_of_several_kinds_are_for_whoever_reads_them_all():
-    from weir.upkeep import Upkept
+    from weir.coordination.settled import Settled
 
     def kind_of(*errors):
         with pytest.raises(Exception) as raised:  # noqa: PT011 - its very type is asked for
-            Upkept(failed={str(number): error for number, error in enumerate(errors)}).require_whole()
+            Settled(failed={str(number): error for number, error in enumerate(errors)}).require_whole()
         return raised.type
 
     assert kind_of(Retryable("a"), Retryable("b")) is Retryable

@@ -23,12 +23,12 @@ from weir.attempts.steps import (
     end_without_result,
     read_report,
     ready_outcome,
-    try_to_deliver_clears,
+    settle,
     try_to_have_run_closed,
-    try_to_release,
     write_job,
 )
 from weir.code.generation_rules import RepairCode, short
+from weir.coordination.settled import CLEARS, Due
 from weir.coordination.values import (
     Adopted,
     Awaiting,
@@ -53,12 +53,12 @@ def run_attempt(
     request: Callable[[], BeginRequest],
     make_pages: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Deliver pending clears, begin, compute, evaluate, commit; return the summary for Airflow's UI.
+    """Deliver pending clears, begin, compute, evaluate, commit, settle; return the summary for Airflow's UI.
 
     `request` describes the try. `make_pages` gets the attempt's id, and makes the pages about checks that it violates.
     Raises what `TaskPorts.wait` and `fail` raise, and what `weir.errors` says.
     """
-    try_to_deliver_clears(task, dataflow)
+    settle(task, dataflow, CLEARS)
     described = request()
     engine.prepare()
     outcome = ready_outcome(task, dataflow, lambda: _begin(task, engine, described))
@@ -171,12 +171,10 @@ def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: C
 
 
 def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated, committed: Committed) -> None:
-    """Note warnings, deliver the clears that follow from the commit, release results. No failure here undoes it."""
+    """Note what happened, then settle what follows from the commit. No failure here undoes it."""
     try_to_withdraw_note(task, begun.run.dataflow.name, key, begun.attempt.try_number)
     _note_warnings(task, key, begun, evaluated)
-    if committed.owed:
-        try_to_deliver_clears(task, begun.run.dataflow.name)
-    try_to_release(task, begun.run.dataflow.name, committed.touched)
+    settle(task, begun.run.dataflow.name, Due(clears=committed.owed > 0, runs=committed.touched))
 
 
 def _note_warnings(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated) -> None:

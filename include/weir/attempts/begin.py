@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from weir.attempts.gathering import gather
 from weir.attempts.job import reads_of_job, region_job
 from weir.attempts.registration import enter, register_committed
+from weir.attempts.rooms import AddChecks, Gates, Rooms
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
@@ -23,16 +24,13 @@ from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.clears import is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
-from weir.quality.gates import Gates, checks_of_restored, gates_of, has_passed_all, with_gates
-from weir.quality.restored_checks import with_restored_checks
 from weir.recovery.inputs import probe_partitions
-from weir.retention.space import reclaim_space
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 from weir.topology.regions import PartitionId, RegionId
 
 
-def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
+def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
     """Start a try of a region.
 
     Raises Fenced, ResultUnavailable with all losses of one probe, Misconfigured, QualityFailed, Retryable (also
@@ -41,7 +39,7 @@ def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginO
     registered = enter(services, request, clearer)
     if not isinstance(registered, Registered):
         return registered
-    adopted = _adopt(services, registered)
+    adopted = _adopt(services, rooms.gates, registered)
     if adopted is not None:
         return adopted
     if registered.is_committed:
@@ -53,9 +51,9 @@ def begin(services: Services, request: BeginRequest, clearer: Clearer) -> BeginO
     if isinstance(gathered, Awaiting):
         return gathered
     said = check_states(registered, gathered.state, gathered.manifests)
-    gates = gates_of(services, registered, gathered.state, request)
-    notes = reclaim_space(services, registered, request.dataflow, _bytes_to_read(registered, gathered))
-    return _begun(services, registered, gathered, gates, (*said, *notes))
+    add_checks = rooms.gates.open(registered, gathered, request)
+    notes = rooms.files.make_room(registered, request.dataflow, _bytes_to_read(registered, gathered))
+    return _begun(services, registered, gathered, add_checks, (*said, *notes))
 
 
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
@@ -68,14 +66,15 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
     return int(total)
 
 
-def _begun(services: Services, registered: Registered, gathered: Gathered, gates: Gates, notes: Sequence[str]) -> Begun:
+def _begun(
+    services: Services, registered: Registered, gathered: Gathered, add_checks: AddChecks, notes: Sequence[str]
+) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.inputs(registered.attempt.region)
     kept = set(registered.topology.states)
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
     states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
-    job = with_gates(region_job(services, registered, state, manifests, states), gates)
-    job = with_restored_checks(services, registered, state, manifests, job, checks_of_restored(services, registered))
+    job = add_checks(region_job(services, registered, state, manifests, states))
     return Begun(
         attempt=registered.attempt,
         run=registered.run,
@@ -104,7 +103,7 @@ def _begun(services: Services, registered: Registered, gathered: Gathered, gates
     )
 
 
-def _adopt(services: Services, registered: Registered) -> Adopted | None:
+def _adopt(services: Services, gates: Gates, registered: Registered) -> Adopted | None:
     """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since.
 
     A commit that the ledger had lost, and found in the store, is reused after a clear by Weir, too, which missed it.
@@ -113,7 +112,7 @@ def _adopt(services: Services, registered: Registered) -> Adopted | None:
         return None
     with services.ledger.transaction() as session:
         state, candidate = _candidate(session, registered)
-        if candidate is None or not has_passed_all(services, session, registered, state):
+        if candidate is None or not gates.has_passed_all(session, registered, state):
             return None
     probed = probe_partitions(
         services, services.store_id(), state, registered.topology.outputs(registered.attempt.region)

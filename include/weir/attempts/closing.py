@@ -10,9 +10,9 @@ from typing import Any
 
 from weir.attempts.notes import try_to_note_wait, try_to_withdraw_note, try_to_withdraw_run_note
 from weir.attempts.ports import TaskPorts
-from weir.attempts.steps import end_without_result, ready_outcome, try_to_deliver_clears, try_to_notify, try_to_release
+from weir.attempts.steps import end_without_result, ready_outcome, settle
+from weir.coordination.settled import CLEARS, Due
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
-from weir.notifications.channels import AirflowContext
 
 
 def run_close(
@@ -20,16 +20,14 @@ def run_close(
     dataflow: str,
     request: Callable[[], BeginRequest],
     announce: Callable[[BeginRequest, Mapping[str, int | None]], None],
-    context: AirflowContext,
 ) -> dict[str, Any]:
-    """Deliver pending clears, complete the run, publish its sinks, announce them, release results, tell receivers.
+    """Deliver pending clears, complete the run, publish its sinks, announce them, settle.
 
-    `announce` gets the version of each sink, None where its content is published already. `context` returns Airflow's
-    context of this task, for notifiers. The release subsumes checkpoints, so receivers are told after it. Returns the
-    summary for Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait` and `fail` raise,
-    and what `weir.errors` says.
+    `announce` gets the version of each sink, None where its content is published already. Returns the summary for
+    Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait` and `fail` raise, and what
+    `weir.errors` says.
     """
-    try_to_deliver_clears(task, dataflow)
+    settle(task, dataflow, CLEARS)
     described = request()
 
     def begin() -> CloseOutcome:
@@ -47,8 +45,7 @@ def run_close(
     try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
     if described.clear_number:
         try_to_withdraw_run_note(task, described.key)
-    try_to_release(task, dataflow)
-    try_to_notify(task, dataflow, context)
+    settle(task, dataflow, Due(runs=None, receivers=True))
     return dict(outcome.summary)
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from weir.attempts.choosing_code import require_archive
 from weir.attempts.commit_check import require_committable
 from weir.attempts.copies import require_whole_copies
+from weir.attempts.rooms import Gates
 from weir.code.generation_rules import versions_after
 from weir.coordination.airflow import ClearAnswer, Clearer
 from weir.coordination.registered import summary_of
@@ -28,6 +29,7 @@ from weir.coordination.values import Attempt, Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
 from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
+from weir.formats.checks import gate_results
 from weir.formats.codec import manifest_to_json
 from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint, is_chain
 from weir.formats.region_job import OutputReport, RegionReport
@@ -36,8 +38,6 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.snapshot import run_state
-from weir.quality.check_queries import has_checks
-from weir.quality.rules import gate_results
 from weir.recovery.awaiting import clear_item
 from weir.recovery.consequences import (
     add_clears_of_commit,
@@ -78,7 +78,7 @@ def _read(begun: Begun) -> list[Part]:
     return [(each.manifest, each.folder, each.key_groups) for each in begun.inputs]
 
 
-def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
+def commit(services: Services, gates: Gates, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
     """Make the written results current.
 
     Raises Fenced and Conflict as the attempt's heartbeats do (`weir.attempts.commit_check`), ResultUnavailable if an
@@ -95,7 +95,7 @@ def commit(services: Services, begun: Begun, report: RegionReport, clearer: Clea
     _require_all_outputs(begun, results)
     unlike = require_equal_schemas(services, begun, results, clearer)
     owed = services.ledger.perform(
-        begun.run.dataflow.name, lambda session: _enter(session, services, begun, report, results, unlike)
+        begun.run.dataflow.name, lambda session: _enter(session, services, gates, begun, report, results, unlike)
     )
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
@@ -140,6 +140,7 @@ def _resumed(report: RegionReport) -> dict[str, list[str]]:
 def _enter(
     session: Session,
     services: Services,
+    gates: Gates,
     begun: Begun,
     report: RegionReport,
     results: Sequence[NewResult],
@@ -153,7 +154,7 @@ def _enter(
     if any(each.id == begun.attempt.id and each.state == AttemptState.COMMITTED.value for each in tries):
         return 1
     row, before = require_committable(session, services, begun, tries)
-    _require_evaluated(session, begun)
+    gates.require_evaluated(session, begun)
     row.code = row.code or report.code
     compared = [_compared(before, result) for result in results]
     marked = with_versions_declared_equal(session, begun, before, compared)
@@ -168,11 +169,6 @@ def _enter(
     owed += add_clears_of_siblings(session, services, begun, before, marked, report.code)
     note_whether_closed(session, services, begun.run, begun.topology)
     return owed
-
-
-def _require_evaluated(session: Session, begun: Begun) -> None:
-    if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
-        raise Internal(f"{begun.attempt.id} was to be checked, but its checks were not evaluated before its commit")
 
 
 def _compared(before: RunState, result: NewResult) -> NewResult:

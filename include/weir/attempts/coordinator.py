@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from weir.attempts import begin, close, commit, commit_check, evaluation, failure
+from weir.attempts import begin, close, commit, commit_check, failure
+from weir.attempts.rooms import Rooms
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.values import (
@@ -15,7 +16,6 @@ from weir.coordination.values import (
     Begun,
     CloseOutcome,
     Committed,
-    DeliveredClear,
     Evaluated,
     FailedTry,
     FailureDecision,
@@ -24,16 +24,6 @@ from weir.coordination.values import (
 from weir.errors import StoreFull
 from weir.execution.failure_words import PastFailure
 from weir.formats.region_job import RegionReport
-from weir.notifications import delivery
-from weir.notifications.channels import AirflowContext
-from weir.notifications.delivery import Untold
-from weir.rebuild import catching_up
-from weir.rebuild.catching_up import CaughtUp
-from weir.recovery import pending_clears
-from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
-from weir.retention.release import Deleted, delete_released, release
-from weir.retention.space import reclaim_space_after_store_full
-from weir.retention.versions import expire_versions
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
 
@@ -41,21 +31,17 @@ from weir.state.compaction import CompactionRequest, ToCompact
 class Coordinator:
     """The steps of an attempt, in the order in which an operator takes them."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, rooms: Rooms) -> None:
+        self._services, self.rooms = services, rooms
 
     @property
     def services(self) -> Services:
         """The ledger, the store and the clock of the coordinator."""
         return self._services
 
-    def catch_up(self, dataflow: str) -> CaughtUp | None:
-        """Have a ledger that has lost commits catch up with the store. Raises Misconfigured or Retryable."""
-        return catching_up.catch_up(self._services, dataflow)
-
     def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
         """Start a try of a region. Raises Fenced, ResultUnavailable, Misconfigured, Retryable or Conflict."""
-        return begin.begin(self._services, request, clearer)
+        return begin.begin(self._services, self.rooms, request, clearer)
 
     def check_inputs(self, begun: Begun) -> None:
         """Check whether inputs or a full disk made a computation fail. Raises ResultUnavailable or Retryable."""
@@ -63,11 +49,11 @@ class Coordinator:
 
     def evaluate(self, begun: Begun, report: RegionReport) -> Evaluated:
         """Evaluate the checks of the written results. Raises QualityFailed, ResultUnavailable or as commit."""
-        return evaluation.evaluate(self._services, begun, report)
+        return self.rooms.gates.evaluate(begun, report)
 
     def commit(self, begun: Begun, report: RegionReport, clearer: Clearer) -> Committed:
         """Make the written results current. Raises Fenced, Conflict, ResultUnavailable, Misconfigured or Retryable."""
-        return commit.commit(self._services, begun, report, clearer)
+        return commit.commit(self._services, self.rooms.gates, begun, report, clearer)
 
     def heartbeat(self, begun: Begun) -> None:
         """Renew the attempt's read leases, record its heartbeat; raise Fenced or Conflict where its commit would."""
@@ -75,16 +61,14 @@ class Coordinator:
 
     def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
-        return close.close(self._services, request, clearer)
+        return close.close(self._services, self.rooms.publishing, request, clearer)
 
     def fail(self, failed: FailedTry) -> FailureDecision:
-        """Record a failed try and decide what follows; deliver the pending clears next. Raises Retryable."""
+        """Record a failed try and decide what follows; settle the pending clears next. Raises Retryable."""
         decision = failure.fail(self._services, failed)
         if not isinstance(failed.error, StoreFull):
             return decision
-        return replace(
-            decision, reason=f"{decision.reason}; {reclaim_space_after_store_full(self._services, failed.dataflow)}"
-        )
+        return replace(decision, reason=f"{decision.reason}; {self.rooms.files.make_room_when_full(failed.dataflow)}")
 
     def override(
         self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
@@ -107,25 +91,3 @@ class Coordinator:
     def enter_compacted(self, begun: ToCompact, report: RegionReport | None) -> list[str]:
         """Record the compacted files for all later readers; returns a line per partition. Raises Retryable."""
         return compaction.enter_compacted(self._services, begun, report)
-
-    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
-        """Release the results that are no longer needed, in `runs` or in all, and delete their bytes. Raises Retryable.
-
-        Checkpoints are maintained first where all runs are meant, or the state of one of `runs` was recomputed.
-        """
-        touched = None if runs is None else tuple(runs)
-        if touched is None:
-            expire_versions(self._services, dataflow)
-            maintain_checkpoints(self._services, dataflow)
-        else:
-            maintain_outdated(self._services, dataflow, touched)
-        release(self._services, dataflow, touched)
-        return delete_released(self._services, dataflow, touched)
-
-    def deliver(self, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
-        """Deliver the pending clears to Airflow. Raises Retryable or Misconfigured."""
-        return pending_clears.deliver(self._services, clearer, dataflow)
-
-    def notify(self, dataflow: str, context: AirflowContext) -> tuple[int, list[Untold]]:
-        """Tell the receivers of a dataflow what waits for them. Raises Retryable."""
-        return delivery.deliver(self._services, dataflow, context)

@@ -12,7 +12,7 @@ from typing import Final
 
 from weir.attempts.notes import annotate
 from weir.attempts.ports import TaskPorts
-from weir.attempts.steps import deliver_clears
+from weir.coordination.settled import CLEARS
 from weir.coordination.values import Action, FailedTry, FailureDecision
 from weir.errors import Fenced, Retryable, WeirError
 from weir.execution.failure_words import message_of, note_of_failure
@@ -69,18 +69,13 @@ def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: E
     """
     decision = task.coordinator.fail(failed)
     decision, answer = consult(decision)
-    reason = without_secrets(f"{decision.reason}{answer}{_deliver(task, failed.dataflow)}")
+    reason = without_secrets(f"{decision.reason}{answer}{_settle(task, failed.dataflow)}")
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")
 
 
-def _deliver(task: TaskPorts, dataflow: str) -> str:
+def _settle(task: TaskPorts, dataflow: str) -> str:
     """Deliver pending clears. The decision holds without that: any later process tries again."""
-    lines: list[str] = []
-    try:
-        deliver_clears(task.coordinator, task.airflow, dataflow, lines.append)
-    except WeirError as error:
-        lines.append(f"clears remain pending: {error}")
-    return "".join(f"; {line}" for line in lines)
+    return "".join(f"; {line}" for line in task.settling.settle(dataflow, CLEARS).lines())
 
 
 def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, reason: str, enrich: Enrich) -> str:

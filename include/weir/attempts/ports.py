@@ -1,4 +1,4 @@
-"""The ports that a task supplies to the drivers: coordinator, engine, Airflow, wait and log.
+"""The ports that a task supplies to the drivers: coordinator, settling, engine, Airflow, wait and log.
 
 Invariant: a port does one thing that only Airflow, an engine or a clock can do. The order of steps and what follows
 from an error are the drivers'.
@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
 from weir.attempts.coordinator import Coordinator
+from weir.attempts.rooms import Settling
 from weir.coordination.airflow import AirflowStates
 from weir.coordination.values import Awaiting, SparkWork, TaskKey
 from weir.formats.region_job import SparkJob
@@ -40,6 +41,11 @@ class TaskPorts(Protocol):
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator of the ledger and store that the task uses."""
+        ...
+
+    @property
+    def settling(self) -> Settling:
+        """What settles the task's dataflow in this process."""
         ...
 
     @property

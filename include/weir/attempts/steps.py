@@ -1,4 +1,4 @@
-"""Steps that several drivers take: pending clears, notes and releases, waits, job and report, and heartbeats.
+"""Steps that several drivers take: settling, notes, waits, job and report, and heartbeats.
 
 Invariants: what a task does for others (clears, notes, releases, notifications) never decides how the task itself ends:
 where it fails, the log says so, and any later process does it. A job and a report are whole files, and are written
@@ -8,15 +8,15 @@ once; the report is all that an engine answers. A heartbeat stops only work that
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from weir.attempts.coordinator import Coordinator
 from weir.attempts.notes import annotate, try_to_annotate
-from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
+from weir.attempts.ports import Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import ClearItem
+from weir.coordination.settled import Due
 from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
 from weir.errors import Conflict, Fenced, Internal, LedgerBehind, WeirError
 from weir.execution.failure_class import FailureClass
@@ -24,7 +24,6 @@ from weir.execution.failure_words import note_of_failure
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
-from weir.notifications.channels import AirflowContext
 from weir.secrecy import without_secrets
 from weir.store.store import Store
 
@@ -42,24 +41,10 @@ _LEFT_OUT: Final = ("skipped", "upstream_failed")
 """Airflow's states of a closing task that has not run, and would not."""
 
 
-def deliver_clears(coordinator: Coordinator, airflow: Airflow, dataflow: str | None, log: Log) -> int:
-    """Deliver the pending clears of one dataflow or of all; return how many remain.
-
-    Raises Retryable or Misconfigured.
-    """
-    settled = coordinator.deliver(airflow, dataflow)
-    for clear in settled:
-        task = f"{clear.task.task_id}[{clear.task.map_index}] in {clear.task.run_id}"
-        log(f"Pending clear of {task}: {clear.outcome} ({clear.reason})")
-    return sum(not clear.is_settled for clear in settled)
-
-
-def try_to_deliver_clears(task: TaskPorts, dataflow: str) -> None:
-    """Deliver the dataflow's pending clears; where that fails, they remain pending."""
-    try:
-        deliver_clears(task.coordinator, task.airflow, dataflow, task.log)
-    except WeirError as error:
-        task.log(f"Clears remain pending: {error}")
+def settle(task: TaskPorts, dataflow: str, due: Due) -> None:
+    """Settle what is due of the dataflow, and log what has come of it."""
+    for line in task.settling.settle(dataflow, due).lines():
+        task.log(line)
 
 
 def try_to_have_run_closed(task: TaskPorts, request: BeginRequest) -> None:
@@ -81,31 +66,6 @@ def try_to_have_run_closed(task: TaskPorts, request: BeginRequest) -> None:
         task.log(f"It is not known whether {item.task_id} will run after this task: {error}")
 
 
-def try_to_release(task: TaskPorts, dataflow: str, runs: Iterable[str] | None = None) -> None:
-    """Release and delete results that no run needs, in `runs` or in all; where that fails, upkeep does it."""
-    try:
-        deleted = task.coordinator.release(dataflow, runs)
-    except WeirError as error:
-        task.log(f"Results that no run needs any more are not deleted yet: {error}")
-        return
-    if deleted:
-        size = sum(result.bytes for result in deleted)
-        task.log(f"Released {len(deleted)} result partition(s) that no run needs any more: {size} bytes")
-
-
-def try_to_notify(task: TaskPorts, dataflow: str, context: AirflowContext) -> None:
-    """Tell the receivers of a dataflow what has happened; those who do not answer are told by any later process."""
-    try:
-        told, untold = task.coordinator.notify(dataflow, context)
-    except WeirError as error:
-        task.log(f"Notifications are not delivered yet: {error}")
-        return
-    if told:
-        task.log(f"Delivered {told} notification(s)")
-    for each in untold:
-        task.log(str(each))
-
-
 def ready_outcome(task: TaskPorts, dataflow: str, begin: Callable[[], T | Awaiting]) -> T:
     """Begin until the outcome is not `Awaiting`, and wait in between.
 
@@ -124,8 +84,7 @@ def _begun(task: TaskPorts, dataflow: str, begin: Callable[[], T]) -> T:
             return begin()
         except LedgerBehind as behind:
             task.log(str(behind))
-            done = task.coordinator.catch_up(dataflow)
-            task.log("Another process had the ledger catch up meanwhile" if done is None else str(done))
+            task.log(task.settling.catch_up(dataflow))
     return begin()
 
 

@@ -307,6 +307,11 @@ class DeliveredClear:
     outcome: str
     reason: str
 
+    def __str__(self) -> str:
+        """Describe it in a line."""
+        key = self.task
+        return f"Pending clear of {key.task_id}[{key.map_index}] in {key.run_id}: {self.outcome} ({self.reason})"
+
     @property
     def is_settled(self) -> bool:
         """Report whether the clear is no longer pending."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -146,3 +147,15 @@ class GateResult:
     suite: str
     fingerprint: str
     outcome: CheckOutcome
+
+
+def gate_results(reports: Iterable[CheckReport], stage: str) -> tuple[GateResult, ...]:
+    """Return the checks for a stage's manifest: those of its own rows, and failed ones elsewhere in its region."""
+    own = [each for each in reports if not each.attempt and each.stage == stage]
+    others = [each for each in reports if each not in own and each.outcome is CheckOutcome.FAILED]
+    found: dict[str, GateResult] = {}
+    for report in (*own, *others):
+        known = found.get(report.suite)
+        if known is None or known.outcome is not CheckOutcome.FAILED:
+            found[report.suite] = GateResult(report.suite, report.fingerprint, report.outcome)
+    return tuple(found.values())

@@ -11,23 +11,25 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
-from weir.coordination.registered import Registered
+from weir.attempts.rooms import AddChecks
+from weir.coordination.registered import Gathered, Registered
 from weir.coordination.services import Services
-from weir.coordination.values import BeginRequest
+from weir.coordination.values import BeginRequest, Begun, Evaluated
 from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Stage, StageKind
-from weir.errors import Misconfigured, QualityFailed
+from weir.errors import Internal, Misconfigured, QualityFailed
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import DONE, AttemptState, CurrentResult, ReadResult, RunState
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import digest_rule
-from weir.formats.region_job import RegionJob
+from weir.formats.region_job import RegionJob, RegionReport
 from weir.formats.suite import Suite
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.ledger.reads import reads_of
-from weir.quality.check_queries import SuspectedInput, failed_checks, passed_digests, suspected_inputs
-from weir.quality.restored_checks import ChecksOf
+from weir.quality.check_queries import SuspectedInput, failed_checks, has_checks, passed_digests, suspected_inputs
+from weir.quality.evaluation import evaluate
+from weir.quality.restored_checks import ChecksOf, with_restored_checks
 from weir.quality.rules import suite_problems
 from weir.quality.suites import read_suite
 from weir.topology.ids import run_ref
@@ -40,7 +42,7 @@ _FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Gates:
+class StageChecks:
     """The checks for the rows of each stage, and the stages that must not resume from cached stage output.
 
     No stage resumes after rows have failed (`trusts_copies` is false), nor does a stage in `computed_anew`: its cached
@@ -52,7 +54,56 @@ class Gates:
     computed_anew: frozenset[str] = frozenset()
 
 
-def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> Gates:
+@dataclass(frozen=True, slots=True)
+class SuiteGates:
+    """The gates that the suites of a deployment are, for attempts (`weir.attempts.rooms.Gates`)."""
+
+    services: Services
+
+    def open(self, registered: Registered, gathered: Gathered, request: BeginRequest) -> AddChecks:
+        """Read the suites of an attempt; return what adds them to its job, with the checks of restored inputs.
+
+        Raises Misconfigured for a suite that is missing or invalid, and QualityFailed if the attempt can only compute
+        rows that have failed already.
+        """
+        found = gates_of(self.services, registered, gathered.state, request)
+
+        def added(job: RegionJob) -> RegionJob:
+            checks = checks_of_restored(self.services, registered)
+            state, manifests = gathered.state, gathered.manifests
+            return with_restored_checks(self.services, registered, state, manifests, with_gates(job, found), checks)
+
+        return added
+
+    def has_passed_all(self, session: Session, registered: Registered, state: RunState) -> bool:
+        """Report whether the region's committed results have passed the gates for restored results."""
+        for stage in registered.topology.stages_of(registered.attempt.region.name):
+            digests = {
+                state.results[each].digest
+                for each in registered.topology.outputs(registered.attempt.region)
+                if each.stage == stage.name
+            }
+            for gate in stage.gates:
+                if gate.when is not When.RESTORED:
+                    continue
+                suite, subtask = read_suite(self.services, gate.suite), registered.attempt.region.subtask
+                name = registered.run.dataflow.name
+                passed = passed_digests(session, name, stage.name, subtask, suite.name, suite.fingerprint)
+                if not digests or not digests <= {*passed}:
+                    return False
+        return True
+
+    def evaluate(self, begun: Begun, report: RegionReport) -> Evaluated:
+        """Release the results for the commit, or put them in quarantine."""
+        return evaluate(self.services, begun, report)
+
+    def require_evaluated(self, session: Session, begun: Begun) -> None:
+        """Raise Internal if the attempt was to be checked, and has not been."""
+        if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
+            raise Internal(f"{begun.attempt.id} was to be checked, but its checks were not evaluated before its commit")
+
+
+def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> StageChecks:
     """Return the gates of an attempt.
 
     Raises Misconfigured for a suite that is missing or invalid, and QualityFailed if the attempt can only compute rows
@@ -65,19 +116,19 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     of_region = registered.topology.stages_of(registered.attempt.region.name)
     written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
     if not stages:
-        return Gates(computed_anew=frozenset(_after_other_rows(of_region, written)))
+        return StageChecks(computed_anew=frozenset(_after_other_rows(of_region, written)))
     with services.ledger.transaction() as session:
         failed = _require_worth_trying(session, registered, state, suites)
         why = _why(session, registered, request)
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
         seen = {name for name, found in checks.items() if found} | written
-        return Gates(checks, not failed, frozenset(_after_other_rows(of_region, seen)))
+        return StageChecks(checks, not failed, frozenset(_after_other_rows(of_region, seen)))
 
 
-def with_gates(job: RegionJob, gates: Gates) -> RegionJob:
-    """Return the job with its gates."""
-    stages = [replace(each, checks=gates.checks.get(each.name, ())) for each in job.stages]
-    anew = gates.computed_anew if gates.trusts_copies else {each.name for each in stages}
+def with_gates(job: RegionJob, found: StageChecks) -> RegionJob:
+    """Return the job with its checks."""
+    stages = [replace(each, checks=found.checks.get(each.name, ())) for each in job.stages]
+    anew = found.computed_anew if found.trusts_copies else {each.name for each in stages}
     return replace(job, stages=tuple(replace(each, resume=None) if each.name in anew else each for each in stages))
 
 
@@ -153,25 +204,6 @@ def _require_fitting(registered: Registered, stage: Stage, suites: Iterable[Suit
     for suite in suites:
         for problem in suite_problems(registered.run.dataflow, stage.name, suite):
             raise Misconfigured(f"the suite {suite.name} of stage {stage.name}: {problem}. Nothing was computed")
-
-
-def has_passed_all(services: Services, session: Session, registered: Registered, state: RunState) -> bool:
-    """Report whether the region's committed results have passed the gates for restored results."""
-    for stage in registered.topology.stages_of(registered.attempt.region.name):
-        digests = {
-            state.results[each].digest
-            for each in registered.topology.outputs(registered.attempt.region)
-            if each.stage == stage.name
-        }
-        for gate in stage.gates:
-            if gate.when is not When.RESTORED:
-                continue
-            suite, subtask = read_suite(services, gate.suite), registered.attempt.region.subtask
-            name = registered.run.dataflow.name
-            passed = passed_digests(session, name, stage.name, subtask, suite.name, suite.fingerprint)
-            if not digests or not digests <= {*passed}:
-                return False
-    return True
 
 
 def _require_worth_trying(

@@ -14,7 +14,7 @@ from weir.dataflow.quality import Policy
 from weir.dataflow.stage import Stage, StageKind
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl
-from weir.formats.checks import CheckOutcome, CheckReport, ExpectationResult, GateResult
+from weir.formats.checks import CheckReport, ExpectationResult
 from weir.formats.expectation_types import meant
 from weir.formats.suite import Expectation, Suite
 
@@ -35,18 +35,6 @@ def _policy(report: CheckReport, violated: ExpectationResult) -> Policy:
 def suspected_names(report: CheckReport) -> frozenset[str]:
     """Return the inputs that the violated expectations of a check blame."""
     return frozenset(name for each in report.violated for name in each.blames)
-
-
-def gate_results(reports: Iterable[CheckReport], stage: str) -> tuple[GateResult, ...]:
-    """Return the checks for a stage's manifest: those of its own rows, and failed ones elsewhere in its region."""
-    own = [each for each in reports if not each.attempt and each.stage == stage]
-    others = [each for each in reports if each not in own and each.outcome is CheckOutcome.FAILED]
-    found: dict[str, GateResult] = {}
-    for report in (*own, *others):
-        known = found.get(report.suite)
-        if known is None or known.outcome is not CheckOutcome.FAILED:
-            found[report.suite] = GateResult(report.suite, report.fingerprint, report.outcome)
-    return tuple(found.values())
 
 
 def described(report: CheckReport, results: Sequence[ExpectationResult]) -> str:

@@ -76,35 +76,41 @@ class Holder:
         return f"{format_size(self.bytes)} of {whose}: {self.reason}"
 
 
-def reclaim_space(services: Services, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
-    """Ensure that the attempt has space, reclaiming it if necessary; return lines for the log about what was deleted.
+@dataclass(frozen=True, slots=True)
+class StoreSpace:
+    """The room of one store for the files of attempts (`weir.attempts.rooms.Files`)."""
 
-    The quota is that of the present DAG file, so that a raised one helps at once. `reads` are the bytes that the
-    attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
-    """
-    quota, room = services.retention.of(declared).quota, services.store.free_space()
-    if quota is None and room is None:
-        return ()
-    request = _space_request(services, registered, reads)
-    limits: list[Limit] = [] if quota is None else [QuotaLimit(services, request, quota)]
-    limits += [] if room is None else [DiskLimit(services, request)]
-    return tuple(note for limit in limits for note in _kept_within(services, limit, registered.run))
+    services: Services
 
+    def make_room(self, registered: Registered, declared: Dataflow, reads: int) -> tuple[str, ...]:
+        """Ensure that an attempt has space, reclaiming it if necessary; return lines about what was deleted.
 
-def reclaim_space_after_store_full(services: Services, dataflow: str) -> str:
-    """Reclaim space after a write has found the store's disk full; return the outcome for the log.
+        The quota is that of the present DAG file, so that a raised one helps at once. `reads` are the bytes that the
+        attempt reads. Raises DiskFull, QuotaExceeded, and Retryable.
+        """
+        services = self.services
+        quota, room = services.retention.of(declared).quota, services.store.free_space()
+        if quota is None and room is None:
+            return ()
+        request = _space_request(services, registered, reads)
+        limits: list[Limit] = [] if quota is None else [QuotaLimit(services, request, quota)]
+        limits += [] if room is None else [DiskLimit(services, request)]
+        return tuple(note for limit in limits for note in _kept_within(services, limit, registered.run))
 
-    Without this a disk without a free byte would stay full: no try could even write the record of its run.
-    """
-    try:
-        limit = DiskLimit(services, SpaceRequest("", dataflow, SizeEstimate(), 0, ()))
-        if limit.short_of(0) <= 0:
-            return "there is free space again"
-        reclaiming = _Reclaiming(services=services, limit=limit, dataflow=dataflow)
-        reclaiming.run()
-    except WeirError as error:
-        return f"no space could be reclaimed: {error}"
-    return reclaiming.freed()
+    def make_room_when_full(self, dataflow: str) -> str:
+        """Reclaim space after a write has found the store's disk full; return the outcome for the log.
+
+        Without this a disk without a free byte would stay full: no try could even write the record of its run.
+        """
+        try:
+            limit = DiskLimit(self.services, SpaceRequest("", dataflow, SizeEstimate(), 0, ()))
+            if limit.short_of(0) <= 0:
+                return "there is free space again"
+            reclaiming = _Reclaiming(services=self.services, limit=limit, dataflow=dataflow)
+            reclaiming.run()
+        except WeirError as error:
+            return f"no space could be reclaimed: {error}"
+        return reclaiming.freed()
 
 
 def _kept_within(services: Services, limit: Limit, run: Run) -> Iterator[str]:

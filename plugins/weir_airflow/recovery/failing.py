@@ -68,7 +68,7 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
             epoch=_epoch(context),
         )
         return book_failure(
-            AirflowTask(task_context, _no_log, context["task"]),
+            AirflowTask(task_context, _no_log, context),
             failed,
             lambda decision: user_policy_decision(coordinator, policy, decision, exception, most, context),
             lambda labels: labels_of_enrichers(task_context.recovery.failure_enrichers, labels, exception, context),

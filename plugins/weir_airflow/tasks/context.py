@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.log import redact
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
 from weir.secrecy import hiding_with
@@ -42,7 +42,7 @@ class TaskContext:
         self.recovery = found.recovery
         self.services = Services.of(found, ledger, user_connection, user_variable)
         self.store = self.services.store
-        self.coordinator = Coordinator(self.services)
+        self.coordinator = coordinator_of(self.services)
 
     @classmethod
     @contextmanager

@@ -20,13 +20,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from weir.attempts.steps import HEARTBEAT_SECONDS, repeated
 from weir.attempts.waiting import WaitingAttempts
 from weir.errors import Internal, Misconfigured, Retryable, WeirError
+from weir.settling import Settling
 from weir_airflow.engines.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from airflow.sdk import BaseOperator, Connection
+    from airflow.sdk import Connection, Context
 
     from weir.attempts.coordinator import Coordinator
     from weir.attempts.ports import Log
@@ -53,8 +54,9 @@ _GRACE_SECONDS: Final = 60.0
 class AirflowTask:
     """A task's process: short waits are spent in it, longer ones deferred or, without a triggerer, rescheduled."""
 
-    def __init__(self, context: TaskContext, log: Log, operator: BaseOperator) -> None:
-        self._context, self._log, self._operator = context, log, operator
+    def __init__(self, task_context: TaskContext, log: Log, context: Context) -> None:
+        self._context, self._log, self._operator = task_context, log, context["task"]
+        self.settling = Settling(task_context.services, lambda: self.airflow, lambda: context)
 
     @property
     def coordinator(self) -> Coordinator:

@@ -51,7 +51,7 @@ def run_region(
     with without_secrets_in_errors(), TaskContext.open() as task_context:
         engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
         return run_attempt(
-            AirflowTask(task_context, log, context["task"]),
+            AirflowTask(task_context, log, context),
             engine,
             declared.flow.name,
             lambda: replace(
@@ -67,11 +67,10 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
     log = _telling_no_secret(log)
     with without_secrets_in_errors(), TaskContext.open() as task_context:
         return closing.run_close(
-            AirflowTask(task_context, log, context["task"]),
+            AirflowTask(task_context, log, context),
             declared.flow.name,
             lambda: begin_request(declared, context, "", task_context.recovery.restart),
             lambda request, versions: announce(context, declared.flow.name, epoch_of(request.interval[0]), versions),
-            lambda: context,
         )
 
 
@@ -90,9 +89,7 @@ def run_compaction(
             epoch = epoch_of(data_interval(context)[0])
             request = CompactionRequest(declared.flow.name, epoch, ti.run_id, region)
             engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
-            return compacting.run_compaction(
-                AirflowTask(task_context, log, context["task"]), engine, request, key, kills
-            )
+            return compacting.run_compaction(AirflowTask(task_context, log, context), engine, request, key, kills)
     except (Exception, AirflowTaskTimeout) as error:  # noqa: BLE001  any error: it must not decide about the run
         log(traceback.format_exc())
         return compacting.left_to_next_epoch(airflow_api, key, f"{type(error).__name__}: {error}", log)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import get_current_context
 
 from weir.attempts.notes import annotate_open_runs
-from weir.attempts.steps import deliver_clears
+from weir.coordination.settled import CLEARS, Settled
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
-from weir.upkeep import Upkept, release_and_deliver, scrub_everywhere, sweep_everywhere
+from weir.settling import Settling
+from weir.upkeep import release_and_deliver, scrub_everywhere, sweep_everywhere
 from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ _PAGES: Final = "pages"
 def deliver_pending_clears(log: Log) -> dict[str, Any]:
     """Deliver the pending clears of every dataflow in the ledger, and leave the notes that are missing in Airflow."""
     with TaskContext.open() as task_context:
-        remaining = deliver_clears(task_context.coordinator, task_context.airflow, None, log)
-        log(f"{remaining} clear(s) remain pending" if remaining else "No clear is pending")
+        settled = Settling(task_context.services, lambda: task_context.airflow).settle(None, CLEARS)
+        _report(settled, log)
+        log(f"{settled.pending} clear(s) remain pending" if settled.pending else "No clear is pending")
         for line in annotate_open_runs(task_context.services, task_context.airflow):
             log(line)
-    return {"owed": remaining}
+    return {"owed": settled.pending}
 
 
 def release_results(log: Log) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def release_results(log: Log) -> dict[str, Any]:
 
 def make_pages(log: Log) -> dict[str, Any]:
     """Make the next batch of pages about checks that have none yet, of every dataflow in the ledger."""
-    kept = Upkept()
+    kept = Settled()
     with TaskContext.open() as task_context, kept.trying(_PAGES):
         kept.done[_PAGES] = make_pages_everywhere(task_context.services, render_pages)
     return _report(kept, log)
@@ -59,7 +61,7 @@ def scrub_results(log: Log) -> dict[str, Any]:
         return _report(scrub_everywhere(task_context.services, task_context.airflow), log)
 
 
-def _report(kept: Upkept, log: Log) -> dict[str, Any]:
+def _report(kept: Settled, log: Log) -> dict[str, Any]:
     """Log what was done, then raise what has failed."""
     for line in kept.lines():
         log(line)

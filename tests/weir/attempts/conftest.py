@@ -7,10 +7,12 @@ from datetime import timedelta
 import pytest
 from tests.weir.keeping import aircraft
 
+from weir.assembly import coordinator_of
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Retryable
+from weir.settling import Settling
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder, new_ledger
@@ -31,12 +33,8 @@ class Steps(Coordinator):
     """A coordinator that writes its steps down."""
 
     def __init__(self, services, steps):
-        super().__init__(services)
+        super().__init__(services, coordinator_of(services).rooms)
         self.steps = steps
-
-    def deliver(self, *given):
-        self.steps.append("deliver clears")
-        return super().deliver(*given)
 
     def begin(self, *given):
         self.steps.append("begin")
@@ -58,14 +56,6 @@ class Steps(Coordinator):
         self.steps.append("close")
         return super().close(*given)
 
-    def release(self, *given):
-        self.steps.append("release")
-        return super().release(*given)
-
-    def notify(self, *given):
-        self.steps.append("notify")
-        return super().notify(*given)
-
     def plan_compaction(self, *given):
         self.steps.append("plan")
         return super().plan_compaction(*given)
@@ -81,6 +71,26 @@ class Steps(Coordinator):
     def label(self, *given):
         self.steps.append("label")
         return super().label(*given)
+
+
+class StepsOfSettling(Settling):
+    """What settles a dataflow, and writes down what is due."""
+
+    def __init__(self, services, airflow, steps):
+        super().__init__(services, lambda: airflow)
+        self.steps = steps
+
+    def deliver_clears(self, *given):
+        self.steps.append("deliver clears")
+        super().deliver_clears(*given)
+
+    def release(self, *given):
+        self.steps.append("release")
+        super().release(*given)
+
+    def tell(self, *given):
+        self.steps.append("notify")
+        super().tell(*given)
 
 
 class Engine(FakeTaskEngine):
@@ -177,7 +187,7 @@ def drive(flow):
         services = Services(ledger=ledger, store=store, now=lambda: airflow.time)
         airflow = Airflow(services, FakeEngine(store, {}), flow)
         airflow.steps = steps
-        ports = FakeTaskPorts(airflow, Steps(services, steps))
+        ports = FakeTaskPorts(airflow, Steps(services, steps), StepsOfSettling(services, airflow, steps))
         yield Driven(airflow, ports, Engine(store, airflow.engine, steps), airflow.dag_run(), steps)
         ledger.close()
 

@@ -132,10 +132,10 @@ def test_what_is_committed_stays_committed_where_all_that_follows_fails(driven):
     driven.airflow.run_until_quiet()
     change_the_source(driven)
     driven.airflow.reachable = False
-    driven.ports.coordinator.release = refuses
+    driven.ports.settling.release = refuses
     assert attempt(driven, FIRST)["rows"] == 1
-    assert any(line.startswith("Clears remain pending: Airflow cannot be reached") for line in driven.ports.lines)
-    assert any("are not deleted yet: refused" in line for line in driven.ports.lines)
+    assert any(line.startswith("pending clears: failed, Retryable: ") for line in driven.ports.lines)
+    assert "flow: failed, Retryable: refused" in driven.ports.lines
 
 
 def refuses(*_given):
@@ -143,9 +143,9 @@ def refuses(*_given):
 
 
 def test_an_attempt_does_not_depend_on_the_clears_that_it_delivers_first(driven):
-    driven.ports.coordinator.deliver = refuses
+    driven.ports.settling.deliver_clears = refuses
     attempt(driven.until(FIRST), FIRST)
-    assert driven.ports.lines[0] == "Clears remain pending: refused"
+    assert driven.ports.lines[0] == "pending clears: failed, Retryable: refused"
     assert driven.steps[-1] == "release"
 
 

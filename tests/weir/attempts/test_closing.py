@@ -11,7 +11,7 @@ CLOSE = "weir_close"
 
 
 def close(driven, announce):
-    return run_close(driven.ports, "flow", driven.request(CLOSE), announce, dict)
+    return run_close(driven.ports, "flow", driven.request(CLOSE), announce)
 
 
 def test_the_steps_of_a_close_are_taken_in_this_order(driven):
@@ -54,9 +54,9 @@ def test_a_release_that_fails_does_not_undo_the_publication(driven):
         raise Retryable("refused")
 
     driven.until(CLOSE)
-    driven.ports.coordinator.release = refuses
+    driven.ports.settling.release = refuses
     assert close(driven, lambda *_: None)["delays"]["version"] == 1
-    assert driven.ports.lines[-1] == "Results that no run needs any more are not deleted yet: refused"
+    assert driven.ports.lines[-1] == "flow: failed, Retryable: refused"
 
 
 def test_receivers_that_cannot_be_told_do_not_undo_the_publication(driven):
@@ -64,6 +64,6 @@ def test_receivers_that_cannot_be_told_do_not_undo_the_publication(driven):
         raise Retryable("refused")
 
     driven.until(CLOSE)
-    driven.ports.coordinator.notify = refuses
+    driven.ports.settling.tell = refuses
     assert close(driven, lambda *_: None)["delays"]["version"] == 1
-    assert driven.ports.lines[-1] == "Notifications are not delivered yet: refused"
+    assert driven.ports.lines[-1] == "flow, notifications: failed, Retryable: refused"

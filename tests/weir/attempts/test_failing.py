@@ -68,12 +68,10 @@ def test_the_answer_of_the_policy_is_the_decision(driven, failed):
 
 def test_clears_and_notes_that_fail_do_not_change_the_decision(driven, failed):
     driven.airflow.reachable = False
-    driven.ports.coordinator.deliver = refuses
+    driven.ports.settling.deliver_clears = refuses
     decision = book_failure(driven.ports, failed, stays, none)
     assert decision.action is Action.RETRY
-    assert (
-        "; clears remain pending: refused; labels or note are missing: Retryable: Airflow cannot be" in decision.reason
-    )
+    assert "; pending clears: failed, Retryable: refused; labels or note are missing: Retryable: " in decision.reason
 
 
 def refuses(*_given):

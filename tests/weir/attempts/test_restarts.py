@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.attempts.failure import patience, spent
 from weir.coordination.values import Action, FailureDecision
 from weir.errors import Conflict, EngineLost, Fenced, Misconfigured, QualityFailed, StoreFull, SuppressRestarts
@@ -50,7 +50,7 @@ def deployed(world, **options):
     """Make the deployment say something about recovery."""
     services = replace(world.services, recovery=RecoverySettings.from_options(options))
     world.services = services
-    world.airflow.services, world.airflow.coordinator = services, Coordinator(services)
+    world.airflow.services, world.airflow.coordinator = services, coordinator_of(services)
 
 
 def rows_of(world, region, subtask=0):

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from sqlalchemy import select
 
+from weir.assembly import coordinator_of
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
@@ -217,7 +218,7 @@ def closed(found):
 def test_a_person_carries_out_what_began_never_because_it_was_marked_success(world):
     airflow = world.airflow = FakeAirflow(world.services, world.airflow.engine, fan(2, failover="individual"))
     services = world.services = airflow.services = Services(ledger=world.ledger, store=world.store, now=airflow.now)
-    airflow.coordinator = type(airflow.coordinator)(services)
+    airflow.coordinator = coordinator_of(services)
     run = airflow.dag_run()
     airflow.task(run, "weather").state = "success"
     airflow.run_until_quiet()
@@ -386,7 +387,7 @@ def test_losses_of_most_of_a_run_wait_for_a_person_who_has_them_made_again(scene
 
 def test_a_deployment_says_how_much_may_restart_without_a_word(scene):
     found = scene()
-    found.airflow.coordinator = type(found.airflow.coordinator)(
+    found.airflow.coordinator = coordinator_of(
         Services(
             ledger=found.world.ledger,
             store=found.world.store,

@@ -10,11 +10,12 @@ from sqlalchemy.pool import QueuePool
 from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
-from weir.attempts.steps import deliver_clears
+from weir.coordination.settled import CLEARS
 from weir.formats.codec import checkpoint_from_json, manifest_from_json
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
+from weir.settling import Settling
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger, sharing_engine
 from weir.upkeep import release_everywhere, sweep_everywhere
@@ -113,7 +114,7 @@ class RewindingWorld(World):
         self.ledger.new_process()
         release_everywhere(self.services).require_whole()
         sweep_everywhere(self.services, self.airflow).require_whole()
-        deliver_clears(self.airflow.coordinator, self.airflow, None, lambda _line: None)
+        Settling(self.airflow.services, lambda: self.airflow).settle(None, CLEARS).require_whole()
 
     def heal(self):
         """Let everything happen that happens by itself; time passes, so that what is not needed is deleted."""

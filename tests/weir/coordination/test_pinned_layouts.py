@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from tests.weir.small_dataflow import ladder
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.formats.codec import run_record_from_json
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, digest_version
@@ -101,7 +101,7 @@ def test_the_choice_and_its_reason_are_in_the_ledger_and_in_the_record_of_the_ru
 
 def test_what_is_small_is_the_deployments_choice(days):
     days.airflow.deploy(growing(parallelism=3))
-    days.airflow.coordinator = Coordinator(replace(days.services, small_result=100))
+    days.airflow.coordinator = coordinator_of(replace(days.services, small_result=100))
     run_day(days, 1)
     run_day(days, 2)
     assert results(days, 2, "day")[0] == {PLAIN.id}  # 80 bytes

@@ -9,15 +9,17 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.engine import make_url
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
+from weir.coordination.settled import CLEARS
 from weir.coordination.values import Adopted, BeginRequest, Begun, FailedTry, TaskKey
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Conflict, Fenced, Retryable
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
 from weir.ledger.ledger import Ledger
 from weir.restarts.strategy import RestartStrategy
+from weir.settling import Settling
 from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder
@@ -52,7 +54,7 @@ class Writer:
     def __init__(self, url, folder, flow, number):
         self.store = Store.open(f"file://{folder}")
         self.ledger = Ledger.open(url)
-        self.coordinator = Coordinator(Services(ledger=self.ledger, store=self.store))
+        self.coordinator = coordinator_of(Services(ledger=self.ledger, store=self.store))
         self.flow, self.key = flow, TaskKey("dag", "run", region_of(flow), number)
         self.world = {}
 
@@ -76,7 +78,7 @@ class Writer:
         report = FakeEngine(self.store, self.world).run(begun.job)
         self.coordinator.heartbeat(begun)
         self.coordinator.commit(begun, report, Hand())
-        self.coordinator.deliver(Hand(), self.flow.name)
+        Settling(self.coordinator.services, Hand).settle(self.flow.name, CLEARS).require_whole()
 
 
 def race(url, folder, flow, subtask):

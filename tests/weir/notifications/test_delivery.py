@@ -30,7 +30,7 @@ from weir.restarts.strategy import NoRestart
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.versions import expire_versions
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import deliver_everywhere, notify_everywhere, release_and_deliver
+from weir.upkeep import RECEIVERS, TARGETS, release_and_deliver, settle_everywhere
 
 TELL = callback("tests.weir.notifications.receiving:tell")
 OTHER = callback("tests.weir.notifications.receiving:tell", receiver="other", who="other")
@@ -162,14 +162,14 @@ def test_upkeep_tells_what_no_closing_task_did_and_fails_for_a_receiver_that_is_
     receiving.away.add("tell")
     world.airflow.deploy(aircraft(notify=[TELL]))
     run_days(world, 1)
-    kept = notify_everywhere(world.services, no_context)
+    kept = settle_everywhere(world.services, RECEIVERS, context=no_context)
     assert not kept.failed
     assert "2 notification(s) wait for callback" in next(iter(kept.done.values()))
     world.airflow.time += timedelta(hours=1)
-    assert len(notify_everywhere(world.services, no_context).failed) == 1
+    assert len(settle_everywhere(world.services, RECEIVERS, context=no_context).failed) == 1
     receiving.away.clear()
     world.airflow.time += timedelta(hours=1)
-    kept = notify_everywhere(world.services, no_context)
+    kept = settle_everywhere(world.services, RECEIVERS, context=no_context)
     assert (kept.failed, kept.done) == ({}, {"ladder, notifications": "2 delivered"})
 
 
@@ -256,7 +256,7 @@ def test_a_receiver_gets_no_older_events_of_kinds_that_it_is_given_later(world, 
         run_days(world, day)
         pass_time(world, hours=1)
         receiving.away.clear()
-        notify_everywhere(world.services, no_context).require_whole()
+        settle_everywhere(world.services, RECEIVERS, context=no_context).require_whole()
     assert [(event["kind"], event["epoch"][:8]) for who, event in receiving.got if who == "tell"] == [
         ("checkpoint_completed", "20130101"),
         ("version_published", "20130102"),
@@ -304,7 +304,7 @@ def test_a_task_that_fails_for_good_needs_a_person_and_upkeep_tells(world):
     world.airflow.deploy(with_receivers(ladder(), TELL))
     failing(world)
     assert receiving.got == []
-    notify_everywhere(world.services, no_context)
+    settle_everywhere(world.services, RECEIVERS, context=no_context)
     ((_, event),) = receiving.got
     assert (event["kind"], event["run"], event["details"]["what"]) == (
         "person_needed",
@@ -360,16 +360,16 @@ def test_a_person_is_told_when_a_target_keeps_a_run_from_being_published_for_an_
     closing = world.airflow.task(run, "weir_close")
     while closing.state != "up_for_reschedule":
         world.airflow.step(world.airflow._ready())
-    assert not deliver_everywhere(world.services).failed
+    assert not settle_everywhere(world.services, TARGETS).failed
     world.airflow.time += timedelta(hours=1)
     world.airflow.step(closing)
-    assert list(deliver_everywhere(world.services).failed) == ["ladder@20130101T000000Z"]
-    notify_everywhere(world.services, no_context)
+    assert list(settle_everywhere(world.services, TARGETS).failed) == ["ladder@20130101T000000Z"]
+    settle_everywhere(world.services, RECEIVERS, context=no_context)
     assert (kinds(), receiving.got[-1][1]["details"]["what"]) == (["person_needed"], "publication_waits")
     (lake / "away").unlink()
     world.airflow.run_until_quiet()
     assert world.airflow.state_of(run) == "success"
-    assert not deliver_everywhere(world.services).failed
+    assert not settle_everywhere(world.services, TARGETS).failed
 
 
 def published_while_its_target_was_away(folder, monkeypatch):
@@ -384,12 +384,12 @@ def published_while_its_target_was_away(folder, monkeypatch):
 
 def test_a_version_is_told_when_its_target_has_it_and_a_person_when_it_waits_for_an_hour(tmp_path, monkeypatch):
     world, lake = published_while_its_target_was_away(tmp_path, monkeypatch)
-    notify_everywhere(world.services, no_context)
+    settle_everywhere(world.services, RECEIVERS, context=no_context)
     assert kinds() == ["version_published"]
     world.airflow.time += timedelta(hours=2)
-    deliver_everywhere(world.services)
-    deliver_everywhere(world.services)
-    notify_everywhere(world.services, no_context)
+    settle_everywhere(world.services, TARGETS)
+    settle_everywhere(world.services, TARGETS)
+    settle_everywhere(world.services, RECEIVERS, context=no_context)
     assert kinds() == ["version_published", "person_needed"]
     assert receiving.got[-1][1]["details"]["what"] == "version_waits"
     monkeypatch.undo()
@@ -524,7 +524,7 @@ def killed_at(before, nth, check, *, is_ledger_lost=False):
             world.airflow.clear_by_hand("scheduled__2013-01-03", "weir_close")
         world.airflow.run_until_quiet()
         world.airflow.time += timedelta(hours=1)
-        notify_everywhere(world.services, no_context).require_whole()
+        settle_everywhere(world.services, RECEIVERS, context=no_context).require_whole()
         check(world, nth)
         world.ledger.close()
     return True

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.quality import Policy
-from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
+from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult, gate_results
 from weir.formats.suite import Expectation, Severity, Suite
-from weir.quality.rules import described, gate_results, policy_of, suite_problems, suspected_names, warnings_of
+from weir.quality.rules import described, policy_of, suite_problems, suspected_names, warnings_of
 
 MET = ExpectationResult("expect_a", {"column": "k"}, Severity.FAIL, success=True)
 VIOLATED = replace(MET, success=False, rows=9, unexpected=2, examples=("x", None))

@@ -11,14 +11,16 @@ from collections import Counter
 import pytest
 from sqlalchemy import select
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
+from weir.coordination.settled import CLEARS
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.database.tables import ResultRow
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.restarts.recovery_settings import RecoverySettings
+from weir.settling import Settling
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 
@@ -52,7 +54,7 @@ class Drawn:
         self.world, self.flow = world, drawn_flow(self.chance)
         airflow = FakeAirflow(world.services, world.airflow.engine, self.flow)
         self.services = Services(ledger=world.ledger, store=world.store, now=airflow.now, recovery=ANY_SIZE)
-        airflow.services, airflow.coordinator = self.services, Coordinator(self.services)
+        airflow.services, airflow.coordinator = self.services, coordinator_of(self.services)
         self.airflow, self.run = airflow, airflow.dag_run()
         airflow.deployed = archive_of_edits(self.flow, {})
         airflow.run_until_quiet()
@@ -135,7 +137,7 @@ def test_what_an_applied_plan_says_is_what_runs_also_where_other_code_is_deploye
     drawn.lose(lost)
     answer = ask(drawn.services, Question(drawn.run, code=code))
     apply_answer(drawn.services, answer)
-    airflow.coordinator.deliver(airflow, "ladder")
+    Settling(airflow.services, lambda: airflow).settle("ladder", CLEARS).require_whole()
     airflow.run_until_quiet()
     executed = drawn.executed()
     assert {str(step.region) for step in answer.plan.of(StepKind.RERUN)} <= executed
@@ -183,7 +185,7 @@ class Epochs:
         self.world = world
         self.airflow = FakeAirflow(world.services, world.airflow.engine, flow)
         self.services = Services(ledger=world.ledger, store=world.store, now=self.airflow.now)
-        self.airflow.services, self.airflow.coordinator = self.services, Coordinator(self.services)
+        self.airflow.services, self.airflow.coordinator = self.services, coordinator_of(self.services)
         self.runs = [self.airflow.dag_run(day) for day in (1, 2, 3)]
         self.airflow.run_until_quiet()
         self.before = {run: self.airflow.executed(run) for run in self.runs}

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 from tests.weir.small_dataflow import Saved, World, ladder
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.formats.paths import archive_path, archives_folder
 from weir.ledger.code import archives_of
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -62,7 +62,7 @@ def world(two_days, tmp_path, copied):
     world = two_days.go_on(tmp_path, copied)
     world.store = Watched(world.store)
     world.services = replace(world.services, store=world.store)
-    world.airflow.services, world.airflow.coordinator = world.services, Coordinator(world.services)
+    world.airflow.services, world.airflow.coordinator = world.services, coordinator_of(world.services)
     world.old, world.new = world.deploy(), world.deploy(totals=1)
     return world
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from weir.assembly import coordinator_of
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.manifest import RELEASED_NOTE
@@ -59,7 +60,7 @@ def keeping(world):
         world.airflow.flow = Dataflow(flow.name, flow.stages, keep=policy)
         services = replace(world.services, retention=RetentionSettings(**settings))
         world.services = world.airflow.services = services
-        world.airflow.coordinator = type(world.airflow.coordinator)(services)
+        world.airflow.coordinator = coordinator_of(services)
         return world
 
     return keep

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 from tests.servers.small_disk import small_disk
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, QuotaExceeded
@@ -44,7 +44,7 @@ def life(world):
     def say(**settings):
         services = replace(world.services, retention=RetentionSettings(**{"least_free": SPARE, **settings}))
         world.services = world.airflow.services = services
-        world.airflow.coordinator = Coordinator(services)
+        world.airflow.coordinator = coordinator_of(services)
 
     world.airflow.flow = chain()
     world.airflow.engine.padding = {"raw": SIZE, "clean": SIZE}

@@ -25,7 +25,7 @@ from weir.sinks.opening import ServicesReach
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
-from weir.upkeep import deliver_everywhere
+from weir.upkeep import TARGETS, settle_everywhere
 
 REFERENCE = "tests.weir.sinks.file_target:FileTarget"
 EPOCH = "20130101T000000Z"
@@ -121,7 +121,7 @@ def test_a_version_that_was_taken_out_comes_back_with_the_next_close_only(world,
     before = held(lake)
     rollback(world.services, "ladder", "delays", EPOCH)
     assert held(lake)["content"] == []
-    deliver_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, TARGETS).require_whole()
     assert outcomes(world) == [(1, "rolled back")]
     assert held(lake)["content"] == []
     world.airflow.clear_by_hand(run, CLOSE)
@@ -135,7 +135,7 @@ def test_a_rebuilt_ledger_does_not_bring_back_what_was_taken_out(world, lake):
     rollback(world.services, "ladder", "delays", EPOCH)
     world.lose_ledger()
     rebuild(world.services, "ladder")
-    deliver_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, TARGETS).require_whole()
     assert held(lake)["content"] == []
     assert outcomes(world) == [(1, "rolled back")]
 
@@ -146,7 +146,7 @@ def test_what_was_taken_out_before_the_ledger_was_rebuilt_comes_back_with_the_ne
     rollback(world.services, "ladder", "delays", EPOCH)
     world.lose_ledger()
     rebuild(world.services, "ladder")
-    deliver_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, TARGETS).require_whole()
     world.airflow.clear_by_hand(run, CLOSE)
     world.airflow.run_until_quiet()
     assert held(lake) == before | {"number": 2}
@@ -390,14 +390,14 @@ def test_upkeep_commits_what_no_closing_task_does_and_tells_a_person_after_an_ho
 ):
     run = world.airflow.dag_run()
     until_close_waits(world, run)
-    kept = deliver_everywhere(world.services)
+    kept = settle_everywhere(world.services, TARGETS)
     assert not kept.failed
     assert "version 1 of delays" in kept.done["ladder.delays"]
     world.airflow.time += timedelta(hours=1)
-    assert list(deliver_everywhere(world.services).failed) == ["ladder.delays"]
+    assert list(settle_everywhere(world.services, TARGETS).failed) == ["ladder.delays"]
     monkeypatch.undo()
     (lake / "away").unlink()
-    kept = deliver_everywhere(world.services)
+    kept = settle_everywhere(world.services, TARGETS)
     assert (kept.done, kept.failed) == ({}, {})
     assert without_digest(held(lake)) == published_content(world)
     assert rows(world, DeliveryRow.outcome, DeliveryRow.problem) == [("committed", None)]
@@ -444,12 +444,12 @@ def test_a_server_is_not_waited_for_once_more_for_each_of_its_targets(world, lak
     monkeypatch.setattr(FileTarget, "_reach", silent)
     until_close_waits(world, world.airflow.dag_run(1))
     tried.clear()
-    kept = deliver_everywhere(world.services)
+    kept = settle_everywhere(world.services, TARGETS)
     assert tried in ([str(lake)], [str(folders[1])])
     assert "its server was waited for 130 s for other versions, in vain" in kept.done["ladder.delays"]
     assert commits(folders[2]) == [f"{EPOCH} 1"]
     monkeypatch.undo()
-    deliver_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, TARGETS).require_whole()
     assert commits(lake) == commits(folders[1]) == [f"{EPOCH} 1"]
 
 
@@ -482,7 +482,7 @@ def test_a_target_that_waits_in_vain_does_not_keep_another_one_of_its_server_wai
     closed.remove(str(good))
     for _ in range(20):
         world.airflow.time += timedelta(seconds=50)
-        deliver_everywhere(world.services)
+        settle_everywhere(world.services, TARGETS)
     assert commits(good) == [f"{EPOCH} 1"]
     assert commits(bad) == []
 
@@ -696,7 +696,7 @@ def test_an_error_that_a_target_does_not_know_fails_the_close_when_it_does_not_p
     assert told in closing.notes[-1]
     assert 1 < len(calls) < 60
     monkeypatch.undo()
-    deliver_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, TARGETS).require_whole()
     assert commits(lake) == ([f"{EPOCH} 1"] if method == "commit" else [])
 
 

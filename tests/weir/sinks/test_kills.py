@@ -33,7 +33,7 @@ from weir.sinks.targets import files_on_s3 as s3_module
 from weir.sinks.targets import postgres as postgres_module
 from weir.store.published import published
 from weir.testing.fakes.airflow import FakeAirflow, Killed
-from weir.upkeep import deliver_everywhere
+from weir.upkeep import TARGETS, settle_everywhere
 
 EPOCH = "20130101T000000Z"
 CLOSE = "weir_close"
@@ -218,7 +218,7 @@ def test_a_hundred_killed_closing_tasks_leave_whole_versions_and_the_rows_of_a_r
             world.lose_ledger()
             world.airflow.engine = ParquetEngine(world.store, world.content)
             rebuild(world.services, "ladder")
-            deliver_everywhere(world.services).require_whole()
+            settle_everywhere(world.services, TARGETS).require_whole()
             rebuilt += 1
         world.airflow.run_until_quiet()
         assert world.airflow.state_of(run) == "success"

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
+from weir.assembly import coordinator_of
 from weir.attempts.attempt import run_attempt
-from weir.attempts.coordinator import Coordinator
 from weir.attempts.steps import repeated
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
@@ -98,7 +98,7 @@ def test_spark_work_whose_input_has_changed_is_interrupted_at_the_next_heartbeat
     airflow.step(airflow.task(run, "numbers"))
     task = airflow.task(run, "joined-delays")
     task.try_number, task.state = 1, "running"
-    ports = Ports(airflow, Coordinator(services))
+    ports = Ports(airflow, coordinator_of(services))
     (tmp_path / "slow").touch()
 
     def change() -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from weir.attempts.coordinator import Coordinator
+from weir.assembly import coordinator_of
 from weir.code.archive import Archive
 from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
 from weir.coordination.services import Services
@@ -29,6 +29,7 @@ from weir.testing.fakes.task_ports import (
     FakeTaskPorts,
     Rescheduled,
     TaskCoordinator,
+    TaskSettling,
     answer_failure,
     run_task,
 )
@@ -50,7 +51,7 @@ class FakeAirflow:
     def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
         self.services, self.engine, self.flow = services, engine, flow
         self.dag_id = "dag"
-        self.coordinator = Coordinator(services)
+        self.coordinator = coordinator_of(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
         self.deployed: Archive | None = None
         """The code that the processes of tasks have; None: they record none."""
@@ -210,7 +211,8 @@ class FakeAirflow:
         task.state, task.not_before = "running", None
         task.runs.append(task.try_number)
         self.time += timedelta(seconds=1)
-        request, ports = self.request(task), FakeTaskPorts(self, TaskCoordinator(self, task.key))
+        request = self.request(task)
+        ports = FakeTaskPorts(self, TaskCoordinator(self, task.key), TaskSettling(self, self))
 
         def during() -> None:
             self.during(task.key)

@@ -6,8 +6,9 @@ not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
 from weir.attempts.attempt import run_attempt
@@ -18,6 +19,7 @@ from weir.attempts.failing import book_failure, decide_failure
 from weir.attempts.notes import annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
+from weir.coordination.settled import Due, Settled
 from weir.coordination.values import (
     Awaiting,
     BeginOutcome,
@@ -36,7 +38,7 @@ from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.ledger.runs import epoch_of
 from weir.restarts.strategy import RestartStrategy
-from weir.retention.release import Deleted
+from weir.settling import Settling
 from weir.state.compaction import CompactionRequest
 from weir.store.errors import AlreadyExists
 from weir.store.store import Store
@@ -72,9 +74,10 @@ class Hooks(Protocol):
 class FakeTaskPorts:
     """One process of a task instance; `lines` is its log."""
 
-    def __init__(self, airflow: Airflow, coordinator: Coordinator) -> None:
+    def __init__(self, airflow: Airflow, coordinator: Coordinator, settling: Settling | None = None) -> None:
         self.airflow = airflow
         self.coordinator = coordinator
+        self.settling = settling or Settling(coordinator.services, lambda: airflow)
         self.lines: list[str] = []
         self._beat: Callable[[], None] | None = None
 
@@ -109,7 +112,7 @@ class TaskCoordinator(Coordinator):
     """The coordinator for one task, with the hooks of a test."""
 
     def __init__(self, hooks: Hooks, key: TaskKey) -> None:
-        super().__init__(hooks.coordinator.services)
+        super().__init__(hooks.coordinator.services, hooks.coordinator.rooms)
         self._hooks, self._key = hooks, key
 
     def begin(self, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
@@ -122,9 +125,17 @@ class TaskCoordinator(Coordinator):
         self._hooks.after_commit(self._key)
         return committed
 
-    def release(self, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
-        """Release, unless `collects` is false."""
-        return super().release(dataflow, runs) if self._hooks.collects else ()
+
+class TaskSettling(Settling):
+    """What settles a dataflow for one task, with the hooks of a test."""
+
+    def __init__(self, hooks: Hooks, airflow: Airflow) -> None:
+        super().__init__(hooks.coordinator.services, lambda: airflow)
+        self._hooks = hooks
+
+    def settle(self, dataflow: str | None, due: Due) -> Settled:
+        """Settle, and release nothing if `collects` is false."""
+        return super().settle(dataflow, due if self._hooks.collects else replace(due, runs=()))
 
 
 class FakeTaskEngine:
@@ -172,7 +183,7 @@ def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginR
         kills = request.try_number - 1 - (request.max_tries - RETRIES)
         return run_compaction(task, engine, wanted, request.key, kills)
     if request.key.task_id == CLOSE.name:
-        return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None, dict)
+        return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None)
     return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
 
 

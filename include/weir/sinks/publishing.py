@@ -1,0 +1,365 @@
+"""Publishes the sinks of a run: gives content a version and a pointer, and commits it into the targets of its sink.
+
+Invariant 1: a version is of results that are valid as a whole, and is never made twice of equal content. All that can
+fail in a target has failed before anything of a run is complete; from then on there is no way back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from weir.attempts.commit_check import require_unchanged
+from weir.attempts.rooms import Publication, SinkResult
+from weir.coordination.evidence import require_known_versions
+from weir.coordination.registered import Registered, require_newest
+from weir.coordination.services import Services
+from weir.coordination.values import Awaiting
+from weir.errors import Conflict, Misconfigured
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CLOSE, RunState
+from weir.formats.manifest import InputRead, Manifest
+from weir.formats.paths import pointer_path
+from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
+from weir.ledger.deliveries import deliver_again, deliveries_of, enter_deliveries
+from weir.ledger.leases import drop_leases
+from weir.ledger.publications import begin_publication, is_expiring, last_publication, next_version
+from weir.ledger.results import results_in
+from weir.ledger.snapshot import run_state
+from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
+from weir.sinks.delivery import DOUBTFUL, UNKNOWN_FOR, Undelivered, deliver, note_unprepared, prepare
+from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetUnknown, Version, VersionFile
+from weir.store.errors import AlreadyExists, NotFound
+from weir.store.probe import PartitionRef, probe, verify_segments
+from weir.store.published import highest_version
+from weir.topology.ids import Digest
+from weir.topology.regions import PartitionId
+
+_MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
+"""The states of results that are wrong, or were when they were recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPublishing:
+    """Publishes the sinks of runs, by one ledger and store."""
+
+    services: Services
+
+    def prepare(
+        self,
+        registered: Registered,
+        state: RunState,
+        sinks: Sequence[SinkResult],
+        intact: Mapping[str, Manifest],
+    ) -> Publication | Awaiting:
+        """Prepare the deliveries of new versions into their targets; see `weir.attempts.rooms.Publishing`."""
+        having = [each for each in sinks if each.targets]
+        try:
+            prepared = _prepare(self.services, registered, state, having, intact)
+        except TargetAway as away:
+            return _wait_for_target(self.services, registered, away)
+        return _Publication(self.services, registered, tuple(sinks), intact, prepared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    """What one close publishes, with its deliveries as they were prepared, by sink."""
+
+    services: Services
+    registered: Registered
+    sinks: tuple[SinkResult, ...]
+    intact: Mapping[str, Manifest]
+    prepared: Mapping[str, Sequence[Delivery]]
+
+    def write(self, reads: Sequence[InputRead]) -> None:
+        """Give each sink whose content is new a version, and write its pointer."""
+        services, run = self.services, self.registered.run
+        highest = _highest_versions(services, self.registered)
+        new = [sink for sink in self.sinks if not _is_in_place(services, run.id, sink, self.intact)]
+        for pointer in _decide(services, self.registered, new, reads, highest, self.prepared):
+            _create(services, pointer)
+        services.store_id()  # or the pointers were written under a mount point whose disk is gone
+
+    def deliver(self) -> Awaiting | None:
+        """Commit what is published into the targets."""
+        return _deliver(self.services, self.registered, self.sinks)
+
+    def outcomes(self, versions: Mapping[str, int]) -> dict[str, dict[str, str]]:
+        """Return what the targets of each sink hold of these versions."""
+        having, run = [each.sink for each in self.sinks if each.targets], self.registered.run.id
+        if not having:
+            return {}
+        with self.services.ledger.transaction() as session:
+            rows = {sink: deliveries_of(session, run, sink, versions[sink]) for sink in having}
+        return {
+            sink: {str(Delivery.from_json(row.delivery).target): row.outcome or "pending" for row in found}
+            for sink, found in rows.items()
+        }
+
+
+def _highest_versions(services: Services, registered: Registered) -> Mapping[str, int]:
+    """Return the highest visible version of each sink. Raises LedgerBehind for one that the ledger does not know."""
+    run = registered.run
+    name = run.dataflow.name
+    highest = {sink: highest_version(services.store, name, sink, run.epoch) for sink in registered.topology.sinks}
+    with services.ledger.transaction() as session:
+        unknown = [sink for sink, version in highest.items() if version >= next_version(session, run.id, sink)]
+    paths = [pointer_path(name, sink, run.epoch, highest[sink]) for sink in unknown]
+    require_known_versions(services, name, paths)
+    return highest
+
+
+def _decide(
+    services: Services,
+    registered: Registered,
+    sinks: Sequence[SinkResult],
+    reads: Sequence[InputRead],
+    highest: Mapping[str, int],
+    prepared: Mapping[str, Sequence[Delivery]],
+) -> list[Pointer]:
+    """Assign a version to each sink and record that it is about to be published."""
+    run, attempt = registered.run, registered.attempt
+    pointers = []
+    with services.ledger.transaction(run.dataflow.name) as session:
+        require_newest(session, run, CLOSE, attempt.id)
+        state = run_state(session, run, registered.topology)
+        require_unchanged(session, state, reads, CLOSE)
+        _require_present(state, reads)
+        for sink in sinks:
+            deliveries = prepared.get(sink.sink, ())
+            numbers = [each.version.number for each in deliveries]
+            version = max([_next_version(session, run.id, sink.sink, highest), *numbers])
+            if len(deliveries) != len(sink.targets) or any(each != version for each in numbers):
+                raise Conflict(
+                    f"version {version} of {sink.sink} was not the next one when it was prepared: begin again"
+                )
+            pointer = _pointer(services, registered, state, sink, version, deliveries)
+            begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
+            enter_deliveries(session, run.id, sink.sink, version, pointer.deliveries)
+            pointers.append(pointer)
+    return pointers
+
+
+def _next_version(session: Session, run: str, sink: str, highest: Mapping[str, int]) -> int:
+    return max(next_version(session, run, sink), highest[sink] + 1)
+
+
+def _prepare(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    sinks: Sequence[SinkResult],
+    intact: Mapping[str, Manifest],
+) -> dict[str, list[Delivery]]:
+    """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
+
+    Raises TargetAway, Misconfigured, Retryable or TargetFailed.
+    """
+    run = registered.run
+    new = [sink for sink in sinks if not _is_in_place(services, run.id, sink, intact)]
+    if not new:
+        return {}
+    highest = _highest_versions(services, registered)
+    with services.ledger.transaction() as session:
+        numbers = {sink.sink: _next_version(session, run.id, sink.sink, highest) for sink in new}
+    return {
+        sink.sink: prepare(
+            services, run.id, sink.targets, _version(services, registered, state, sink, numbers[sink.sink])
+        )
+        for sink in new
+    }
+
+
+def _version(services: Services, registered: Registered, state: RunState, sink: SinkResult, number: int) -> Version:
+    pointer = _pointer(services, registered, state, sink, number, ())
+    return Version(
+        dataflow=pointer.dataflow,
+        sink=pointer.sink,
+        epoch=pointer.epoch,
+        number=number,
+        attempt=pointer.attempt,
+        digest=hashlib.sha256(_digest(sink).encode()).hexdigest(),
+        spark_schema=pointer.spark_schema,
+        files=tuple(
+            VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
+            for part, manifest in zip(pointer.partitions, sink.manifests, strict=True)
+            for file in manifest.files
+        ),
+    )
+
+
+def _wait_for_target(services: Services, registered: Registered, away: TargetAway) -> Awaiting:
+    """Wait, longer each time, until a target answers; nothing of the run is complete.
+
+    Raises Misconfigured for one whose name is unknown for long.
+    """
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
+        if isinstance(away, TargetUnknown) and row.began_at + UNKNOWN_FOR <= services.now():
+            raise Misconfigured(f"nothing is published: {away}") from away
+        waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
+        note_unprepared(session, row, away, services.now())
+        drop_leases(session, row.id)  # the next turn finds the results, and takes its own
+        return replace(waiting, attempt="", is_for_target=True)  # the ledger cannot tell when the target answers
+
+
+def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkResult]) -> Awaiting | None:
+    """Commit what is published into the targets, in the order in which the sinks are declared.
+
+    Returns Awaiting where a target does not answer, or where one refuses a version of an earlier run, whose own task
+    has failed. Raises Misconfigured where a person has to act for this run.
+    """
+    run = registered.run
+    targets = {sink.sink: sink.targets for sink in sinks if sink.targets}
+    if not targets:
+        return None
+    with services.ledger.transaction(run.dataflow.name) as session:
+        for sink in targets:
+            last = last_publication(session, run.id, sink)
+            if last is not None:
+                deliver_again(session, run.id, sink, last.version)
+    problems: list[Undelivered] = []
+    for sink, declared in targets.items():
+        # One that the sink no longer has holds up the runs that published into it only.
+        problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
+    for problem in problems:
+        if problem.run == run.id and problem.fails_close(services.now()):
+            kind = Misconfigured if isinstance(problem.error, DOUBTFUL) else type(problem.error)
+            raise kind(str(problem)) from problem.error
+    if not problems:
+        return None
+    waited = max((services.now() - problem.since).total_seconds() for problem in problems)
+    seconds = min(max(waited, FIRST_WAIT), LONGEST_WAIT)
+    return Awaiting(seconds, "; ".join(map(str, problems)), registered.interrupt, is_for_target=True)
+
+
+def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
+    """Refuse results that were replaced, also by equal content, lost or released: a pointer names their files.
+
+    The lease of a process that was suspended may have run out.
+    """
+    for read in reads:
+        current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
+        if current.attempt != read.attempt:
+            raise Conflict(f"{current.partition} was recomputed by {current.attempt} while it was to be published")
+        if current.state is not PartitionState.FINISHED:
+            raise Conflict(
+                f"{current.partition} of {current.attempt} is {current.state.value}, and was to be published"
+            )
+
+
+def _digest(sink: SinkResult) -> str:
+    return "|".join(str(manifest.digest) for manifest in sink.manifests)
+
+
+def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping[str, Manifest]) -> bool:
+    """Report whether equal content is published already, with its pointer present and its files intact.
+
+    False while a later version may still become visible: only a version above that one supersedes it. The files may be
+    those of an attempt whose result is no longer current; those in the folders `intact` have just been compared.
+    """
+    with services.ledger.transaction() as session:
+        last = last_publication(session, run, sink.sink)
+    if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):
+        return False
+    if not _is_of(services, last.pointer, last.attempt) or not _has_targets(services, run, sink, last.version):
+        return False
+    partitions = pointer_from_json(services.store.read(last.pointer)).partitions
+    known = {**intact, **_intact(services, run, {each.folder for each in partitions} - intact.keys())}
+    return all(each.folder in known and _files_of(known[each.folder]) == set(each.files) for each in partitions)
+
+
+def _has_targets(services: Services, run: str, sink: SinkResult, version: int) -> bool:
+    """Report whether a version is committed, or will be, into the targets that the sink has now.
+
+    One that a person has taken out again is not.
+    """
+    with services.ledger.transaction() as session:
+        rows = deliveries_of(session, run, sink.sink, version)
+        found = [Delivery.from_json(row.delivery).target for row in rows if row.outcome != Outcome.ROLLED_BACK.value]
+    return all(each in found for each in sink.targets)
+
+
+def _files_of(manifest: Manifest) -> set[str]:
+    return {file.name for file in manifest.files}
+
+
+def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manifest]:
+    """Return the manifests of the results in these folders that are as they were committed, byte for byte.
+
+    Results that are or were in quarantine are left out: the latter are superseded.
+    """
+    with services.ledger.transaction() as session:
+        rows = [row for row in results_in(session, run, folders) if row.state not in _MADE_ANEW]
+    references = [
+        PartitionRef(
+            run=run,
+            stage=row.stage,
+            subtask=row.subtask,
+            layout=row.layout,
+            attempt=row.attempt,
+            folder=row.folder,
+            manifest_sha256=row.manifest_sha256,
+        )
+        for row in rows
+    ]
+    answers = probe(services.store, services.store_id(), references)
+    parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
+    losses = verify_segments(services.store, services.store_id(), parts)
+    broken = {(loss.attempt, loss.stage, loss.subtask, loss.layout) for loss in losses}
+    return {
+        folder: each for each, folder, _ in parts if (each.attempt, each.stage, each.subtask, each.layout) not in broken
+    }
+
+
+def _is_of(services: Services, path: str, attempt: str) -> bool:
+    """Report whether the pointer at `path` exists, can be read and is that of `attempt`."""
+    try:
+        return pointer_from_json(services.store.read(path)).attempt == attempt
+    except (NotFound, ValueError, KeyError, TypeError):
+        return False
+
+
+def _pointer(
+    services: Services,
+    registered: Registered,
+    state: RunState,
+    sink: SinkResult,
+    version: int,
+    deliveries: Sequence[Delivery],
+) -> Pointer:
+    return Pointer(
+        dataflow=registered.run.dataflow.name,
+        sink=sink.sink,
+        epoch=registered.run.epoch,
+        version=version,
+        attempt=registered.attempt.id,
+        spark_schema=sink.manifests[0].spark_schema,
+        partitions=tuple(
+            PublishedPartition(
+                partition.subtask,
+                state.results[partition].folder,
+                tuple(file.name for file in manifest.files),
+                manifest.rows,
+                Digest(str(manifest.digest)),
+            )
+            for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
+        ),
+        published_at=services.now().isoformat(),
+        revision=services.ledger.seen(registered.run.dataflow.name),
+        deliveries=tuple(each.to_json() for each in deliveries),
+    )
+
+
+def _create(services: Services, pointer: Pointer) -> None:
+    path = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
+    try:
+        services.store.create(path, pointer.to_json())
+    except AlreadyExists as error:
+        if not _is_of(services, path, pointer.attempt):
+            raise Conflict(
+                f"version {pointer.version} of {pointer.sink} was published by another attempt: {path}"
+            ) from error
