@@ -165,7 +165,7 @@ def heal(world):
     while not is_over:
         release_everywhere(world.services).require_whole()
         sweep_everywhere(world.services, airflow).require_whole()
-        is_over = not airflow.coordinator.deliver(airflow)
+        is_over = not airflow.deliver_clears()
         airflow.run_until_quiet()
 
 

@@ -116,7 +116,7 @@ def keep_savepoints(world, *days):
 
 def go_on(world):
     """Upkeep comes by, and what follows is done."""
-    world.airflow.coordinator.deliver(world.airflow, "ladder")
+    world.airflow.deliver_clears("ladder")
     world.airflow.run_until_quiet()
 
 

@@ -194,7 +194,7 @@ def test_airflow_that_cannot_be_reached_leaves_the_clears_pending(closed):
     found = scrub_dataflow(closed.services, Away(), "ladder")
     assert not found.is_settled
     assert "the clears are pending" in str(found)
-    closed.airflow.coordinator.deliver(closed.airflow)
+    closed.airflow.deliver_clears()
     closed.airflow.run_until_quiet()
     assert rows(closed, "joined", 1)[-1].state == "finished"
 

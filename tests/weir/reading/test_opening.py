@@ -231,7 +231,7 @@ def brought_back(world, said):
     """Type what an error says, and let Airflow follow."""
     command = said.split("`")[1]
     typed(*[word.strip("'") for word in command.split()[1:]])
-    world.airflow.coordinator.deliver(world.airflow)
+    world.airflow.deliver_clears()
     world.airflow.run_until_quiet()
 
 

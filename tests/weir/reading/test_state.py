@@ -107,7 +107,7 @@ def test_while_a_correction_cascades_the_newest_epoch_is_given_as_it_was_and_say
 
 def test_an_epoch_of_which_one_subtask_was_corrected_is_given_as_a_whole_as_it_was(cascading):
     days, before = cascading
-    days.airflow.coordinator.deliver(days.airflow, "ladder")
+    days.airflow.deliver_clears("ladder")
     task = days.airflow.task("scheduled__2013-01-02", "aircraft-known", 0)
     days.airflow.step(task)
     with weir.open("ladder", state="history") as state:

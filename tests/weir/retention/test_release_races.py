@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import select
 from tests.weir.checking import NOT_NULL, in_one_plan, results, run, with_suites, write_suite
 
-from weir.attempts import close
 from weir.dataflow import Dataflow, Stage, blocking, expectations, previous, sink, source
 from weir.ledger.database.tables import PublicationRow, ResultRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention import release
 from weir.retention.sweep import sweep
+from weir.sinks import publishing
 from weir.store.published import published
 from weir.testing.fakes.engine import FakeEngine
 
@@ -50,7 +50,7 @@ def spark_like(monkeypatch):
 
 @pytest.mark.usefixtures("spark_like")
 def test_what_is_made_again_while_it_is_to_be_published_is_published_as_it_is_then(world, monkeypatch):
-    run, decide, done = world.airflow.dag_run(1), close._decide, []
+    run, decide, done = world.airflow.dag_run(1), publishing._decide, []
 
     def made_again_before(*args):
         if not done:
@@ -59,7 +59,7 @@ def test_what_is_made_again_while_it_is_to_be_published_is_published_as_it_is_th
             done.append(world.airflow.step(task))
         return decide(*args)
 
-    monkeypatch.setattr(close, "_decide", made_again_before)
+    monkeypatch.setattr(publishing, "_decide", made_again_before)
     world.airflow.run_until_quiet()
     assert done
     assert set(world.airflow.states().values()) == {"success"}
@@ -69,20 +69,20 @@ def test_what_is_made_again_while_it_is_to_be_published_is_published_as_it_is_th
 def test_a_closing_task_that_was_given_up_publishes_anew(world, monkeypatch):
     keeping(world, keep_failed="6 hours", keep="end_of_run")
     world.airflow.dag_run(1)
-    create, slept = close._create, []
+    create, slept = publishing._create, []
 
     def asleep(services, pointer):
         if not slept:
             slept.append(pointer.version)
             world.airflow.time += timedelta(hours=7)
-            world.airflow.coordinator.release("ladder")
+            world.airflow.release("ladder")
         return create(services, pointer)
 
-    monkeypatch.setattr(close, "_create", asleep)
+    monkeypatch.setattr(publishing, "_create", asleep)
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     world.airflow.time += timedelta(hours=2)
-    world.airflow.coordinator.release("ladder")
+    world.airflow.release("ladder")
     sweep(world.services)
     assert files_published(world)
     with world.ledger.transaction() as session:
@@ -94,16 +94,16 @@ def test_a_closing_task_that_was_given_up_publishes_anew(world, monkeypatch):
 def test_what_was_released_before_its_publication_was_decided_is_computed_and_published_anew(world, monkeypatch):
     keeping(world, keep_failed="6 hours", keep="end_of_run")
     world.airflow.dag_run(1)
-    decide, slept = close._decide, []
+    decide, slept = publishing._decide, []
 
     def asleep(*args):
         if not slept:
             slept.append(True)
             world.airflow.time += timedelta(hours=7)
-            world.airflow.coordinator.release("ladder")
+            world.airflow.release("ladder")
         return decide(*args)
 
-    monkeypatch.setattr(close, "_decide", asleep)
+    monkeypatch.setattr(publishing, "_decide", asleep)
     world.airflow.run_until_quiet()
     assert slept
     assert set(world.airflow.states().values()) == {"success"}
@@ -121,7 +121,7 @@ def test_an_attempt_with_a_heartbeat_is_running_however_long(world):
             for _ in range(7):
                 world.airflow.time += timedelta(hours=1)
                 world.airflow.heartbeat(key)
-                world.airflow.coordinator.release("ladder")
+                world.airflow.release("ladder")
                 sweep(world.services, is_full=True)
 
     world.airflow.during = long
@@ -189,7 +189,7 @@ def test_what_a_ledger_that_is_built_again_calls_finished_is_not_deleted(world, 
 def test_what_an_adopted_run_had_made_goes(world):
     world.run_first(1)
     adopt(world.services, f"ladder@{EPOCH}")
-    world.airflow.coordinator.release("ladder")
+    world.airflow.release("ladder")
     with world.ledger.transaction() as session:
         left = {row.stage for row in session.scalars(select(ResultRow).where(ResultRow.state == "finished"))}
     assert left == {"delays"}
@@ -201,5 +201,5 @@ def test_what_a_gate_refused_of_an_adopted_run_goes(world):
     run(world, in_one_plan(expectations("clean_rows")))
     assert [row.state for row in results(world, "delays")] == ["quarantined"]
     adopt(world.services, f"gated@{EPOCH}")
-    world.airflow.coordinator.release("gated")
+    world.airflow.release("gated")
     assert [row.deleted_at is not None for row in results(world, "delays")] == [True]

@@ -12,14 +12,13 @@ from tests.weir.sinks.file_target import FileTarget
 from tests.weir.small_dataflow import World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
 
-from weir.attempts import close
 from weir.dataflow import Dataflow, files, postgres, sink, target
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DeliveryRow, LeaseRow, PublicationRow, RunRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.versions import expire_versions
-from weir.sinks import TargetAway, VersionFile, folders
+from weir.sinks import TargetAway, VersionFile, folders, publishing
 from weir.sinks.delivery import deliver, rollback
 from weir.sinks.opening import ServicesReach
 from weir.store.published import published
@@ -88,7 +87,7 @@ def test_a_version_is_in_its_target_when_the_run_is_closed(world, lake):
     assert outcomes(world) == [(1, "committed")]
     closing = world.airflow.task(run, CLOSE)
     closing.state, closing.try_number = "running", 2
-    closed = close.close(world.services, world.airflow.request(closing), world.airflow).summary["delays"]
+    closed = world.airflow.coordinator.close(world.airflow.request(closing), world.airflow).summary["delays"]
     assert (closed["rows"], closed["version"], [*closed["targets"].values()]) == (1, 1, ["committed"])
 
 
@@ -191,7 +190,7 @@ def test_a_version_is_taken_out_while_the_next_one_has_but_a_number(world, lake,
     world.airflow.clear_by_hand(run, "routes")
     while (task := world.airflow._ready()).key.task_id != CLOSE:
         world.airflow.step(task)
-    monkeypatch.setattr(close, "_create", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(publishing, "_create", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         world.airflow.step(task)
     assert outcomes(world) == [(1, "committed"), (2, None)]

@@ -129,7 +129,7 @@ def test_a_restored_state_is_checkpointed_again_and_stays(days):
     spoil(days, 3)
     restore(days, "day3")
     run_days(days.airflow, 4)
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     assert [row.state for row in rows_of(days, 3)] == ["finished", "finished"]
     assert EPOCHS[3] in checkpoints(days).values()
 
@@ -244,7 +244,7 @@ def test_what_a_fork_needs_is_not_deleted_by_its_origin(days):
     days.airflow.deploy(aircraft(retained_checkpoints=1))
     spoil(days, 1)
     run_days(days.airflow, 4, 5)
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     assert all(days.store.size(path) for path in needed)
     fork = second_airflow(days, aircraft("forked"))
     run_days(fork, 2)

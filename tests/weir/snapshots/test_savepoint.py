@@ -157,10 +157,10 @@ def test_an_epoch_whose_checkpoint_was_subsumed_can_be_gone_on_from_by_its_savep
     right = states_of(days, 2)
     days.airflow.deploy(aircraft(retained_checkpoints=1))
     run_days(days.airflow, 3, 4)
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     assert {row.state for row in rows_of(days, 2)} == {"released"}
     restore(days, "mine")
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     assert {row.state for row in rows_of(days, 2)} == {"finished"}
     days.airflow.clear_run_by_hand("scheduled__2013-01-03")
     days.airflow.run_until_quiet()

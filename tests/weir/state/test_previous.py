@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import select
 from tests.weir.small_dataflow import Saved, World
 
-from weir.attempts import close
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, ResultRow, RunRow
@@ -15,6 +14,7 @@ from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
+from weir.sinks import publishing
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.ledgers import fast_folder
@@ -424,7 +424,7 @@ def test_a_run_of_which_something_became_stale_while_it_was_published_is_not_clo
     first = days.airflow.dag_run(1)
     while days.airflow.states()[f"{first}/history-known[1]"] != "success":
         days.airflow.step(days.airflow._ready())
-    publish = close._create
+    publish = publishing._create
 
     def after_a_change(services, pointer):
         days.content["day"] = "corrected"
@@ -433,7 +433,7 @@ def test_a_run_of_which_something_became_stale_while_it_was_published_is_not_clo
         publish(services, pointer)
 
     with monkeypatch.context() as patched:
-        patched.setattr(close, "_create", after_a_change)
+        patched.setattr(publishing, "_create", after_a_change)
         step(days, first, "weir_close")
     with days.ledger.transaction() as session:
         assert session.get_one(RunRow, f"ladder@{EPOCHS[0]}").closed_at is None

@@ -332,7 +332,7 @@ def test_the_plan_of_a_marked_run_says_what_runs_again_and_does_it(marked):
     assert [str(step.region) for step in answer.plan.of(StepKind.RERUN)] == ["aircraft-known[0]"]
     assert "an input of its producer has changed since" in answer.plan.of(StepKind.RERUN)[0].reason
     assert apply_answer(marked.services, answer) == 1
-    marked.airflow.coordinator.deliver(marked.airflow, "ladder")
+    marked.airflow.deliver_clears("ladder")
     marked.airflow.run_until_quiet()
     assert since(marked, marked.before) == {"02/flights": 1, "02/aircraft-known": 1, "03/aircraft-known": 1}
 

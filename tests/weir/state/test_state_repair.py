@@ -175,7 +175,7 @@ def test_scrubbing_finds_a_bit_and_has_it_made_again_before_anybody_reads_it(day
     found = scrub_dataflow(services, days.airflow, "ladder")
     assert [(each.stage, each.run[-16:]) for each in found.bad] == [("history", epoch(2))]
     days.airflow.run_until_quiet()
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     assert short_of(again(days, before)) == {"02/aircraft[0]": 1}
     assert is_well(days)
     assert digests(days, 1, 2) == published_before
@@ -240,7 +240,7 @@ def test_every_retained_checkpoint_that_named_it_is_complete_once_more_and_no_nu
     lose(days, 2)
     days.airflow.clear_by_hand("scheduled__2013-01-03", "aircraft-known")
     days.airflow.run_until_quiet()
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     found = checkpoints(days)
     assert {day: each.number in numbers for day, each in found.items()} == {1: True, 2: False, 3: False}
     with days.ledger.transaction() as session:
@@ -264,7 +264,7 @@ def test_a_file_that_an_attempt_reads_stays_though_its_result_was_made_again_mea
             for task in ("aircraft-known", "weir_close"):
                 days.airflow.clear_by_hand(first, task)
                 days.airflow.step(days.airflow.task(first, task))
-            days.airflow.coordinator.release("ladder")
+            days.airflow.release("ladder")
 
     days.airflow.during = make_the_first_day_again
     for task in ("flights", "aircraft-known"):
@@ -291,7 +291,7 @@ def test_a_file_that_goes_while_an_attempt_goes_on_from_it_is_not_named_again(da
 
     days.airflow.coordinator.commit = lose_and_commit
     days.airflow.run_until_quiet()
-    days.airflow.coordinator.release("ladder")
+    days.airflow.release("ladder")
     with days.ledger.transaction() as session:
         query = select(ResultRow.run).join(ResultEventRow, ResultEventRow.result == ResultRow.id)
         assert session.scalars(query.where(ResultEventRow.state == "lost")).all() == [f"ladder@{epoch(1)}"]

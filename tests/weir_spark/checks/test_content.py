@@ -266,7 +266,7 @@ def test_the_rows_of_states_are_read_from_all_their_files_and_others_are_quarant
         ("history", last.subtask, "quarantined")
     ]
     assert {each["path"] for each in found["misfits"]} == {file, "flow/_checkpoints/00000003.json"}
-    state_world.coordinator.deliver(state_world)
+    state_world.deliver_clears()
     state_world.run_until_quiet()
     old, new = (
         each for each in results_of(state_world, "history") if (each.run, each.subtask) == (last.run, last.subtask)
@@ -280,7 +280,7 @@ def test_rows_other_than_the_committed_ones_are_quarantined_and_recomputed(world
     rewrite(world, row, spark)
     found = typed("flow", "--content", "--remote", server.url, "--repair")
     assert [(each["stage"], each["outcome"]) for each in found["bad"]] == [(stage, "quarantined")]
-    world.coordinator.deliver(world)
+    world.deliver_clears()
     world.run_until_quiet()
     old, new = results_of(world, stage)
     assert (old.state, new.state, new.digest) == ("superseded", "finished", old.digest)

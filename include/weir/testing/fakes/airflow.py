@@ -14,13 +14,15 @@ from weir.assembly import coordinator_of
 from weir.code.archive import Archive
 from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
 from weir.coordination.services import Services
-from weir.coordination.values import Action, BeginRequest, TaskKey
+from weir.coordination.settled import CLEARS, Due, Settled
+from weir.coordination.values import Action, BeginRequest, DeliveredClear, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Retryable
 from weir.execution.airflow_words import MISSING, UNSUCCESSFUL
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
 from weir.restarts.strategy import RestartStrategy
+from weir.settling import Settling
 from weir.testing.fakes.dag import FakeDag, FakeTask, interval_of
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.task_ports import (
@@ -308,6 +310,20 @@ class FakeAirflow:
             task.state = state if task.state in ("running", "up_for_reschedule") else "skipped"
             task.not_before = None
         self.marks[run_id] = state
+
+    def deliver_clears(self, dataflow: str | None = None) -> list[DeliveredClear]:
+        """Deliver pending clears, as upkeep does. Raises what fails."""
+        return self._settle(dataflow, CLEARS).clears
+
+    def release(self, dataflow: str) -> None:
+        """Release and delete the results that no run of a dataflow needs any more. Raises what fails."""
+        self._settle(dataflow, Due(runs=None))
+
+    def _settle(self, dataflow: str | None, due: Due) -> Settled:
+        settled = Settling(self.coordinator.services, lambda: self).settle(dataflow, due)
+        for error in settled.failed.values():
+            raise error
+        return settled
 
     def _clear(self, task: FakeTask) -> None:
         """As a person does: the run counts it, and the task instance only if it is not running."""

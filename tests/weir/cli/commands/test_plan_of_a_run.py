@@ -104,7 +104,7 @@ def test_an_applied_plan_is_delivered_by_any_later_process(world):
     assert "WEIR_API=http://LOGIN:PASSWORD@HOST:PORT" in told
     assert owed(world) == ["joined"]
     assert "recomputed so far: " in typed("failovers")
-    world.airflow.coordinator.deliver(world.airflow, "ladder")
+    world.airflow.deliver_clears("ladder")
     world.airflow.run_until_quiet()
     assert "recomputed: " in typed("failovers")
     assert world.airflow.executed(world.run)["joined[1]"] == 2
@@ -294,7 +294,7 @@ def versions(world, stage):
 def applied(world, *words, run=RUN):
     before = world.airflow.executed(world.run)
     typed("plan", run, *words, "--apply")
-    world.airflow.coordinator.deliver(world.airflow, "ladder")
+    world.airflow.deliver_clears("ladder")
     world.airflow.run_until_quiet()
     after = world.airflow.executed(world.run)
     assert set(world.airflow.states().values()) == {"success"}

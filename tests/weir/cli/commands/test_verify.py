@@ -91,7 +91,7 @@ def test_with_repair_it_is_made_again(world):
     assert "1 clear(s) are pending" in told
     world.airflow.run_until_quiet()
     assert typed(RUN)[1] == 1  # still owed: nobody has carried it out
-    world.airflow.coordinator.deliver(world.airflow)
+    world.airflow.deliver_clears()
     world.airflow.run_until_quiet()
     assert typed(RUN)[1] == 0
 
@@ -115,7 +115,7 @@ def test_a_pointer_that_is_gone_is_told_and_published_again(world):
     assert code == 1
     assert found["bad"] == []
     assert [each["path"] for each in found["misfits"]] == [pointer]
-    world.airflow.coordinator.deliver(world.airflow)
+    world.airflow.deliver_clears()
     world.airflow.run_until_quiet()
     found, _ = answered(RUN)
     assert [each["is_published"] for each in found["misfits"]] == [False]
