@@ -55,13 +55,17 @@ class AirflowTask:
     """A task's process: short waits are spent in it, longer ones deferred or, without a triggerer, rescheduled."""
 
     def __init__(self, task_context: TaskContext, log: Log, context: Context) -> None:
-        self._context, self._log, self._operator = task_context, log, context["task"]
-        self.settling = Settling(task_context.services, lambda: self.airflow, lambda: context)
+        self._context, self._log, self._airflow_context = task_context, log, context
 
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator of the ledger and store that the settings name."""
         return self._context.coordinator
+
+    @cached_property
+    def settling(self) -> Settling:
+        """What settles the task's dataflow in this process."""
+        return Settling(self._context.services, lambda: self.airflow, lambda: self._airflow_context)
 
     @property
     def airflow(self) -> AirflowApi:
@@ -93,7 +97,7 @@ class AirflowTask:
 
     def _can_defer(self) -> bool:
         """Report whether a triggerer resumes the task, and what is awaited can run while the task is deferred."""
-        operator = self._operator
+        operator = self._airflow_context["task"]
         if not operator.may_defer or operator.max_active_tis_per_dag is not None:
             return False  # Airflow counts a deferred task instance among the active ones of its task
         try:

@@ -151,7 +151,7 @@ def wait(awaiting, **operator):
     from weir_airflow.tasks.ports import AirflowTask
 
     with TaskContext.open() as context:
-        AirflowTask(context, lambda _line: None, operator_of(**operator)).wait(awaiting)
+        AirflowTask(context, lambda _line: None, {"task": operator_of(**operator)}).wait(awaiting)
 
 
 def test_a_long_wait_is_deferred_until_the_ledger_tells_that_it_is_over(days, waiting, triggerer):
