@@ -65,7 +65,7 @@ FOLLOWS: Final = "but Airflow calls"
 NEEDS_A_PERSON: Final = ("was skipped in Airflow", FOLLOWS, AGAIN_AND_AGAIN, NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
 
-GONE: Final = "but Airflow has no such task instance"
+GONE: Final = "Airflow has no task instance of "
 """The error where a DagRun that was read is deleted: a person creates it again."""
 
 AT_FIRST: Final = ("cannot be used: expected a folder",)

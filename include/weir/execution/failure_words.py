@@ -31,15 +31,27 @@ _OWN_KIND: Final = re.compile(
 """The classes of Weir's own errors, whose messages say what happened; those of others say it with their class."""
 
 _UNAVAILABLE: Final = re.compile(
-    r"(?P<count>\d+) result partition\(s\) unavailable: (?P<first>\S+).*?: (?P<fault>[\w ]+),"
+    r"(?P<count>\d+) result partition\(s\) unavailable: (?P<first>\S+).*?: "
+    r"(?P<fault>missing, it was released|[\w ]+(?=,))"
 )
 
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.<>]+(?::[^\n]*)?)")
 _ABORTED: Final = "Job aborted due to stage failure"
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]+")
 
+_AT_ITS_REGION: Final = re.compile(r"^region \S+: ")
+_OF_A_QUERY: Final = re.compile(
+    r"(?s)^(?:stage \S+: )?(?P<place>[^\s:]+, line \d+): .*?\n\[[A-Z][A-Z0-9_.]+\] (?P<text>.+)"
+)
+_TOO_LONG: Final = (
+    (re.compile(r"connection to server at \S+(?: \([^)]*\))?, port \d+ failed: (?:FATAL: +)?"), ""),
+    (re.compile("A column, variable, or function parameter with name"), "column"),
+)
+"""What drivers say before the cause, and what stands for it."""
+
 _FAULTS: Final = {
     "missing": "had been deleted",
+    "missing, it was released": "had been released",
     "damaged": "had been damaged",
     "never committed": "had never been computed",
     "stale": "had been made from inputs that have changed",
@@ -79,7 +91,7 @@ def note_of_failure(
     `message` is `message_of` the error, `reason` the decision's, `delay` the seconds to the next try (None: there is
     none), `kind` the value of the FailureClass, if it is known.
     """
-    happened = _happened(kind, message)
+    happened = happened_in(kind, message)
     if delay is None:
         follows = "not tried again"
     elif kind == FailureClass.BACKTRACK.value:
@@ -106,15 +118,29 @@ def healed(failures: Sequence[PastFailure], try_number: int) -> str:
     return f"{SAYS}healed: {'; '.join(texts)}. `weir why` shows all tries"
 
 
-def _happened(kind: str, message: str) -> str:
+def happened_in(kind: str, message: str) -> str:
+    """Return in one line what has happened, its cause as near to the beginning as it goes.
+
+    `message` is `message_of` the error, `kind` the value of the FailureClass; empty if it is not known.
+    """
     if found := _UNAVAILABLE.search(message):
         return _inputs(found)
     inner = _innermost(message)
     own = _OWN_KIND.match(inner)
-    text = " ".join((inner if own is None else inner[own.end() :]).split())
+    text = _cause_first(inner if own is None else inner[own.end() :])
     if kind == FailureClass.ENGINE.value and "lost" not in text[:VISIBLE].lower():
         return f"{_LOST}{text}"
     return text or "it failed without a message"
+
+
+def _cause_first(text: str) -> str:
+    """Leave out the region, which the note stands at, and the text of a query before what is wrong with it."""
+    text = _AT_ITS_REGION.sub("", text)
+    if query := _OF_A_QUERY.match(text):
+        text = f"{query['place']}: {query['text']}"
+    for what, instead in _TOO_LONG:
+        text = what.sub(instead, text)
+    return " ".join(text.split())
 
 
 def _innermost(message: str) -> str:
@@ -133,7 +159,7 @@ def _past(failed: PastFailure) -> str:
     elif failed.failure in _PAST:
         text = _PAST[failed.failure]
     else:
-        text = _cut(_happened(failed.failure, failed.error), VISIBLE)
+        text = _cut(happened_in(failed.failure, failed.error), VISIBLE)
     if not failed.again:
         return text
     return f"{text}, {'a task' if failed.again == 1 else f'{failed.again} tasks'} ran again"

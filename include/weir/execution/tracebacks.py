@@ -1,6 +1,7 @@
-"""Leaves Weir's frames out of the traceback of an error that is not Weir's, so that people see theirs.
+"""Leaves Weir's frames out of the traceback of an error, so that people see theirs.
 
-Invariant: an error whose innermost frame is Weir's own keeps all frames, and so does what was raised as a bug.
+Invariant: what may be a bug of Weir's keeps all frames: `Internal`, and an error of another library or of Python whose
+innermost frame is Weir's own. The message of any other error of Weir's says all that its frames could.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, TypeVar
 
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, WeirError
 
 E = TypeVar("E", bound=BaseException)
 
@@ -35,7 +36,7 @@ def _is_ours(error: BaseException) -> bool:
     """Report whether our frames are needed to understand an error."""
     if isinstance(error, Internal):
         return True
-    return not isinstance(error, Misconfigured) and _is_of_weir(_last(error.__traceback__))
+    return not isinstance(error, WeirError) and _is_of_weir(_last(error.__traceback__))
 
 
 def _last(traceback: TracebackType | None) -> TracebackType | None:

@@ -144,7 +144,7 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
         )
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
         raise Misconfigured(
-            f"{region} is read as the epoch before, but Airflow has no such task instance ({answer.item.task_id}, map "
+            f"Airflow has no task instance of {region}, which is read as the epoch before ({answer.item.task_id}, map "
             f"index {answer.item.map_index}, in run {run.run_id}), and will not make it by itself: have that interval "
             "run again (clear its whole run; if that is deleted, a backfill, or a trigger with its date). If the DAG "
             f"has no such task any more, `weir run adopt {run.id}` gives the results of that run up, which then "
@@ -152,7 +152,7 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(
-            f"run {run.id} is pinned to a dataflow with {region}, but Airflow has no such task instance any more "
+            f"Airflow has no task instance of {region} any more, to which run {run.id} is pinned "
             f"({answer.item.task_id}, map index {answer.item.map_index}): the DAG has changed. "
             f"`weir run adopt {run.id}` moves the run to the current dataflow"
         )

@@ -354,5 +354,7 @@ def reached(place: str) -> Iterator[None]:
                 f"{place} cannot be used: {error}. Give the account the right to write there"
             ) from error
         if is_for_person(error):
-            raise Misconfigured(f"{place} cannot be used: {error.strerror or error}") from error
+            in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+            problem = "a file of that name is in the way" if in_the_way else error.strerror or error
+            raise Misconfigured(f"{place} cannot be used: {problem}") from error
         raise TargetAway(f"{place} cannot be reached: {error}") from error

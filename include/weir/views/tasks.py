@@ -210,7 +210,7 @@ def _never_begun(history: TaskHistory) -> Iterator[Event]:
         if row.try_number > last + 1:
             first, newest = last + 1, row.try_number - 1
             tries = f"try {first}" if first == newest else f"tries {first} to {newest}"
-            yield Event(row.began_at, f"{tries}: never began, and left no log", (_NEVER_BEGAN,))
+            yield Event(row.began_at, f"{tries}: ended before it was registered", (_NEVER_BEGAN,))
         last = max(last, row.try_number)
 
 

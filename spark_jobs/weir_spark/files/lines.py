@@ -245,8 +245,9 @@ class _Read:
             F.lit(", of which Spark reads "),
             F.substring(found, 1, _SHOWN),
             F.lit(
-                '. Correct schema=, or options of the reader such as header and sep; on_malformed="keep" reads such '
-                f"lines into the column {CORRUPT_RECORD}"
+                ". Correct schema=, or options of the reader such as header and sep; or the file (then `weir run adopt "
+                'RUN`, and clear the run in Airflow). on_malformed="keep" reads such lines into the column '
+                f"{CORRUPT_RECORD}"
             ),
         )
         is_wrong = line.isNotNull() | _any(lost) if lost else line.isNotNull()

@@ -61,6 +61,35 @@ def test_what_a_worker_or_an_executor_of_spark_has_raised_comes_first(message, i
     assert inner in healed([PastFailure(failure="application", error=message)], 2)
 
 
+QUERY = """Misconfigured: stage bad: sql/bad.sql, line 1: SELECT product, sum(prize) AS money FROM rows GROUP BY product
+[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `prize` cannot be resolved."""
+MODULE = (
+    "Misconfigured: region tariff-out: a module is missing where the task runs: No module named 'tariffs'. in stage x"
+)
+LOGIN = (
+    'Misconfigured: the connection shop_wrong is refused: connection to server at "127.0.0.1", port 42041 failed: '
+    'FATAL:  password authentication failed for user "weir". Mend it'
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "causes"),
+    [
+        (QUERY, ("sql/bad.sql, line 1", "`prize`")),
+        (MODULE, ("'tariffs'",)),
+        (LOGIN, ("shop_wrong", "password")),
+    ],
+)
+def test_the_cause_is_visible_whatever_stands_before_it(message, causes):
+    shown = note_of_failure(message, message, {}, delay=None, kind="fatal")[:VISIBLE]
+    assert [cause for cause in causes if cause not in shown] == []
+
+
+def test_a_released_input_was_not_deleted():
+    released = Loss("shop@20130101T000000Z", "clean", 0, "plain", "t1", Fault.MISSING, "it was released")
+    assert "released" in healed([PastFailure(failure="backtrack", error=message_of(ResultUnavailable((released,))))], 2)
+
+
 def test_equal_failures_are_told_once_with_their_number():
     killed = PastFailure(failure="killed", error="")
     assert healed([killed, killed, PastFailure(failure="application", error="KeyError: 'k'")], 4).count("killed") == 1

@@ -1,10 +1,10 @@
-"""A user's error shows the user's frames; an error of Weir's keeps all."""
+"""A user's error shows the user's frames; what may be a bug of Weir's keeps all."""
 
 import traceback
 
 import pytest
 
-from weir.errors import Internal, Misconfigured, Retryable
+from weir.errors import Conflict, EngineLost, Internal, Misconfigured, Retryable
 from weir.execution.tracebacks import with_users_frames
 
 
@@ -78,10 +78,16 @@ def test_so_does_the_error_that_another_one_was_raised_from(kind):
     assert ("refuse" in frames(error)) == (kind is not Misconfigured)
 
 
-@pytest.mark.parametrize("error", [KeyError("a bug of ours"), Internal("a rule is broken"), Retryable("no answer")])
-def test_an_error_that_is_raised_by_weir_keeps_all_frames(error):
+@pytest.mark.parametrize("error", [KeyError("a bug of ours"), Internal("a rule is broken")])
+def test_what_may_be_a_bug_of_weir_keeps_all_frames(error):
     assert frames(caught(OURS["call"], lambda: OURS["fail_with"](error)))[-1] == "fail_with"
     assert "call" in frames(error)
+
+
+@pytest.mark.parametrize("kind", [Retryable, EngineLost, Conflict])
+def test_an_error_whose_message_says_all_shows_nothing_of_ours(kind):
+    error = kind("no answer")
+    assert not {"fail_with", "call"} & {*frames(caught(OURS["call"], lambda: OURS["fail_with"](error)))}
 
 
 def test_contexts_that_go_round_in_circles_are_looked_at_once():

@@ -123,6 +123,25 @@ def test_where_no_task_works_the_dag_run_decides(dag_run, stand, has_command):
 
 
 @pytest.mark.parametrize(
+    ("seen", "state"), [("up_for_retry", AttemptState.RETRYING), ("deferred", AttemptState.WAITING)]
+)
+def test_another_try_of_a_paused_dag_does_not_come_and_one_that_computes_goes_on(seen, state):
+    before = facts(task(A, seen, state), task(CLOSE, "none"))
+    assert is_undecided(before)
+    paused = replace(before, dag_run=SeenDagRun("running", is_paused=True))
+    assert standings([paused])[RunId("flow@1")].stand is Stand.STOPPED
+    assert standings([replace(before, dag_run=SeenDagRun("running"))])[RunId("flow@1")].stand is Stand.RUNNING
+    computing = replace(paused, tasks=(task(A, "running", AttemptState.RUNNING), task(CLOSE, "none")))
+    assert standings([computing])[RunId("flow@1")].stand is Stand.RUNNING
+
+
+def test_what_a_function_has_raised_in_spark_is_the_reason():
+    raised = "Traceback (most recent call last):\n  File 'x'\nValueError: no price"
+    error = f"PythonException: An exception was thrown from the Python worker: {'.' * 400}{raised}"
+    assert "ValueError: no price" in of(task(A, "failed", AttemptState.FAILED, error=error), task(CLOSE, "none")).reason
+
+
+@pytest.mark.parametrize(
     ("before", "asked"),
     [
         (task(A, "running", AttemptState.RUNNING), ""),

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from weir.execution.airflow_words import NOT_IN_AIRFLOW
+from weir.execution.failure_words import happened_in
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
@@ -86,6 +87,11 @@ class TaskFacts:
         if self.seen.state == "success":
             return not self.has_result
         return not self.is_done and self.seen.state in ("skipped", *NOT_IN_AIRFLOW)
+
+    @property
+    def is_computing(self) -> bool:
+        """Report whether a process computes it: that goes on without the scheduler."""
+        return self.state is AttemptState.RUNNING and (self.seen is None or self.seen.state == "running")
 
     @property
     def is_working(self) -> bool:
@@ -203,10 +209,10 @@ def standings(epochs: Iterable[EpochFacts]) -> dict[RunId, Standing]:
 
 
 def is_undecided(facts: EpochFacts) -> bool:
-    """Report whether the answer depends on the DagRun: no task of the run works or is stopped."""
+    """Report whether the answer depends on the DagRun: no task of the run is computed or stopped."""
     if facts.is_closed or facts.asked or facts.dag_run is not None:
         return False
-    return not any(each.is_working or each.is_stopped for each in facts.tasks)
+    return not any(each.is_computing or each.is_stopped for each in facts.tasks)
 
 
 def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
@@ -216,9 +222,10 @@ def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
     if stopped:
         return _stopped(facts, stopped)
     working = [each for each in facts.tasks if each.is_working]
-    if working:
+    is_computing = any(each.is_computing for each in working)
+    kept = None if is_computing or facts.dag_run is None else _kept_by_airflow(facts, facts.dag_run)
+    if working and kept is None:
         return _working(facts, working)
-    kept = None if facts.dag_run is None else _kept_by_airflow(facts, facts.dag_run)
     return kept or _waiting(facts, known) or _idle(facts)
 
 
@@ -256,12 +263,16 @@ def _why_stopped(task: TaskFacts) -> str:
 
 def _why_failed(task: TaskFacts) -> str:
     if task.begin_error:
-        return f"{_name(task)} has failed before it was registered: {task.begin_error[:_ERROR]}"
+        return f"{_name(task)} has failed before it was registered: {_what(task.begin_error)}"
     is_known = task.state is AttemptState.FAILED
     if is_known and (task.seen is None or task.seen.try_number <= task.try_number):
-        return f"{_name(task)} has failed for good: {task.error[:_ERROR]}"
+        return f"{_name(task)} has failed for good: {_what(task.error)}"
     when = "while it ran" if _was_live(task) else "before it began"
     return f"Airflow calls {_name(task)} failed: it was marked by hand {when}, or its process could not start"
+
+
+def _what(error: str) -> str:
+    return happened_in("", error)[:_ERROR]
 
 
 def _was_live(task: TaskFacts) -> bool:
@@ -306,7 +317,7 @@ def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
         reason = f"Airflow calls its DagRun {dag_run.state}, but has not run {_names(unfinished)}"
         return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
     if dag_run.is_paused and unfinished:
-        command = f"`airflow dags unpause {facts.dag_id}`"
+        command = f"switch {facts.dag_id} on in Airflow (`airflow dags unpause {facts.dag_id}`)"
         return _of(facts, Stand.STOPPED, f"the DAG {facts.dag_id} is paused", command=command)
     if dag_run.state == "queued":
         reason = f"its DagRun {facts.run_id} is queued: as many runs of the DAG as max_active_runs allows are running"
@@ -319,7 +330,7 @@ def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
 
 def _working(facts: EpochFacts, working: Sequence[TaskFacts]) -> Standing:
     first = min(working, key=lambda each: (each.since is None, each.since, each.region))
-    again = f" again, after {first.error[:_ERROR]}" if first.state is AttemptState.RETRYING else ""
+    again = f" again, after {_what(first.error)}" if first.state is AttemptState.RETRYING else ""
     more = f" and {len(working) - 1} more task(s)" if len(working) > 1 else ""
     verb = "is tried" if first.state is AttemptState.RETRYING else "runs"
     return _of(facts, Stand.RUNNING, f"{_name(first)} {verb}{again}{more}", first.since)

@@ -72,7 +72,7 @@ def test_tries_that_airflow_took_back_before_they_began_are_told(changed):
     changed.airflow.clear_by_hand(changed.run, "flights")
     changed.airflow.run_until_quiet()
     told = typed("why", "flights", "--run", SECOND)
-    assert told.index("try 1: failed before") < told.index("tries 2 to 3: never began") < told.index("try 4 (")
+    assert told.index("try 1: failed before") < told.index("tries 2 to 3: ended before") < told.index("try 4 (")
 
 
 def test_a_task_instance_has_one_row_however_often_it_fails(changed):
