@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from weir.dataflow.arguments import answers, reference_for, require, require_connection, shown
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
+from weir.typed_json import plain, typed
 
 MAX_NAME: Final = 250
 
@@ -62,10 +63,10 @@ class Receiver:
     def __post_init__(self) -> None:
         what = f"{self.channel.value}({self.address!r})"
         try:
-            plain = json.loads(json.dumps(dict(self.options), allow_nan=False))
+            options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise Misconfigured(f"{what}: its options must be JSON values: {error}") from error
-        secret = next(secrets_in("its options", plain), None)
+        secret = next(secrets_in("its options", options), None)
         if secret is not None:
             raise Misconfigured(
                 f"{what}: {secret}, and options are recorded in ledger and store: name an Airflow connection instead"
@@ -73,7 +74,7 @@ class Receiver:
         name: object = self.name or f"{self.channel.value} {self.address}"
         if not isinstance(name, str) or len(name) > MAX_NAME:
             raise Misconfigured(f"{what}: receiver must be a text of at most {MAX_NAME} characters, not {name!r}")
-        object.__setattr__(self, "options", plain)
+        object.__setattr__(self, "options", options)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "kinds", _kinds(what, self.kinds))
 
@@ -83,19 +84,12 @@ class Receiver:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {
-            "channel": self.channel.value,
-            "address": self.address,
-            "options": dict(self.options),
-            "kinds": [kind.value for kind in self.kinds],
-            "name": self.name,
-        }
+        return cast("dict[str, Any]", plain(self))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Receiver:
-        """Read what `to_json` returned."""
-        channel, kinds = Channel(document["channel"]), tuple(document["kinds"])
-        return cls(channel, document["address"], document["options"], kinds, document["name"])
+        """Read what `to_json` returned. Raises ValueError for anything else."""
+        return typed("receiver", cls, document)
 
 
 def callback(function: str, *, kinds: str | Sequence[str] = (), receiver: str = "", **options: Any) -> Receiver:

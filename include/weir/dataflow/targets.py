@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from weir.dataflow.arguments import (
     answers,
@@ -21,6 +21,7 @@ from weir.dataflow.arguments import (
 )
 from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
+from weir.typed_json import plain, typed
 
 MODES = ("replace_epoch", "upsert", "append")
 
@@ -43,25 +44,25 @@ class Target:
 
     def __post_init__(self) -> None:
         try:
-            plain = json.loads(json.dumps(dict(self.options), allow_nan=False))
+            options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise Misconfigured(f"the options of target {self.kind!r} must be JSON values: {error}") from error
-        secret = next(secrets_in("its options", plain), None)
+        secret = next(secrets_in("its options", options), None)
         if secret is not None:
             raise Misconfigured(
                 f"target {self.kind!r}: {secret}, and options are recorded in ledger and pointers: name an Airflow "
                 "connection instead"
             )
-        object.__setattr__(self, "options", plain)
+        object.__setattr__(self, "options", options)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {"kind": self.kind, "options": dict(self.options)}
+        return cast("dict[str, Any]", plain(self))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Target:
-        """Read what `to_json` returned."""
-        return cls(document["kind"], document["options"])
+        """Read what `to_json` returned. Raises ValueError for anything else."""
+        return typed("target", cls, document)
 
     def __str__(self) -> str:
         """Name it for people, such as `postgres reports.delays`."""

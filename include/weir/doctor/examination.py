@@ -9,14 +9,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from weir.errors import WeirError
 from weir.secrecy import HIDDEN, without_secrets
 from weir.secret_forms import pattern_of
+from weir.typed_json import plain, typed
 
 
 class Status(Enum):
@@ -44,12 +45,12 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return a flat object of texts."""
-        return {**asdict(self), "status": self.status.value}
+        return cast("dict[str, Any]", plain(self))
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Finding:
-        """Read the object of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
-        return cls(**{**values, "status": Status(values["status"])})
+        """Read the object of `to_json`. Raises ValueError for anything else."""
+        return typed("finding", cls, values)
 
 
 def ok(area: str, name: str, found: str) -> Finding:

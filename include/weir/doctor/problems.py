@@ -11,6 +11,7 @@ from typing import Any
 
 from weir.code.hints import hint_of
 from weir.errors import WeirError
+from weir.typed_json import typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,8 @@ class Problem:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Problem:
-        """Read what `to_json` returned."""
-        return cls(**document)
+        """Read what `to_json` returned. Raises ValueError for anything else."""
+        return typed("problem", cls, document)
 
     def __str__(self) -> str:
         """Return one line: place, dataflow and stage, text."""

@@ -10,11 +10,11 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache, partial
-from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
@@ -23,6 +23,7 @@ from weir.formats.manifest import Manifest, StageCopy, StateFile
 from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import CheckJob, CompactionJob, RegionJob, RegionReport, SparkJob
 from weir.formats.run_record import RunRecord
+from weir.typed_json import plain, typed
 
 VERSIONS: Mapping[str, int] = types.MappingProxyType(
     {
@@ -48,10 +49,6 @@ _CHECKSUM_LINE = re.compile(rb'^ "sha256": "([0-9a-f]{64})",\n', re.MULTILINE)
 """Only the fields of the document itself, not those of its values, begin a line that is indented by one space."""
 
 T = TypeVar("T")
-_Where = str | tuple[Any, str | int]
-"""The place of a value in a document: its name, or that of what it is in, and its field or its number there."""
-_Decoder = Callable[[Any, _Where], Any]
-"""Decodes a value of one type at a place. Raises Misconfigured."""
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -84,9 +81,25 @@ def region_job_to_json(job: SparkJob) -> bytes:
 
 def region_job_from_json(data: bytes) -> SparkJob:
     """Decode a Spark job of any kind. Raises Misconfigured on an unknown version or another kind of document."""
+    kind, body = _job(data)
+    return _typed(kind, _JOBS[kind], body)
+
+
+def own_job_from_json(data: bytes) -> SparkJob:
+    """Decode the job of this process, a driver of spark-submit, which may lack msgspec.
+
+    Its fields are not looked at, since the same build has written it. Raises Misconfigured on an unknown version or
+    another kind of document.
+    """
+    kind, body = _job(data)
+    return cast("SparkJob", _built(_JOBS[kind], body))
+
+
+def _job(data: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the kind of a job and its fields."""
     document = _document("region job", data)
     kind = next((kind for kind in _JOBS if document.get("weir") == kind), "region job")
-    return cast("SparkJob", _value(_JOBS[kind], _body(kind, document), kind))
+    return kind, _body(kind, document)
 
 
 def region_report_to_json(report: RegionReport) -> bytes:
@@ -134,22 +147,22 @@ def checkpoint_from_json(data: bytes) -> Checkpoint:
 
 def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
     """Encode files of keyed state for a column of JSON."""
-    return cast("list[Any]", json.loads(_JSON.encode(list(files))))
+    return cast("list[Any]", plain(list(files)))
 
 
 def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
     """Decode files of keyed state. Raises Misconfigured on any other JSON."""
-    return cast("tuple[StateFile, ...]", _value(tuple[StateFile, ...], value, "state files"))
+    return _typed("state files", tuple[StateFile, ...], value)
 
 
 def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
     """Encode results of expectations for a column of JSON."""
-    return cast("list[Any]", json.loads(_JSON.encode(list(results))))
+    return cast("list[Any]", plain(list(results)))
 
 
 def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
     """Decode results of expectations. Raises Misconfigured on any other JSON."""
-    return cast("tuple[ExpectationResult, ...]", _value(tuple[ExpectationResult, ...], value, "expectation results"))
+    return _typed("expectation results", tuple[ExpectationResult, ...], value)
 
 
 def _sealed(kind: str, value: object) -> bytes:
@@ -210,7 +223,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
-    return cast(T, _value(target, _body(kind, _document(kind, data), *besides), kind))
+    return _typed(kind, target, _body(kind, _document(kind, data), *besides))
 
 
 def _document(kind: str, data: bytes) -> dict[str, Any]:
@@ -235,115 +248,31 @@ def _body(kind: str, document: Mapping[str, Any], *besides: str) -> dict[str, An
     return {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    return _decoder(hint)(value, where)
+def _typed(kind: str, target: type[T], found: Any) -> T:
+    try:
+        return typed(kind, target, found)
+    except ValueError as error:
+        raise Misconfigured(f"{error}: use the Weir that wrote it") from error
 
 
 @cache
-def _decoder(hint: Any) -> _Decoder:
-    """Return what decodes a type; it is made once, from the type's annotations."""
-    if hint in (Any, object):
-        return _as_it_is
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _built(hint: Any, found: Any) -> Any:
+    """Return plain JSON as a value of a type, which it is taken to be of."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if found is None:
+        return None
+    if origin in (Union, types.UnionType):
+        return _built(next(each for each in inner if each is not types.NoneType), found)
+    if origin is tuple:
+        hints = inner[:1] * len(found) if inner[-1] is Ellipsis else inner
+        return tuple(_built(*both) for both in zip(hints, found, strict=True))
+    if origin in (dict, Mapping):
+        return {key: _built(inner[1], value) for key, value in found.items()}
     if is_dataclass(hint):
-        return _dataclass(cast("type[Any]", hint))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return partial(_member, hint)
-    if isinstance(hint, NewType):
-        return _decoder(hint.__supertype__)
-    origin = get_origin(hint)
-    if origin is not None:
-        return _CONTAINERS[origin](get_args(hint))
-    return partial(_plain, (int, float) if hint is float else (hint,))
-
-
-def _as_it_is(value: Any, _where: _Where) -> Any:
-    return value
-
-
-def _plain(accepted: tuple[type, ...], value: Any, where: _Where) -> Any:
-    if type(value) not in accepted:  # True is an int, too
-        raise _unexpected(where, accepted[-1].__name__, value)
-    return value
-
-
-def _dataclass(kind: type[Any]) -> _Decoder:
-    decoders = {name: _decoder(hint) for name, hint in get_type_hints(kind).items()}
-
-    def decode(value: Any, where: _Where) -> Any:
-        if not isinstance(value, dict):
-            raise _unexpected(where, "an object", value)
-        if value.keys() != decoders.keys():
-            raise _other_fields(value.keys(), decoders.keys(), where)
-        return kind(**{name: decoders[name](item, (where, name)) for name, item in value.items()})
-
-    return decode
-
-
-def _other_fields(found: Set[str], known: Set[str], where: _Where) -> Misconfigured:
-    unknown, absent = sorted(found - known), sorted(known - found)
-    return Misconfigured(
-        f"{_place(where)}: unknown fields {unknown}, missing fields {absent}: use the Weir that wrote it"
-    )
-
-
-def _member(hint: type[Enum], value: Any, where: _Where) -> Enum:
-    try:
-        return hint(value)
-    except ValueError:
-        raise _unexpected(where, f"one of {', '.join(str(each.value) for each in hint)}", value) from None
-
-
-def _tuple(args: tuple[Any, ...]) -> _Decoder:
-    is_of_any_length = args[-1] is Ellipsis
-    decoders = tuple(_decoder(each) for each in args if each is not Ellipsis)
-
-    def decode(value: Any, where: _Where) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise _unexpected(where, "a list", value)
-        own = decoders * len(value) if is_of_any_length else decoders
-        if len(own) != len(value):
-            raise _unexpected(where, f"a list of {len(own)}", value)
-        return tuple([one(item, (where, i)) for i, (one, item) in enumerate(zip(own, value, strict=True))])
-
-    return decode
-
-
-def _dict(args: tuple[Any, ...]) -> _Decoder:
-    of_values = _decoder(args[1])
-
-    def decode(value: Any, where: _Where) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _unexpected(where, "an object", value)
-        return {key: of_values(item, (where, key)) for key, item in value.items()}
-
-    return decode
-
-
-def _optional(args: tuple[Any, ...]) -> _Decoder:
-    if_there = _decoder(next(hint for hint in args if hint is not types.NoneType))
-
-    def decode(value: Any, where: _Where) -> Any:
-        return None if value is None else if_there(value, where)
-
-    return decode
-
-
-_CONTAINERS: dict[Any, Callable[[tuple[Any, ...]], _Decoder]] = {
-    tuple: _tuple,
-    dict: _dict,
-    Mapping: _dict,
-    Union: _optional,
-    types.UnionType: _optional,
-}
-
-
-def _unexpected(where: _Where, expected: str, found: Any) -> Misconfigured:
-    return Misconfigured(f"{_place(where)}: expected {expected}, found {str(found)[:80]!r}")
-
-
-def _place(where: _Where) -> str:
-    """Return the name of a value's place, such as `manifest.files[0].rows`: it is put together for an error only."""
-    if isinstance(where, str):
-        return where
-    inside, name = where
-    return f"{_place(inside)}[{name}]" if isinstance(name, int) else f"{_place(inside)}.{name}"
+        kind: Any = hint
+        return kind(**{name: _built(of, found[name]) for name, of in _hints(kind).items()})
+    return hint(found) if isinstance(hint, type) and issubclass(hint, Enum) else found

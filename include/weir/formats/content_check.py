@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
-from weir.errors import Misconfigured
 from weir.formats.region_job import StateToRead
-from weir.formats.state_query import state_from_plain, state_to_plain
+from weir.typed_json import message_from_json, message_to_json, typed
 
 VERSION = 1
 
@@ -53,36 +51,16 @@ class ContentAnswer:
 def answer_from_json(line: str) -> ContentAnswer | None:
     """Parse a line of the program's output; None for a line that is not an answer."""
     try:
-        found = json.loads(line)
-        return ContentAnswer(**found)
-    except (ValueError, TypeError):
+        return typed("answer", ContentAnswer, json.loads(line))
+    except ValueError:
         return None
 
 
 def request_to_json(results: Iterable[ResultToCheck]) -> str:
     """Encode the request to the program."""
-    return json.dumps({"version": VERSION, "results": [_to_json(each) for each in results]}, sort_keys=True)
+    return message_to_json(VERSION, list(results))
 
 
 def request_from_json(text: str) -> tuple[ResultToCheck, ...]:
     """Decode the request. Raises Misconfigured on an unknown version."""
-    found = json.loads(text)
-    if found.get("version") != VERSION:
-        raise Misconfigured(
-            f"the request has version {found.get('version')!r}, expected {VERSION}: use the program of the same Weir "
-            "version"
-        )
-    return tuple(_from_json(each) for each in found["results"])
-
-
-def _to_json(result: ResultToCheck) -> dict[str, Any]:
-    rule = {"round": dict(result.rule.round), "ignore": list(result.rule.ignore)}
-    plain = {name: getattr(result, name) for name in ("number", "name", "spark_schema", "is_keyed", "expected")}
-    state = None if result.state is None else state_to_plain(result.state)
-    return plain | {"files": list(result.files), "rule": rule, "state": state}
-
-
-def _from_json(found: dict[str, Any]) -> ResultToCheck:
-    rule = DigestRule(found["rule"]["round"], tuple(found["rule"]["ignore"]))
-    state = None if found["state"] is None else state_from_plain(found["state"])
-    return ResultToCheck(**{**found, "files": tuple(found["files"]), "rule": rule, "state": state})
+    return message_from_json(VERSION, tuple[ResultToCheck, ...], text)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from weir.errors import Misconfigured
 from weir.topology.ids import AttemptId, Digest, Epoch
+from weir.typed_json import typed
 
 FORMAT: Final = 1
 """The version of the format of pointers."""
@@ -55,17 +56,14 @@ class Pointer:
 
 
 def pointer_from_json(data: bytes) -> Pointer:
-    """Read a stored pointer. Raises Misconfigured for another format."""
+    """Read a stored pointer. Raises Misconfigured for another format, and ValueError for what is no pointer."""
     found: dict[str, Any] = json.loads(data)
     form = found.pop("format", None)
     if form != FORMAT:
         raise Misconfigured(
             f"a published pointer has format {form!r}, this Weir reads {FORMAT}: use the Weir that wrote it"
         )
-    partitions = tuple(
-        PublishedPartition(**{**each, "files": tuple(each["files"])}) for each in found.pop("partitions")
-    )
-    return Pointer(partitions=partitions, deliveries=tuple(found.pop("deliveries")), **found)
+    return typed("pointer", Pointer, found)
 
 
 def newest(names: Iterable[str]) -> str | None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from weir.dataflow.state import State, StateKind
-from weir.errors import Misconfigured
-from weir.formats.region_job import StateFileToRead, StateToRead
+from weir.formats.region_job import StateToRead
+from weir.typed_json import message_from_json, message_to_json
 
 VERSION = 1
 
@@ -28,43 +25,9 @@ class StateQuery:
 
 def query_to_json(query: StateQuery) -> str:
     """Encode the request to the program."""
-    states = {name: state_to_plain(read) for name, read in query.states.items()}
-    return json.dumps({"version": VERSION, "query": query.query, "limit": query.limit, "states": states})
+    return message_to_json(VERSION, query)
 
 
 def query_from_json(text: str) -> StateQuery:
     """Decode the request. Raises Misconfigured on an unknown version."""
-    found = json.loads(text)
-    if found.get("version") != VERSION:
-        raise Misconfigured(
-            f"the query has version {found.get('version')!r}, expected {VERSION}: use the program of the same Weir "
-            "version"
-        )
-    states = {name: state_from_plain(read) for name, read in found["states"].items()}
-    return StateQuery(found["query"], states, found["limit"])
-
-
-def state_to_plain(read: StateToRead) -> dict[str, Any]:
-    """Encode a state as JSON values, for a program that only reads it."""
-    state = read.state
-    return {
-        "name": state.name,
-        "keys": list(state.keys),
-        "schema": state.schema,
-        "expired_until": read.expired_until,
-        "files": [asdict(file) for file in read.files],
-    }
-
-
-def state_from_plain(found: Mapping[str, Any]) -> StateToRead:
-    """Decode the JSON values that `state_to_plain` returned."""
-    state = State(name=found["name"], kind=StateKind.KEYED, keys=tuple(found["keys"]), schema=found["schema"])
-    files = tuple(
-        StateFileToRead(
-            each["path"], each["epoch"], (each["key_groups"][0], each["key_groups"][1]), each["rows"], each["bytes"]
-        )
-        for each in found["files"]
-    )
-    return StateToRead(
-        state=state, files=files, tallies=None, updated=0, expired_until=found["expired_until"], is_full=False
-    )
+    return message_from_json(VERSION, StateQuery, text)

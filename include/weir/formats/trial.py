@@ -7,19 +7,11 @@ The rows of the stage lie where the reports name them, in the store that the job
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Final
 
-from weir.errors import Misconfigured
-from weir.formats.codec import (
-    region_job_from_json,
-    region_job_to_json,
-    region_report_from_json,
-    region_report_to_json,
-)
 from weir.formats.region_job import RegionJob, RegionReport
+from weir.typed_json import message_from_json, message_to_json
 
 VERSION: Final = 1
 
@@ -57,53 +49,19 @@ class TrialAnswer:
 
 def trial_request_to_json(request: TrialRequest) -> str:
     """Encode the request to the program."""
-    return json.dumps(
-        {
-            "version": VERSION,
-            "stage": request.stage,
-            "jobs": [json.loads(region_job_to_json(job)) for job in request.jobs],
-            "samples": [asdict(each) for each in request.samples],
-            "shown": request.shown,
-        }
-    )
+    return message_to_json(VERSION, request)
 
 
 def trial_request_from_json(text: str) -> TrialRequest:
     """Decode the request. Raises Misconfigured on an unknown version."""
-    found = _known(text)
-    jobs = (region_job_from_json(data) for data in _documents(found["jobs"]))
-    samples = tuple(Sample(**each) for each in found["samples"])
-    return TrialRequest(found["stage"], tuple(cast("RegionJob", job) for job in jobs), samples, found["shown"])
+    return message_from_json(VERSION, TrialRequest, text)
 
 
 def trial_answer_to_json(answer: TrialAnswer) -> str:
     """Encode the program's answer."""
-    return json.dumps(
-        {
-            "version": VERSION,
-            "reports": [json.loads(region_report_to_json(report)) for report in answer.reports],
-            "error": answer.error,
-            "traceback": answer.traceback,
-        }
-    )
+    return message_to_json(VERSION, answer)
 
 
 def trial_answer_from_json(text: str) -> TrialAnswer:
     """Decode the program's answer. Raises Misconfigured on an unknown version."""
-    found = _known(text)
-    reports = tuple(region_report_from_json(data) for data in _documents(found["reports"]))
-    return TrialAnswer(reports, found["error"], found["traceback"])
-
-
-def _documents(found: Iterable[Any]) -> Iterable[bytes]:
-    return (json.dumps(each).encode() for each in found)
-
-
-def _known(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text)
-    if found.get("version") != VERSION:
-        raise Misconfigured(
-            f"the trial has version {found.get('version')!r}, expected {VERSION}: use the program of the same Weir "
-            "version"
-        )
-    return found
+    return message_from_json(VERSION, TrialAnswer, text)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 from weir.connections import Connection
 from weir.dataflow.targets import Target
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir.topology.ids import AttemptId, Epoch
+from weir.typed_json import plain, typed
 
 Token = dict[str, Any]
 """What `prepare` planned: plain JSON values, without secrets."""
@@ -131,14 +132,12 @@ class Delivery:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {"target": self.target.to_json(), "version": asdict(self.version), "token": self.token}
+        return cast("dict[str, Any]", plain(self))
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Delivery:
-        """Read what `to_json` returned."""
-        version = dict(document["version"])
-        files = tuple(VersionFile(**each) for each in version.pop("files"))
-        return cls(Target.from_json(document["target"]), Version(files=files, **version), document["token"])
+        """Read what `to_json` returned. Raises ValueError for anything else."""
+        return typed("delivery", cls, document)
 
 
 class TargetAway(Retryable):

@@ -30,7 +30,7 @@ from weir.connections import (
     variable_from_environment,
 )
 from weir.errors import Fenced, Misconfigured, Retryable, WeirError
-from weir.formats.codec import region_failure_to_json, region_job_from_json, region_report_to_json
+from weir.formats.codec import own_job_from_json, region_failure_to_json, region_report_to_json
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
 from weir.secrecy import without_secrets
@@ -216,7 +216,7 @@ def _report_failure(job: SparkJob, store: Store, error: Exception) -> None:
 def _read_job(url: str, options: Mapping[str, Any]) -> SparkJob:
     try:
         with fsspec.open(url, "rb", **options) as file:
-            return region_job_from_json(file.read())
+            return own_job_from_json(file.read())
     except OSError as error:
         raise Retryable(f"the job {url} could not be read: {type(error).__name__}: {error}") from error
     except ImportError as error:

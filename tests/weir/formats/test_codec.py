@@ -487,6 +487,12 @@ def test_an_unknown_version_is_refused_with_both_versions(name, version):
         decode(changed(name, lambda document: document.update(version=version)))
 
 
+@pytest.mark.parametrize("name", ["region-job", "compaction-job", "check-job"])
+def test_a_driver_reads_its_own_job_as_everybody_does(name):
+    value, encode, _ = FORMATS[name]
+    assert codec.own_job_from_json(encode(value)) == value
+
+
 def test_another_kind_of_document_is_refused(name):
     _, _, decode = FORMATS[name]
     for data in (b"", b"[]", b"{}", b'{"weir": "other", "version": 1}', b"\xff\xfe", b'{"weir":'):
@@ -498,7 +504,7 @@ def test_an_unknown_or_missing_field_is_refused_by_name(name):
     _, _, decode = FORMATS[name]
     with pytest.raises(Misconfigured, match=r"unknown fields \['novelty'\]"):
         decode(changed(name, lambda document: document.update(novelty=1)))
-    with pytest.raises(Misconfigured, match=r"missing fields \['attempt'\]"):
+    with pytest.raises(Misconfigured, match="missing required field `attempt`"):
         decode(changed(name, lambda document: document.pop("attempt")))
 
 
@@ -510,13 +516,14 @@ def test_a_field_that_has_a_default_has_to_be_there_too():
 @pytest.mark.parametrize(
     ("field", "value", "where"),
     [
-        ("subtask", "2", "manifest.subtask: expected int, found '2'"),
-        ("subtask", True, "manifest.subtask: expected int"),
-        ("files", {}, "manifest.files: expected a list"),
-        ("keys", ["a", 1], "manifest.keys\\[1\\]: expected str"),
-        ("digest", [], "manifest.digest: expected an object"),
-        ("session", [], "manifest.session: expected an object"),
-        ("metrics", {"write": "fast"}, "manifest.metrics.write: expected float"),
+        ("subtask", "2", "manifest.subtask: .*int"),
+        ("subtask", True, "manifest.subtask: .*int"),
+        ("files", {}, "manifest.files: .*array"),
+        ("keys", ["a", 1], "manifest.keys\\[1\\]: .*str"),
+        ("digest", [], "manifest.digest: .*object"),
+        ("session", [], "manifest.session: .*object"),
+        ("metrics", {"write": "fast"}, r"manifest.metrics\[...\]: .*float"),
+        ("quality", [{"suite": "a", "fingerprint": "b", "outcome": "c"}], r"manifest.quality\[0\].outcome: .*'c'"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_with_its_place(field, value, where):

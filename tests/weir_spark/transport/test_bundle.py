@@ -10,6 +10,8 @@ import weir
 import weir_spark
 from weir_spark.transport.bundle import write_bundle
 
+GOLDEN = Path(__file__).parents[2] / "golden"
+
 
 def test_the_modules_of_weir_travel_in_one_zip_and_no_others(tmp_path) -> None:
     bundle = write_bundle(tmp_path)
@@ -39,15 +41,36 @@ def test_nothing_that_could_hide_a_module_of_the_pipeline_lies_beside_the_progra
     assert [path.name for path in bundle.program.parent.glob("*.py")] == ["run_region.py"]
 
 
-def test_a_driver_needs_no_grpc(tmp_path) -> None:
-    """Spark submits to clusters whose Python has nothing that only clients of a Connect server need."""
-    (tmp_path / "grpc.py").write_text("raise ModuleNotFoundError('no grpc here', name='grpc')\n")
+def driver_without(package, tmp_path, program):
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('no {package} here', name='{package}')\n")
     paths = [str(tmp_path), *(str(Path(package.__file__).parents[1]) for package in (weir, weir_spark))]
     done = subprocess.run(
-        [sys.executable, "-c", "import weir_spark.transport.driver, weir_spark.region.region"],
+        [sys.executable, "-c", f"import weir_spark.transport.driver, weir_spark.region.region\n{program}"],
         env={"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_driver_needs_no_grpc(tmp_path) -> None:
+    """Spark submits to clusters whose Python has nothing that only clients of a Connect server need."""
+    driver_without("grpc", tmp_path, "")
+
+
+def test_a_driver_reads_its_job_and_writes_what_it_reports_without_msgspec(tmp_path) -> None:
+    """It is what clusters have: pyspark, fsspec and pyarrow."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "job.json").write_bytes((GOLDEN / "region-job-v1.json").read_bytes())
+    program = (
+        "from pathlib import Path\n"
+        "from weir.formats.codec import region_failure_to_json, region_report_to_json\n"
+        "from weir.formats.region_failure import failure_of\n"
+        "from weir.formats.region_job import RegionReport\n"
+        "from weir_spark.transport.driver import _read_job\n"
+        f"job = _read_job({str(tmp_path / 'files' / 'job.json')!r}, {{}})\n"
+        "report = RegionReport(attempt=job.attempt, outputs=(), code='c', session={}, metrics={})\n"
+        "region_report_to_json(report), region_failure_to_json(failure_of(ValueError('x'), job.attempt))\n"
+    )
+    driver_without("msgspec", tmp_path, program)
