@@ -230,7 +230,7 @@ def _outputs(
 
 
 def _topology(session: Session, run: str) -> Topology | None:
-    """Return None for a run that a newer Weir has pinned: what its attempts write is not known."""
+    """Return None for a run whose record cannot be read: what its attempts write is not known."""
     pinned = session.get_one(RunRow, run).pinned
     try:
         return None if pinned is None else topology_of(pinned)

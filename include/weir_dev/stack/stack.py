@@ -151,7 +151,7 @@ class Stack:
             )
 
     def _open_ledger(self) -> None:
-        """Make or migrate the ledger: says clearly, and now, what a task could only say in its log."""
+        """Make the ledger: says clearly, and now, what a task could only say in its log."""
         from weir.ledger.ledger import Ledger  # noqa: PLC0415  SQLAlchemy is slow to import, and only needed here
 
         Ledger.open(self.ledger_url).close()

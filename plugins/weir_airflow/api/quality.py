@@ -16,7 +16,7 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import APIRouter, Depends, Query, status
 from fastapi.responses import HTMLResponse
 
-from weir.errors import WeirError
+from weir.errors import OtherBuild, WeirError
 from weir.formats.paths import PAGES
 from weir.ledger.ledger import Ledger, NotMigrated
 from weir.quality.check_queries import check_of_dag, checks_of_task, may_have_page, newest_checks_of_dag
@@ -57,10 +57,15 @@ _LATER = (
 )
 
 
-_NOT_MIGRATED = (
-    "<p>It is not there, or has the tables of an older Weir, and a page changes nothing. Type <code>weir ledger "
-    "upgrade</code> where the workers' settings are; the next task of a Weir DAG migrates it, too. If neither helps, "
-    "the API server has other settings than the workers (WEIR_LEDGER, or the connection weir_ledger).</p>"
+_NOT_MADE = (
+    "<p>It is not there, or has no tables, and a page changes nothing. Type <code>weir ledger upgrade</code> where the "
+    "workers' settings are; the next task of a Weir DAG makes it, too. If neither helps, the API server has other "
+    "settings than the workers (WEIR_LEDGER, or the connection weir_ledger).</p>"
+)
+
+_OF_OTHER_BUILD = (
+    "<p>Its tables are those of another build of Weir: the API server and the workers need the same one. <code>weir "
+    "doctor</code> says what to do.</p>"
 )
 
 
@@ -125,9 +130,10 @@ def _message(title: str, code: int) -> HTMLResponse:
 def _unknown(error: WeirError) -> HTMLResponse:
     """Answer 503 where the API server cannot reach ledger or store; the page does not show where they are."""
     log.warning("Checks of data quality cannot be shown: %s", error)
-    if isinstance(error, NotMigrated):
+    if isinstance(error, NotMigrated | OtherBuild):
+        body = _NOT_MADE if isinstance(error, NotMigrated) else _OF_OTHER_BUILD
         return HTMLResponse(
-            html_page("Weir's ledger is not migrated yet", _NOT_MIGRATED),
+            html_page("Weir's ledger cannot be read", body),
             status_code=status.HTTP_503_SERVICE_UNAVAILABLE,
             headers=_HARMLESS,
         )

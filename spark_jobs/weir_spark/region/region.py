@@ -340,7 +340,7 @@ def _counting(job: RegionJob, state: str) -> tuple[str, ...]:
 
 def _code_of(job: RegionJob) -> CodeToRun:
     if job.code is None:
-        raise Misconfigured(f"region {job.region}: its job names no archive of code: use the Weir that wrote it")
+        raise Misconfigured(f"region {job.region}: its job names no archive of code")
     return job.code
 
 

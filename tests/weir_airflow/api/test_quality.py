@@ -90,8 +90,8 @@ def get(api_url, river, ledger):
     return ask
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_page_migrates_no_ledger_and_says_what_to_do(ledger, tmp_path, is_there):
+@pytest.mark.parametrize(("is_there", "command"), [(True, "weir doctor"), (False, "weir ledger upgrade")])
+def test_a_page_makes_no_ledger_and_says_what_to_do(ledger, tmp_path, is_there, command):
     file = tmp_path / "ledger.db"
     if is_there:
         with ledger.transaction("flow") as session:
@@ -101,7 +101,7 @@ def test_a_page_migrates_no_ledger_and_says_what_to_do(ledger, tmp_path, is_ther
     before = file.read_bytes() if is_there else None
     for answer in (quality.checks("river"), quality.page("river", 1)):
         assert answer.status_code == 503
-        assert "<code>weir ledger upgrade</code>" in answer.body.decode()
+        assert f"<code>{command}</code>" in answer.body.decode()
     assert (file.read_bytes() if file.exists() else None) == before
 
 
