@@ -255,7 +255,7 @@ def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
     known = {"errors", "wording", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals"}
     known |= {"code", "dataflow", "topology", "execution", "formats"}
     known |= {"state", "store", "settings", "connections", "catalogs", "delta_rs", "quality"}
-    examinations = {"weir.doctor.examination", "weir.doctor.spark", "weir.doctor.store"}
+    examinations = {f"weir.doctor.{each}" for each in ("examination", "spark", "store", "table")}
 
     def allowed(_file, name):
         top, _, rest = name.partition(".")

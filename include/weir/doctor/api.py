@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from weir.doctor.examination import Finding, ok, problem
+from weir.doctor import table
+from weir.doctor.examination import Finding
+from weir.wording import first_few
 
-AREA: Final = "airflow"
-SETTINGS: Final = "settings"
-UPKEEP: Final = "weir_upkeep"
-UPKEEPS: Final = (UPKEEP, "weir_upkeep_hourly")
+UPKEEPS: Final = (table.UPKEEP.name, "weir_upkeep_hourly")
+
+_LISTED: Final = 5
+"""The largest number of DAGs that are named."""
 
 _ON_ONE_MACHINE: Final = frozenset({"LocalExecutor", "SequentialExecutor", "DebugExecutor", "InProcessExecutor", ""})
 
@@ -20,54 +23,28 @@ def ledger_findings(executors: str, ledger: str) -> Iterator[Finding]:
     classes = [each.strip().split(":")[-1].split(".")[-1] for each in executors.split(",")]
     remote = [name for name in classes if name not in _ON_ONE_MACHINE]
     if remote and ledger.startswith("sqlite"):
-        yield problem(
-            SETTINGS,
-            "ledger of all workers",
-            f"SQLite, and {', '.join(remote)} runs tasks on several machines",
-            expected="one ledger for all of them",
-            mend="set WEIR_LEDGER=postgresql+psycopg2://USER:PASSWORD@HOST/weir or the connection weir_ledger",
-        )
+        yield table.LEDGER_OF_WORKERS.problem(f"SQLite, and {', '.join(remote)} runs tasks on several machines")
 
 
 def plugin_finding(*, is_mounted: bool) -> Finding:
     """Judge whether the api-server serves Weir's endpoint."""
     if is_mounted:
-        return ok(AREA, "plugin", "its endpoint answers")
-    return problem(
-        AREA,
-        "plugin",
-        "the api-server has no /weir: finished runs cannot be recovered, queued ones not started, and clears may race",
-        expected="Weir's plugin, loaded by the api-server",
-        mend="at the api-server: pip install weir, the version of the workers, and restart it; `airflow plugins` there "
-        "lists the plugin weir, or the error of its import",
+        return table.PLUGIN.ok("its endpoint answers")
+    return table.PLUGIN.problem(
+        "the api-server has no /weir: finished runs cannot be recovered, queued ones not started, and clears may race"
     )
 
 
 def permission_finding(account: str, may: Sequence[str], may_not: Sequence[str]) -> Finding:
     """Judge for which DAGs the account of `weir_api` may clear task instances and start runs."""
     if not may_not:
-        return ok(AREA, "may clear", f"{account} may edit task instances and runs of {_listed(may)}")
-    return problem(
-        AREA,
-        "may clear",
-        f"{account} may not edit task instances or runs of {_listed(may_not)}",
-        expected="the permission for every DAG of Weir: lost results are recomputed by clearing their producers",
-        mend="give the account PUT on task instances and on runs (the role `user` of the simple auth manager; can_edit "
-        "on Task Instances, on DAG Runs and on these DAGs with FAB)",
-    )
+        return table.MAY_CLEAR.ok(f"{account} may edit task instances and runs of {first_few(may, _LISTED)}")
+    return table.MAY_CLEAR.problem(f"{account} may not edit task instances or runs of {first_few(may_not, _LISTED)}")
 
 
 def upkeep_finding(name: str, *, is_paused: bool | None) -> Finding:
     """Judge a DAG of Weir's upkeep; None if Airflow has no such DAG."""
-    if is_paused is False:
-        return ok(AREA, name, "unpaused")
-    expected = "an unpaused DAG: it delivers pending clears, reclaims space and scrubs"
     if is_paused is None:
-        mend = "put a file into the DAGs folder with the line: from weir_airflow.upkeep.upkeep import dag, hourly_dag"
-        return problem(AREA, name, "Airflow has no such DAG", expected=expected, mend=mend)
-    mend = f"airflow dags unpause {name}   (or the switch in Airflow's UI)"
-    return problem(AREA, name, "paused", expected=expected, mend=mend)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return replace(table.NO_UPKEEP, name=name).problem("Airflow has no such DAG")
+    upkeep = replace(table.UPKEEP, name=name)
+    return upkeep.problem("paused", name=name) if is_paused else upkeep.ok("unpaused")

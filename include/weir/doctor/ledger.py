@@ -18,14 +18,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
+from weir.doctor import table
+from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
 from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
-
-AREA: Final = "ledger"
 
 WAIT_SECONDS = 5
 """How long to wait for a connection or a lock."""
@@ -44,11 +43,11 @@ class LedgerExam:
     def checks(self) -> list[Check]:
         """Return the checks, in order."""
         return [
-            Check(AREA, "place", self.check_place, is_gate=True),
-            Check(AREA, "answers", self.check_answer, is_gate=True),
-            Check(AREA, "revision", self.check_revision, is_gate=True),
-            Check(AREA, "writing", self.check_writing),
-            Check(AREA, "pending clears", self.check_pending_clears),
+            table.LEDGER_PLACE.check(self.check_place),
+            table.LEDGER_ANSWERS.check(self.check_answer),
+            table.LEDGER_REVISION.check(self.check_revision),
+            table.LEDGER_WRITING.check(self.check_writing),
+            table.PENDING_CLEARS.check(self.check_pending_clears),
         ]
 
     def store_ids(self) -> tuple[str, ...]:
@@ -62,27 +61,21 @@ class LedgerExam:
     def check_place(self) -> Iterator[Finding]:
         """Check that the ledger is a server, or a file on a local disk."""
         if self._is_server:
-            yield ok(AREA, "place", self._url.render_as_string(hide_password=True))
+            yield table.LEDGER_PLACE.ok(self._url.render_as_string(hide_password=True))
             return
         path = self._path.absolute()
         folder = next((each for each in (path.parent, *path.parents) if each.exists()), path.parent)
         kind = file_system_of(folder)
         if is_on_network(kind):
-            yield problem(
-                AREA,
-                "place",
-                f"{path} is on a network file system ({kind}), where SQLite's locks do not work",
-                expected="a local disk, or PostgreSQL",
-                mend="set WEIR_LEDGER to a path on a local disk if all tasks run on this machine, else to "
-                "postgresql+psycopg2://USER:PASSWORD@HOST/weir",
-            )
+            found = f"{path} is on a network file system ({kind}), where SQLite's locks do not work"
+            yield table.LEDGER_PLACE.problem(found)
             return
-        yield ok(AREA, "place", f"{path}, on a local disk{f' ({kind})' if kind else ''}")
+        yield table.LEDGER_PLACE.ok(f"{path}, on a local disk{f' ({kind})' if kind else ''}")
 
     def check_answer(self) -> Iterator[Finding]:
         """Check that the ledger can be connected to and read."""
         if not self._exists:
-            yield ok(AREA, "answers", "does not exist yet; the first task or command creates it")
+            yield table.LEDGER_ANSWERS.ok("does not exist yet; the first task or command creates it")
             raise Enough
         try:
             with self._connected() as connection:
@@ -90,7 +83,7 @@ class LedgerExam:
         except SQLAlchemyError as error:
             yield self._no_answer(error)
         else:
-            yield ok(AREA, "answers", f"as {self._url.get_backend_name()}")
+            yield table.LEDGER_ANSWERS.ok(f"as {self._url.get_backend_name()}")
 
     def check_revision(self) -> Iterator[Finding]:
         """Check that this Weir knows the ledger's tables."""
@@ -109,19 +102,14 @@ class LedgerExam:
                 found = _write_refusal(connection, is_server=self._is_server)
         except DBAPIError as error:
             if "locked" in str(error.orig):
-                yield unknown(AREA, "writing", f"another transaction held the ledger for {WAIT_SECONDS} s; try again")
+                found = f"another transaction held the ledger for {WAIT_SECONDS} s; try again"
+                yield table.LEDGER_WRITING.unknown(found)
                 return
             found = str(error.orig).strip()
         if not found:
-            yield ok(AREA, "writing", "this user may write")
+            yield table.LEDGER_WRITING.ok("this user may write")
             return
-        mend = "give the user of the workers the right to write the database and its folder"
-        if self._is_server:
-            mend = (
-                "connect to the primary, as the owner of Weir's tables: GRANT ALL ON ALL TABLES IN SCHEMA public TO "
-                "the user of the workers"
-            )
-        yield problem(AREA, "writing", found, expected="a ledger that every worker may write", mend=mend)
+        yield (table.LEDGER_SERVER_WRITING if self._is_server else table.LEDGER_WRITING).problem(found)
 
     def check_pending_clears(self) -> Iterator[Finding]:
         """Check that upkeep delivers the clears that Airflow has not received."""
@@ -160,16 +148,8 @@ class LedgerExam:
     def _no_answer(self, error: SQLAlchemyError) -> Finding:
         found = " ".join(str(getattr(error, "orig", None) or error).split())
         if self._is_server:
-            mend = (
-                "start the database, or correct WEIR_LEDGER or the connection weir_ledger (host, port, login, "
-                "password); from this machine: pg_isready -h HOST -p PORT"
-            )
-            return problem(AREA, "answers", found, expected="a database that answers", mend=mend)
-        mend = (
-            "give this user the right to write the file and its folder; if it is damaged, move it away and run "
-            "`weir ledger rebuild --all`"
-        )
-        return problem(AREA, "answers", found, expected=f"a SQLite database at {self._path}", mend=mend)
+            return table.LEDGER_ANSWERS.problem(found)
+        return table.LEDGER_FILE.problem(found, path=self._path)
 
     @property
     def _exists(self) -> bool:
@@ -189,33 +169,21 @@ class LedgerExam:
 def revision_finding(found: str | None) -> Finding:
     """Judge the revision of the ledger's tables, None if it has no tables."""
     if found in {HEAD, None}:
-        return ok(AREA, "revision", found or "none; the first task or command creates the tables")
-    mend = (
-        "install the build that made it: all workers need the same one; or `weir export FOLDER`, and begin with an "
-        "empty ledger and an empty store"
-    )
-    return problem(AREA, "revision", f"{found}, which is that of another build", expected=HEAD, mend=mend)
+        return table.LEDGER_REVISION.ok(found or "none; the first task or command creates the tables")
+    return table.LEDGER_REVISION.problem(f"{found}, which is that of another build", head=HEAD)
 
 
 def pending_clears_finding(number: int, oldest: datetime | None, now: datetime, *, is_served: bool) -> Finding:
     """Judge the number of pending clears and the age of the oldest one."""
-    name = "pending clears"
     if oldest is None:
-        return ok(AREA, name, "none")
+        return table.PENDING_CLEARS.ok("none")
     minutes = int((now - oldest).total_seconds() // 60)
     found = (
         f"{number}, the oldest for {minutes} min" if minutes < 120 else f"{number}, the oldest for {minutes // 60} h"
     )
     if now - oldest < OLD_CLEAR or not is_served:
-        return ok(AREA, name, found if is_served else f"{found}; delivered when Airflow runs")
-    return problem(
-        AREA,
-        name,
-        found,
-        expected="none older than 15 min: results wait to be recomputed",
-        mend="unpause the DAG weir_upkeep and read the log of its last run, which names what Airflow refuses; a clear "
-        "of a DAG or run that was deleted in Airflow can never be delivered",
-    )
+        return table.PENDING_CLEARS.ok(found if is_served else f"{found}; delivered when Airflow runs")
+    return table.PENDING_CLEARS.problem(found)
 
 
 def _write_refusal(connection: Connection, *, is_server: bool) -> str:

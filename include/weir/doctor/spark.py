@@ -6,25 +6,21 @@ Invariant: Spark's error is in the finding; it only selects the advice.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from weir.doctor.examination import Finding, ok, problem, warning
+from weir.doctor import table
+from weir.doctor.examination import Finding
 
 
 def version_finding(area: str, version: str, client: str) -> Finding:
     """Compare the version of a Connect server with that of pyspark here."""
+    item = table.SPARK_VERSION.of(area)
     if version == client:
-        return ok(area, "version", f"Spark {version}, as here")
+        return item.ok(f"Spark {version}, as here")
     found = f"Spark {version}; pyspark here is {client}"
     if _numbers(client)[:1] == _numbers(version)[:1] and _numbers(client) < _numbers(version):
-        return ok(area, "version", f"{found}: an older client is fine")
-    return problem(
-        area,
-        "version",
-        found,
-        expected="one version, or a client that is older than the server: plans and UDFs are those of its version",
-        mend=f"pip install 'pyspark[connect]=={version}' (or 'pyspark-client=={version}', never both) here and at all "
-        f"workers, or start the server with Spark {client}",
-    )
+        return item.ok(f"{found}: an older client is fine")
+    return item.problem(found, version=version, client=client)
 
 
 def _numbers(version: str) -> list[int]:
@@ -36,44 +32,32 @@ def java_finding(area: str, version: str, *, where: str = "") -> Finding:
     major = version.split(".", 1)[0]
     found = f"{version}{where and f', {where}'}"
     if major in {"17", "21"}:
-        return ok(area, "Java", found)
+        return table.JAVA.of(area).ok(found)
     if major.isdigit() and int(major) > 21:
-        mend = "if Spark fails with it, set JAVA_HOME to a Java 17 or 21"
-        return warning(area, "Java", found, expected="17 or 21, with which Spark 4 is tested", mend=mend)
-    return problem(area, "Java", found, expected="17 or 21", mend="install one, and set JAVA_HOME to it")
+        return table.NEWER_JAVA.of(area).warning(found)
+    return table.JAVA.of(area).problem(found)
 
 
 def python_finding(area: str, there: str, here: str, *, error: str = "") -> Finding:
     """Judge the version of the Python that runs UDFs, empty if it did not run one because of `error`."""
-    minor = ".".join(here.split(".")[:2])
+    item = table.SPARK_PYTHON.of(area)
     if there.split(".")[:2] == here.split(".")[:2]:
-        return ok(area, "Python", f"{there} runs UDFs")
-    return problem(
-        area,
-        "Python",
-        f"{there}; here it is {here}" if there else _first_line(error),
-        expected=f"the same minor version as here ({here}): a UDF is bytecode",
-        mend=f"set PYSPARK_PYTHON to a Python {minor} where the server and its executors start",
-    )
+        return item.ok(f"{there} runs UDFs")
+    found = f"{there}; here it is {here}" if there else _first_line(error)
+    return item.problem(found, here=here, minor=".".join(here.split(".")[:2]))
 
 
-def store_finding(area: str, name: str, url: str, wanted: int, seen: int) -> Finding:
+def store_finding(item: table.Item, url: str, wanted: int, seen: int) -> Finding:
     """Compare the number of files that one side wrote to the store with the number that the other side has seen."""
     if wanted == seen:
-        return ok(area, name, f"all {seen} files at {url}")
-    return problem(
-        area,
-        name,
-        f"{seen} of {wanted} files at {url} were seen",
-        expected="all of them: the store is one place for this machine and every machine of Spark",
-        mend="mount the store on every machine of Spark at the same path, or use an object store",
-    )
+        return item.ok(f"all {seen} files at {url}")
+    return item.problem(f"{seen} of {wanted} files at {url} were seen")
 
 
-def store_error_finding(area: str, name: str, error: str, url: str, hadoop: str) -> Finding:
+def store_error_finding(item: table.Item, error: str, url: str, hadoop: str) -> Finding:
     """Judge an error of Spark that could not read or write at `url`; `hadoop` is its version, empty if unknown."""
-    expected = "Spark and this machine see the same store"
-    return problem(area, name, f"{url}: {_first_line(error)}", expected=expected, mend=_advice(error, url, hadoop))
+    refused = replace(table.STORE_REFUSED, area=item.area, name=item.name)
+    return refused.problem(f"{url}: {_first_line(error)}", advice=_advice(error, url, hadoop))
 
 
 def _advice(error: str, url: str, hadoop: str) -> str:

@@ -11,22 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
+from weir.doctor import table
+from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import WeirError
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.local import is_local
 from weir.store.store import MARKER, Store, marker_id
 
-AREA: Final = "store"
 _CONTENT: Final = b"written by weir doctor"
-_FILES: Final = "reading and writing"
 
 
 def store_checks(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> list[Check]:
     """Return the checks of a store; `known_ids` returns the ids of the ledger's stores, and may raise."""
     return [
-        Check(AREA, "marker", lambda: _check_marker(store, known_ids), is_gate=True),
-        Check(AREA, _FILES, lambda: _check_files(store), seconds=30.0),
+        table.STORE_MARKER.check(lambda: _check_marker(store, known_ids)),
+        table.STORE_FILES.check(lambda: _check_files(store)),
     ]
 
 
@@ -44,26 +43,20 @@ def marker_finding(found: str | None, known: tuple[str, ...] | None, url: str) -
     """Compare the marker's id, None without a marker, with the ids in the ledger, None if it does not answer."""
     if known is None:
         text = "no marker" if found is None else f"id {found}"
-        return unknown(AREA, "marker", f"{text}; the ledger, which has the expected id, does not answer")
+        return table.STORE_MARKER.unknown(f"{text}; the ledger, which has the expected id, does not answer")
     if not known:
         text = "none yet; the first run writes it" if found is None else f"id {found}; the ledger knows no run yet"
-        return ok(AREA, "marker", text)
+        return table.STORE_MARKER.ok(text)
     if found in known:
-        return ok(AREA, "marker", f"id {found}, as the ledger knows it")
-    expected = f"{MARKER} with the id {known[0]}, as the ledger knows it"
+        return table.STORE_MARKER.ok(f"id {found}, as the ledger knows it")
     if found is None:
-        mend = (
-            "mount the store, or correct WEIR_STORE; no result is marked lost meanwhile. If the store is lost for "
-            "good, begin with a new ledger"
-        )
-        return problem(AREA, "marker", f"{url} has no {MARKER}", expected=expected, mend=mend)
-    mend = "mount the right store, or correct WEIR_STORE or WEIR_LEDGER: they belong together"
-    return problem(AREA, "marker", f"{url} is another store: its id is {found}", expected=expected, mend=mend)
+        return table.STORE_MARKER.problem(f"{url} has no {MARKER}", marker=MARKER, id=known[0])
+    return table.OTHER_STORE.problem(f"{url} is another store: its id is {found}", marker=MARKER, id=known[0])
 
 
 def _check_marker(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> Iterator[Finding]:
     """Check that the store is the one that the ledger knows."""
-    yield ok(AREA, "place", store.url)
+    yield table.STORE_PLACE.ok(store.url)
     marker, known = _marker(store), _known(known_ids)
     yield marker_finding(marker, known, store.url)
     if marker is None and known == () and is_local(store.url) and not _exists(store):
@@ -80,23 +73,17 @@ def _check_files(store: Store) -> Iterator[Finding]:
             is_exclusive = not _can_create(store, path)
             store.replace(path, _CONTENT)
     except (WeirError, NotImplementedError) as error:
-        yield _unusable(store, str(error))
+        yield table.STORE_FILES.problem(str(error), url=store.url)
         return
     if read != _CONTENT or listed != [("file", len(_CONTENT))]:
-        yield _unusable(store, f"wrote {len(_CONTENT)} bytes, read {len(read)}, listed {listed}")
+        found = f"wrote {len(_CONTENT)} bytes, read {len(read)}, listed {listed}"
+        yield table.STORE_FILES.problem(found, url=store.url)
         return
-    yield ok(AREA, _FILES, "a file was written, read, listed and deleted")
+    yield table.STORE_FILES.ok("a file was written, read, listed and deleted")
     if is_exclusive:
-        yield ok(AREA, "exclusive create", "an existing name is refused")
-        return
-    yield problem(
-        AREA,
-        "exclusive create",
-        "an existing file was overwritten",
-        expected="a refusal: every commit creates a name that only one attempt may create",
-        mend="use a store with conditional writes (If-None-Match: S3, MinIO, Ceph from Squid on), or a file "
-        "system with hard links",
-    )
+        yield table.EXCLUSIVE_CREATE.ok("an existing name is refused")
+    else:
+        yield table.EXCLUSIVE_CREATE.problem("an existing file was overwritten")
 
 
 def _can_create(store: Store, path: str) -> bool:
@@ -105,17 +92,6 @@ def _can_create(store: Store, path: str) -> bool:
     except AlreadyExists:
         return False
     return True
-
-
-def _unusable(store: Store, found: str) -> Finding:
-    return problem(
-        AREA,
-        _FILES,
-        found,
-        expected=f"a place that this user may write, read, list and delete in: {store.url}",
-        mend="create the folder or bucket, give this user the rights, and check the store's connection or "
-        "WEIR_STORE_OPTIONS; every worker needs them",
-    )
 
 
 def _exists(store: Store) -> bool:

@@ -7,14 +7,15 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
 
-from weir.doctor.examination import Finding, ok, problem, warning
+from weir.doctor import table
+from weir.doctor.examination import Finding
 
-AREA: Final = "versions"
 PYTHON: Final = "python"
 PYSPARK_FILES: Final = "files of pyspark"
 """The version in the files of the folder `pyspark`, whichever distribution wrote them last."""
@@ -34,11 +35,6 @@ _EXTRAS: Final = {
 """The distribution by which an extra is recognised."""
 
 _INSTALLED: Final = (_AIRFLOW, *_EXTRAS.values())
-_REINSTALL_PYSPARK: Final = (
-    "pip uninstall -y pyspark-client && pip install --force-reinstall --no-deps pyspark=={version}, or "
-    "pip uninstall -y pyspark && pip install --force-reinstall --no-deps pyspark-client   "
-    "(uv: override-dependencies = [\"pyspark-client; sys_platform == 'never'\"])"
-)
 
 
 def installed_versions() -> dict[str, str]:
@@ -51,12 +47,11 @@ def installed_versions() -> dict[str, str]:
 
 def version_findings(found: Mapping[str, str]) -> Iterator[Finding]:
     """Judge the result of `installed_versions`."""
-    yield _at_least(found.get(PYTHON), (3, 11), "Python", "install Weir with a newer Python, everywhere alike")
+    yield _at_least(table.PYTHON, found.get(PYTHON), (3, 11))
     yield _airflow(found.get(_AIRFLOW))
     yield from _pyspark(found)
     if _PROVIDER in found:
-        mend = "pip install 'weir[submit]'; run `weir doctor` again: it brings pyspark-client"
-        yield _at_least(found[_PROVIDER], (6, 0), "provider of Spark", mend)
+        yield _at_least(table.SPARK_PROVIDER, found[_PROVIDER], (6, 0))
     yield _extras(found)
     yield from range_findings()
 
@@ -70,13 +65,7 @@ def package_findings(store: str, ledger: str) -> Iterator[Finding]:
     for extra, (module, is_needed) in needed.items():
         if is_needed and importlib.util.find_spec(module) is None:
             what = "the store is on S3" if extra == "s3" else "the ledger is in PostgreSQL"
-            yield problem(
-                AREA,
-                module,
-                f"not installed, and {what}",
-                expected=f"the extra {extra} of Weir",
-                mend=f"pip install 'weir[{extra}]', at every worker",
-            )
+            yield replace(table.EXTRA, name=module).problem(f"not installed, and {what}", extra=extra)
 
 
 def range_findings(distribution: str = "weir") -> Iterator[Finding]:
@@ -87,13 +76,8 @@ def range_findings(distribution: str = "weir") -> Iterator[Finding]:
         if required.name in {"apache-airflow", "pyspark", "pyspark-client"} or version is None:
             continue
         if not required.specifier.contains(version, prereleases=True):
-            yield problem(
-                AREA,
-                required.name,
-                version,
-                expected=f"{required.specifier}, with which Weir works",
-                mend=f"pip install '{required.name}{required.specifier}'",
-            )
+            item = replace(table.REQUIREMENT, name=required.name)
+            yield item.problem(version, name=required.name, range=required.specifier)
 
 
 def _requirements(distribution: str) -> list[str]:
@@ -107,42 +91,33 @@ def _extras(found: Mapping[str, str]) -> Finding:
     there = [extra for extra, package in _EXTRAS.items() if package in found]
     missing = [extra for extra in _EXTRAS if extra not in there]
     lacking = f"; not installed: {', '.join(missing)}" if missing else ""
-    return ok(AREA, "extras", f"{', '.join(there) or 'none'}{lacking}")
+    return table.EXTRAS.ok(f"{', '.join(there) or 'none'}{lacking}")
 
 
-def _at_least(version: str | None, oldest: tuple[int, int], name: str, mend: str) -> Finding:
+def _at_least(item: table.Item, version: str | None, oldest: tuple[int, int]) -> Finding:
     if version is not None and _numbers(version) >= oldest:
-        return ok(AREA, name, version)
-    expected = f"{oldest[0]}.{oldest[1]} or newer"
-    return problem(AREA, name, version or "not installed in this environment", expected=expected, mend=mend)
+        return item.ok(version)
+    return item.problem(version or "not installed in this environment", oldest=f"{oldest[0]}.{oldest[1]}")
 
 
 def _airflow(version: str | None) -> Finding:
-    mend = "pip install 'apache-airflow>=3.3,<3.4'"
     if version is None or _numbers(version) <= (3, 3):
-        return _at_least(version, (3, 3), "Airflow", mend)
-    return warning(AREA, "Airflow", version, expected="3.3, with which Weir is tested", mend=f"try it, or {mend}")
+        return _at_least(table.AIRFLOW, version, (3, 3))
+    return table.NEWER_AIRFLOW.warning(version)
 
 
 def _pyspark(found: Mapping[str, str]) -> Iterator[Finding]:
     """Judge pyspark; pyspark-client overwrites a hundred of its files, depending on the order of installation."""
     recorded, files, client = found.get("pyspark"), found.get(PYSPARK_FILES), found.get("pyspark-client")
     if recorded is None and client is not None:
-        yield _at_least(client, (4, 2), "pyspark-client", "pip install 'weir[connect]'")
+        yield _at_least(table.PYSPARK_CLIENT, client, (4, 2))
     elif recorded is None or files == recorded:
-        mend = "pip install 'weir[connect]' for a Spark Connect server, or 'weir[local]' for Spark on this machine"
-        yield _at_least(recorded, (4, 2), "pyspark", mend)
+        yield _at_least(table.PYSPARK, recorded, (4, 2))
     else:
-        text = f"{recorded} is installed, but its files are of {files or 'no version'}"
-        yield problem(AREA, "pyspark", text, expected="one version", mend=_REINSTALL_PYSPARK.format(version=recorded))
+        differ = f"{recorded} is installed, but its files are of {files or 'no version'}"
+        yield table.FILES_OF_PYSPARK.problem(differ, version=recorded)
     if recorded is not None and client not in {None, recorded}:
-        yield problem(
-            AREA,
-            "pyspark-client",
-            f"{client} is installed over pyspark {recorded}",
-            expected="none, or the same version: both write the same files",
-            mend=_REINSTALL_PYSPARK.format(version=recorded),
-        )
+        yield table.TWO_PYSPARKS.problem(f"{client} is installed over pyspark {recorded}", version=recorded)
 
 
 def _numbers(version: str) -> tuple[int, int]:

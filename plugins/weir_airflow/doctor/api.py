@@ -14,8 +14,9 @@ import httpx
 
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.coordination.clearing import NO_ROUTE
-from weir.doctor.api import AREA, UPKEEP, UPKEEPS, permission_finding, plugin_finding, upkeep_finding
-from weir.doctor.examination import Check, Enough, Finding, ok, problem
+from weir.doctor import table
+from weir.doctor.api import UPKEEPS, permission_finding, plugin_finding, upkeep_finding
+from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
 from weir_airflow.api.clearing import clearer_for
 from weir_airflow.api.client import base_urls_of, client_of
@@ -39,11 +40,11 @@ class ApiExam:
     def checks(self) -> list[Check]:
         """Return the checks, in order."""
         return [
-            Check(AREA, "connection weir_api", self.check_connection, is_gate=True),
-            Check(AREA, "api-server", self.check_server, is_gate=True),
-            Check(AREA, "log in", self.check_login, seconds=40.0, is_gate=True),
-            Check(AREA, "plugin", self.check_plugin, seconds=60.0),
-            Check(AREA, UPKEEP, self.check_upkeep, seconds=40.0),
+            table.CONNECTION.check(self.check_connection),
+            table.API_SERVER.check(self.check_server),
+            table.LOG_IN.check(self.check_login),
+            table.PLUGIN.check(self.check_plugin),
+            table.UPKEEP.check(self.check_upkeep),
         ]
 
     def check_connection(self) -> Iterator[Finding]:
@@ -51,9 +52,9 @@ class ApiExam:
         found = self._connection
         clearer_for(found)  # raises for an unknown type
         if found.conn_type in {"weir-db", "weir_db"} or found.host == "db":
-            yield ok(AREA, "connection weir_api", "Airflow's database in this process, as under dag.test()")
+            yield table.CONNECTION.ok("Airflow's database in this process, as under dag.test()")
             raise Enough
-        yield ok(AREA, "connection weir_api", f"{found.login or 'a token'} at {', '.join(base_urls_of(found))}")
+        yield table.CONNECTION.ok(f"{found.login or 'a token'} at {', '.join(base_urls_of(found))}")
 
     def check_server(self) -> Iterator[Finding]:
         """Check that each api-server answers, and its version."""
@@ -65,21 +66,15 @@ class ApiExam:
         try:
             self._api.ask("GET", path_of("api", "v2", "dags"), limit=1)
         except Misconfigured as error:
-            yield problem(
-                AREA,
-                "log in",
-                str(error),
-                expected="an account of this Airflow that may see and edit Weir's DAGs",
-                mend="correct login and password of the connection weir_api; a password without login is a token",
-            )
+            yield table.LOG_IN.problem(str(error))
             return
-        yield ok(AREA, "log in", f"as {self._account}")
+        yield table.LOG_IN.ok(f"as {self._account}")
 
     def check_plugin(self) -> Iterator[Finding]:
         """Check that the endpoint is served, and for which DAGs the account may clear."""
         answer = self._api.ask("GET", path_of("api", "v2", "dags"), tags="weir", limit=_MOST_DAGS, order_by="dag_id")
         names = sorted({*(str(each["dag_id"]) for each in answer["dags"]), *self._known_dag_ids()})[:_MOST_DAGS]
-        names = names or [UPKEEP]
+        names = names or [table.UPKEEP.name]
         is_mounted = self._is_mounted(names[0])
         yield plugin_finding(is_mounted=is_mounted)
         may = [name for name in names if self._may_clear(name, is_mounted=is_mounted)]
@@ -96,14 +91,8 @@ class ApiExam:
         try:
             found = str(httpx.get(url, timeout=_SECONDS).raise_for_status().json()["version"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            return problem(
-                AREA,
-                "api-server",
-                f"no answer from {url}: {error or type(error).__name__}",
-                expected="Airflow's api-server, reachable from every worker",
-                mend="start it (`airflow api-server`), or correct host and port of the connection weir_api",
-            )
-        return ok(AREA, "api-server", f"Airflow {found}")
+            return table.API_SERVER.problem(f"no answer from {url}: {error or type(error).__name__}")
+        return table.API_SERVER.ok(f"Airflow {found}")
 
     @cached_property
     def _connection(self) -> Connection:

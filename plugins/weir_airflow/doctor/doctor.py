@@ -12,10 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING
 
-from weir.doctor.api import SETTINGS, ledger_findings
-from weir.doctor.examination import Check, Finding, Secrecy, examine, ok, problem
+from weir.doctor import table
+from weir.doctor.api import ledger_findings
+from weir.doctor.examination import Check, Finding, Secrecy, examine
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.store import store_checks
 from weir.doctor.versions import package_findings
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from weir.settings import Settings
-
-
-_SETTINGS_SECONDS: Final = 60.0
-"""Airflow is imported meanwhile, and a secrets backend may be asked."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -64,7 +61,7 @@ class Doctor:
 
     def examine(self, connections: Sequence[str]) -> None:
         """Run all checks; `connections` are ids of connections to Spark besides that of the settings."""
-        self._run([[Check(SETTINGS, "Weir's settings", self.check_settings, seconds=_SETTINGS_SECONDS)]])
+        self._run([[table.SETTINGS.check(self.check_settings)]])
         if self._settings is not None:
             self._run(list(self._areas(self._settings, connections)))
 
@@ -78,20 +75,14 @@ class Doctor:
         try:
             found = settings()
         except Misconfigured as error:
-            yield problem(
-                SETTINGS,
-                "Weir's settings",
-                str(error),
-                expected="store, ledger, and valid options in [weir]",
-                mend="as the message says; the settings must be the same at every worker",
-            )
+            yield table.SETTINGS.problem(str(error))
             return
         self._secrecy.learn_url(found.ledger)
         self._secrecy.learn_all(found.store_options)
         lacking = list(package_findings(found.store, found.ledger))
         yield from lacking
         self._settings = None if lacking else found
-        yield ok(SETTINGS, "Weir's settings", f"store by {_origin('store')}, ledger by {_origin('ledger')}")
+        yield table.SETTINGS.ok(f"store by {_origin('store')}, ledger by {_origin('ledger')}")
         yield from ledger_findings(str(conf.get("core", "executor")), found.ledger)
 
     def _run(self, areas: Sequence[Sequence[Check]]) -> None:
@@ -129,8 +120,9 @@ class Doctor:
                 return checks
             return submit_checks(area, connection)
         except WeirError as error:
-            finding = problem(area, "connection", str(error), expected="a connection to Spark", mend="see the message")
-            return [Check(area, "connection", lambda: [finding])]
+            item = table.SPARK_CONNECTION.of(area)
+            finding = item.problem(str(error))
+            return [item.check(lambda: [finding])]
 
     def _without_secrets(self, connection: Connection) -> Connection:
         """Return the connection after learning its secrets, so that no finding shows them."""

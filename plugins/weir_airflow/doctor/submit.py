@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from weir.doctor.examination import Check, Finding, ok, problem
+from weir.doctor import table
+from weir.doctor.examination import Check, Finding
 from weir_airflow.engines.spark_submit import master_of
 
 if TYPE_CHECKING:
@@ -20,20 +21,21 @@ if TYPE_CHECKING:
 
 
 _VERSION_SECONDS: Final = 60.0
-_PROGRAM: Final = "spark-submit"
 
 
 def submit_checks(area: str, connection: Connection) -> list[Check]:
     """Return the checks of a connection: its master, and its program."""
+    master = table.SUBMIT_MASTER.of(area)
+    program = table.SPARK_SUBMIT.of(area)
     return [
-        Check(area, "master", lambda: [ok(area, "master", master_of(connection))]),
-        Check(area, _PROGRAM, lambda: _check_program(area, connection), seconds=_VERSION_SECONDS + 5),
+        master.check(lambda: [master.ok(master_of(connection))]),
+        program.check(lambda: _check_program(program, connection)),
     ]
 
 
-def _check_program(area: str, connection: Connection) -> Iterator[Finding]:
+def _check_program(item: table.Item, connection: Connection) -> Iterator[Finding]:
     """Check that the program runs, and that its version is that of pyspark."""
-    name = str(connection.extra_dejson.get("spark-binary") or _PROGRAM)
+    name = str(connection.extra_dejson.get("spark-binary") or item.name)
     client = _pyspark()
     program = shutil.which(name, path=_path())
     output, found = "", None
@@ -44,18 +46,11 @@ def _check_program(area: str, connection: Connection) -> Iterator[Finding]:
         found = re.search(r"version\s+(\d+\.\d+\.\d+\S*)", output)
     if found is not None and client in (None, found[1]):
         like = "; no pyspark here" if client is None else ", as pyspark here"
-        yield ok(area, _PROGRAM, f"{program}, Spark {found[1]}{like}")
+        yield item.ok(f"{program}, Spark {found[1]}{like}")
         return
     said = f"is of Spark {found[1]}" if found else f"--version failed: {' '.join(output.split())[-300:]}"
-    yield problem(
-        area,
-        _PROGRAM,
-        f"PATH has no {name}" if program is None else f"{program} {said}",
-        expected=f"a spark-submit of Spark {client or '4'}{', as pyspark here,' if client else ''} that every worker "
-        "finds and can run",
-        mend="put its folder onto the PATH of the workers (pip install 'pyspark[connect]' installs one into the bin "
-        "folder of its environment), or install the pyspark of its version; set JAVA_HOME to a Java 17 or 21",
-    )
+    wanted = "4" if client is None else f"{client}, as pyspark here,"
+    yield item.problem(f"PATH has no {name}" if program is None else f"{program} {said}", version=wanted)
 
 
 def _pyspark() -> str | None:

@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.version import __version__ as client_version
 
-from weir.doctor.examination import Check, Enough, Finding, ok, problem, unknown
+from weir.doctor import table
+from weir.doctor.examination import Check, Enough, Finding
 from weir.doctor.spark import java_finding, python_finding, store_error_finding, store_finding, version_finding
 from weir.doctor.store import scratch
 from weir.errors import WeirError
@@ -29,9 +31,6 @@ from weir.store.store import Store
 
 FILES = 8
 """The number of tasks that read and write, so that each of a few executors is likely to have one."""
-
-SECONDS = 90.0
-"""The first Python function and the first job of a server that has just started take long on a busy machine."""
 
 _CONNECT_SECONDS = 5.0
 _DEFAULT_PORT = 15002
@@ -51,29 +50,23 @@ class ConnectExam:
     def checks(self) -> list[Check]:
         """Return the checks, in order."""
         return [
-            Check(self._area, "reachable", self.check_reachable, is_gate=True),
-            Check(self._area, "version", self.check_server, seconds=SECONDS),
-            Check(self._area, "Python", self.check_python, seconds=SECONDS),
-            Check(self._area, "reads the store", self.check_reading, seconds=SECONDS, is_gate=True),
-            Check(self._area, "writes the store", self.check_writing, seconds=SECONDS),
+            table.REACHABLE.of(self._area).check(self.check_reachable),
+            table.SPARK_VERSION.of(self._area).check(self.check_server),
+            table.SPARK_PYTHON.of(self._area).check(self.check_python),
+            table.READS_STORE.of(self._area).check(self.check_reading),
+            table.WRITES_STORE.of(self._area).check(self.check_writing),
         ]
 
     def check_reachable(self) -> Iterator[Finding]:
         """Check that a server accepts connections: pyspark itself would try for ten minutes."""
-        parts = urlsplit(self._url)
+        item, parts = table.REACHABLE.of(self._area), urlsplit(self._url)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORT
         try:
             socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
         except OSError as error:
-            yield problem(
-                self._area,
-                "reachable",
-                f"nothing answers at {host}:{port}: {error}",
-                expected="a Spark Connect server",
-                mend="start it ($SPARK_HOME/sbin/start-connect-server.sh), or correct host and port of the connection",
-            )
+            yield item.problem(f"nothing answers at {host}:{port}: {error}")
             return
-        yield ok(self._area, "reachable", f"sc://{host}:{port}")
+        yield item.ok(f"sc://{host}:{port}")
 
     def check_server(self) -> Iterator[Finding]:
         """Check the server's versions of Spark and Java."""
@@ -81,13 +74,7 @@ class ConnectExam:
             with self._session() as session:
                 version, java, self._hadoop = session.version, _value(session, _JAVA), _value(session, _HADOOP)
         except PySparkException as error:
-            yield problem(
-                self._area,
-                "version",
-                _message(error),
-                expected="a Spark Connect server that accepts this connection's account",
-                mend="check login (the user), password (the token) and use_ssl of the connection, and the server's log",
-            )
+            yield table.SPARK_ACCOUNT.of(self._area).problem(_message(error))
             return
         yield version_finding(self._area, version, client_version)
         if java:
@@ -110,34 +97,28 @@ class ConnectExam:
 
     def check_reading(self) -> Iterator[Finding]:
         """Check that Spark reads what is written here."""
-        yield from self._with_files("reads the store", self._read)
+        yield from self._with_files(table.READS_STORE.of(self._area), self._read)
 
     def check_writing(self) -> Iterator[Finding]:
         """Check that what Spark writes can be read and deleted here."""
-        yield from self._with_files("writes the store", self._write)
+        yield from self._with_files(table.WRITES_STORE.of(self._area), self._write)
 
-    def _with_files(self, name: str, count: Callable[[SparkSession, str], int]) -> Iterator[Finding]:
+    def _with_files(self, item: table.Item, count: Callable[[SparkSession, str], int]) -> Iterator[Finding]:
         """Compare `FILES` with the number that `count` has seen in a new folder."""
         url = self._store.spark_url("")
         if not _may_write(self._store):
             found = "not checked: this process cannot write the store, or the store does not exist before the first run"
-            yield unknown(self._area, name, found, mend="run a dataflow once, then run `weir doctor` again")
+            yield item.unknown(found, mend="run a dataflow once, then run `weir doctor` again")
             raise Enough
         try:
             with scratch(self._store) as folder, self._session() as session:
                 seen = count(session, folder)
         except PySparkException as error:
-            yield store_error_finding(self._area, name, _message(error), url, self._hadoop)
+            yield store_error_finding(item, _message(error), url, self._hadoop)
         except WeirError as error:
-            yield problem(
-                self._area,
-                name,
-                str(error),
-                expected="files that Spark's user and this user may both read and delete",
-                mend="run both as one user, or in one group with umask 002; delete .weir-doctor-* in the store",
-            )
+            yield replace(table.OTHER_USER, area=item.area, name=item.name).problem(str(error))
         else:
-            yield store_finding(self._area, name, url, FILES, seen)
+            yield store_finding(item, url, FILES, seen)
 
     def _read(self, session: SparkSession, folder: str) -> int:
         """Write files here and let Spark read them."""

@@ -1,6 +1,6 @@
 import pytest
 
-from weir.doctor import api
+from weir.doctor import api, table
 from weir.doctor.examination import Status
 
 
@@ -11,9 +11,9 @@ from weir.doctor.examination import Status
         (api.plugin_finding(is_mounted=False), "problem", "pip install weir"),
         (api.permission_finding("weir", ["trips"], []), "ok", "trips"),
         (api.permission_finding("weir", ["trips"], ["secret_dag"]), "problem", "PUT on task instances"),
-        (api.upkeep_finding(api.UPKEEP, is_paused=None), "problem", "from weir_airflow.upkeep.upkeep import"),
-        (api.upkeep_finding(api.UPKEEP, is_paused=True), "problem", "airflow dags unpause weir_upkeep"),
-        (api.upkeep_finding(api.UPKEEP, is_paused=False), "ok", "unpaused"),
+        (api.upkeep_finding(table.UPKEEP.name, is_paused=None), "problem", "from weir_airflow.upkeep.upkeep import"),
+        (api.upkeep_finding(table.UPKEEP.name, is_paused=True), "problem", "airflow dags unpause weir_upkeep"),
+        (api.upkeep_finding(table.UPKEEP.name, is_paused=False), "ok", "unpaused"),
     ],
 )
 def test_the_answers_of_the_api_server_are_judged(finding, status, words):

@@ -2,6 +2,7 @@ import pytest
 
 from weir.doctor import spark
 from weir.doctor.examination import Status
+from weir.doctor.table import READS_STORE, WRITES_STORE
 
 S3 = "s3a://bucket/weir"
 
@@ -45,14 +46,14 @@ def test_the_server_s_python_has_the_minor_version_of_ours(there, status):
     ],
 )
 def test_spark_s_error_about_the_store_selects_the_advice(error, url, advice):
-    found = spark.store_error_finding("spark", "reads the store", f"{error}\n at java", url, "3.4.2")
+    found = spark.store_error_finding(READS_STORE, f"{error}\n at java", url, "3.4.2")
     assert found.status is Status.PROBLEM
     assert error in found.found
     assert advice in found.mend
 
 
 def test_files_that_one_side_does_not_see_are_a_problem():
-    assert spark.store_finding("spark", "reads the store", "file:///x", 8, 8).status is Status.OK
-    missing = spark.store_finding("spark", "writes the store", "file:///x", 8, 3)
+    assert spark.store_finding(READS_STORE, "file:///x", 8, 8).status is Status.OK
+    missing = spark.store_finding(WRITES_STORE, "file:///x", 8, 3)
     assert missing.status is Status.PROBLEM
     assert "every machine of Spark" in missing.mend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.doctor.api import UPKEEP, UPKEEPS
+from weir.doctor.api import UPKEEPS
 from weir.doctor.examination import Status, examine
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
@@ -31,7 +31,7 @@ def test_a_good_api_server_is_ok_but_for_what_is_not_there(checked):
     found = checked()
     bad = {name for name, each in found.items() if each.status is not Status.OK}
     assert bad == set(UPKEEPS)
-    assert "from weir_airflow.upkeep.upkeep import" in found[UPKEEP].mend
+    assert "from weir_airflow.upkeep.upkeep import" in found[UPKEEPS[0]].mend
     assert found["may clear"].found == "worker may edit task instances and runs of river"
     assert found["plugin"].status is Status.OK
 

@@ -1,9 +1,11 @@
 """The checks of a real Spark Connect server."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
+from weir.doctor import table
 from weir.doctor.examination import Status, examine
 from weir.store.store import Store
 from weir_spark.transport.doctor import ConnectExam
@@ -80,7 +82,7 @@ def test_without_a_server_no_other_check_runs(store):
 
 
 def test_a_server_that_hangs_does_not_hang_the_doctor(server, store, monkeypatch):
-    monkeypatch.setattr("weir_spark.transport.doctor.SECONDS", 1.0)
+    monkeypatch.setattr(table, "SPARK_VERSION", replace(table.SPARK_VERSION, seconds=1.0))
     server.send(signal.SIGSTOP)
     try:
         found = checked(server, store)
