@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from weir.doctor import table
@@ -45,6 +44,6 @@ def permission_finding(account: str, may: Sequence[str], may_not: Sequence[str])
 def upkeep_finding(name: str, *, is_paused: bool | None) -> Finding:
     """Judge a DAG of Weir's upkeep; None if Airflow has no such DAG."""
     if is_paused is None:
-        return replace(table.NO_UPKEEP, name=name).problem("Airflow has no such DAG")
-    upkeep = replace(table.UPKEEP, name=name)
+        return table.NO_UPKEEP.of(name=name).problem("Airflow has no such DAG")
+    upkeep = table.UPKEEP.of(name=name)
     return upkeep.problem("paused", name=name) if is_paused else upkeep.ok("unpaused")

@@ -6,7 +6,6 @@ Invariant: Spark's error is in the finding; it only selects the advice.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from weir.doctor import table
 from weir.doctor.examination import Finding
@@ -56,7 +55,7 @@ def store_finding(item: table.Item, url: str, wanted: int, seen: int) -> Finding
 
 def store_error_finding(item: table.Item, error: str, url: str, hadoop: str) -> Finding:
     """Judge an error of Spark that could not read or write at `url`; `hadoop` is its version, empty if unknown."""
-    refused = replace(table.STORE_REFUSED, area=item.area, name=item.name)
+    refused = table.STORE_REFUSED.of(item.area, item.name)
     return refused.problem(f"{url}: {_first_line(error)}", advice=_advice(error, url, hadoop))
 
 

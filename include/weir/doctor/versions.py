@@ -7,7 +7,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +64,7 @@ def package_findings(store: str, ledger: str) -> Iterator[Finding]:
     for extra, (module, is_needed) in needed.items():
         if is_needed and importlib.util.find_spec(module) is None:
             what = "the store is on S3" if extra == "s3" else "the ledger is in PostgreSQL"
-            yield replace(table.EXTRA, name=module).problem(f"not installed, and {what}", extra=extra)
+            yield table.EXTRA.of(name=module).problem(f"not installed, and {what}", extra=extra)
 
 
 def range_findings(distribution: str = "weir") -> Iterator[Finding]:
@@ -76,7 +75,7 @@ def range_findings(distribution: str = "weir") -> Iterator[Finding]:
         if required.name in {"apache-airflow", "pyspark", "pyspark-client"} or version is None:
             continue
         if not required.specifier.contains(version, prereleases=True):
-            item = replace(table.REQUIREMENT, name=required.name)
+            item = table.REQUIREMENT.of(name=required.name)
             yield item.problem(version, name=required.name, range=required.specifier)
 
 

@@ -12,7 +12,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -116,7 +115,7 @@ class ConnectExam:
         except PySparkException as error:
             yield store_error_finding(item, _message(error), url, self._hadoop)
         except WeirError as error:
-            yield replace(table.OTHER_USER, area=item.area, name=item.name).problem(str(error))
+            yield table.OTHER_USER.of(item.area, item.name).problem(str(error))
         else:
             yield store_finding(item, url, FILES, seen)
 

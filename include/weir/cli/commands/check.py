@@ -8,9 +8,7 @@ there is a problem.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +17,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from weir.cli.documents import plain, print_document
+from weir.cli.options import AsJson
 from weir.doctor.importing import answers_about
 from weir.doctor.problems import Problem
-
-VERSION: Final = 1
-"""Of the report as JSON."""
 
 EXIT_PROBLEM: Final = 1
 
@@ -37,16 +34,6 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What could not be checked, and why."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return {
-            "version": VERSION,
-            "files": self.files,
-            "dataflows": self.dataflows,
-            "problems": [each.to_json() for each in self.problems],
-            "notes": self.notes,
-        }
 
     @property
     def summary(self) -> str:
@@ -68,7 +55,7 @@ def check(
     connections: Annotated[
         bool, typer.Option("--connections", help="Look up the connections that are named, as Airflow finds them here.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check DAG files: that they import, that functions exist and fit their stages, and that suites can be read.
 
@@ -83,7 +70,7 @@ def check(
     options += ["--connections"] if connections else []
     report = report_of([*options, *map(str, wanted)])
     if as_json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=1) + "\n")
+        print_document(**plain(report))
     else:
         _print(report)
     raise typer.Exit(EXIT_PROBLEM if report.problems else 0)
