@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psutil
 
 from weir.cli.commands.doctor import Subject
-from weir.doctor.examination import Finding, ok, problem, warning
+from weir.doctor.examination import Finding
+from weir.doctor.table import Item
 from weir_dev.stack.airflow_components import SCHEDULER
 from weir_dev.stack.airflow_environment import component_environment, needs_postgres, stack_ports
 from weir_dev.stack.credentials import FILE_NAME as CREDENTIALS_FILE
@@ -74,7 +75,15 @@ def _environment_to_be(stack: Stack) -> dict[str, str] | None:
     return component_environment(stack.request, ports, stack.credentials, os.environ)
 
 
-AREA = "stack"
+_RUNNING = Item(
+    "stack",
+    "components",
+    "all components running",
+    "wait a moment, the keeper starts again what dies; else read {logs}",
+)
+_DOWN = replace(_RUNNING, expected="a stack that runs", mend="./weir up")
+_NOT_STARTED = replace(_RUNNING, expected="a stack that starts", mend="./weir up")
+_LEFT_BEHIND = replace(_RUNNING, expected="a stack that runs, or nothing", mend="./weir down ends them; then ./weir up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +106,13 @@ def judge_stack(components: Components, *, is_kept: bool, failure: str = "", log
         return _judge_down(components, failure)
     if components.dead or components.starting:
         states = [f"{name} is dead" for name in components.dead] + [f"{name} starts" for name in components.starting]
-        return problem(
-            AREA,
-            "components",
-            ", ".join(states),
-            expected="all components running",
-            mend=f"wait a moment, the keeper starts again what dies; else read {logs}",
-        )
-    return ok(AREA, "components", f"{', '.join(components.working)} run")
+        return _RUNNING.problem(", ".join(states), logs=logs)
+    return _RUNNING.ok(f"{', '.join(components.working)} run")
 
 
 def _judge_down(components: Components, failure: str) -> Finding:
     if components.alive:
-        return problem(
-            AREA,
-            "components",
-            f"left behind by a keeper that was killed: {', '.join(components.alive)}",
-            expected="a stack that runs, or nothing",
-            mend="./weir down ends them; then ./weir up",
-        )
+        return _LEFT_BEHIND.problem(f"left behind by a keeper that was killed: {', '.join(components.alive)}")
     if failure:
-        return problem(
-            AREA, "components", f"the last start failed: {failure}", expected="a stack that starts", mend="./weir up"
-        )
-    return warning(
-        AREA,
-        "components",
-        "the stack is not running, so Airflow, Spark and a PostgreSQL server are not asked",
-        expected="a stack that runs",
-        mend="./weir up",
-    )
+        return _NOT_STARTED.problem(f"the last start failed: {failure}")
+    return _DOWN.warning("the stack is not running, so Airflow, Spark and a PostgreSQL server are not asked")
