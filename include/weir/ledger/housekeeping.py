@@ -8,10 +8,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.ledger.database.tables import DataflowRow, HousekeepingRow
+from weir.ledger.database.tables import HousekeepingRow
 from weir.topology.ids import Epoch
 
 CAUGHT_UP: Final = "caught up"
@@ -54,21 +53,3 @@ def note_reached(session: Session, job: str, dataflow: str, epoch: Epoch) -> Non
     row = session.get(HousekeepingRow, (job, dataflow)) or HousekeepingRow(job=job, scope=dataflow, done_at=_NEVER)
     row.reached = epoch
     session.add(row)
-
-
-def lines_about(session: Session, dataflow: str | None = None) -> list[str]:
-    """Say of which dataflows the ledger had lost commits, or of one: when it caught up, or that it has not."""
-    query = select(DataflowRow.name, DataflowRow.is_behind, HousekeepingRow.done_at).outerjoin(
-        HousekeepingRow, (HousekeepingRow.scope == DataflowRow.name) & (HousekeepingRow.job == CAUGHT_UP)
-    )
-    lines = []
-    for name, is_behind, at in session.execute(query.order_by(DataflowRow.name)).tuples():
-        if dataflow not in (None, name):
-            continue
-        if is_behind:
-            lines.append(f"{name}: the ledger has lost commits, and the next task, or upkeep, has it catch up")
-        elif at is not None:
-            lines.append(
-                f"{name}: the ledger had lost commits, and caught up with the store at {at:%Y-%m-%d %H:%M:%S} UTC"
-            )
-    return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
 from itertools import groupby
 
@@ -12,8 +13,9 @@ from sqlalchemy.orm import Session
 
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.attempts import Origin
-from weir.ledger.database.tables import AttemptRow, FailedBeginRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, FailedBeginRow, HousekeepingRow, RunRow
 from weir.ledger.failed_begins import failed_begins, region_of_begin
+from weir.ledger.housekeeping import CAUGHT_UP
 from weir.ledger.names import require_dataflow
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import run_by_id, runs_of
@@ -56,6 +58,26 @@ class RunOverview:
     not_begun: tuple[RegionId, ...] = ()
     published: Mapping[str, int] = field(default_factory=dict)
     deleted_tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostCommits:
+    """A dataflow of which the ledger had lost commits, and when it caught up with the store; None if it has not yet."""
+
+    dataflow: str
+    caught_up_at: datetime | None
+
+
+def lost_commits(session: Session, dataflow: str | None = None) -> list[LostCommits]:
+    """Return of which dataflows the ledger has lost commits, or had."""
+    query = (
+        select(DataflowRow.name, DataflowRow.is_behind, HousekeepingRow.done_at)
+        .outerjoin(HousekeepingRow, (HousekeepingRow.scope == DataflowRow.name) & (HousekeepingRow.job == CAUGHT_UP))
+        .where(DataflowRow.is_behind | HousekeepingRow.done_at.is_not(None))
+        .order_by(DataflowRow.name)
+    )
+    found = session.execute(query if dataflow is None else query.where(DataflowRow.name == dataflow)).tuples()
+    return [LostCommits(name, None if is_behind else at) for name, is_behind, at in found]
 
 
 def run_overviews(

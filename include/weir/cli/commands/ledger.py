@@ -11,16 +11,15 @@ import typer
 
 from weir.cli.airflow_api import standings_of_all
 from weir.cli.options import OnlyDataflow, RunName
-from weir.cli.tables import key, print_line, print_rows, text
+from weir.cli.tables import at, key, print_line, print_rows, text
 from weir.environment import opened_services, settings
 from weir.errors import Misconfigured
-from weir.ledger.housekeeping import lines_about
 from weir.ledger.names import NO_RUN
 from weir.rebuild.rebuild import UNKNOWN, Rebuilt, RebuiltRun
 from weir.rebuild.rebuild import rebuild as rebuild_ledger
 from weir.recovery.adopt import adopt as adopt_run
 from weir.settings import url_without_password
-from weir.views.runs import RunOverview, run_overviews
+from weir.views.runs import LostCommits, RunOverview, lost_commits, run_overviews
 from weir.wording import first_few
 
 NEWEST = 30
@@ -85,7 +84,7 @@ def runs(
     """
     with opened_services() as services:
         with services.ledger.transaction() as session:
-            (found, older), lines = run_overviews(session, dataflow, limit or None), lines_about(session, dataflow)
+            (found, older), lost = run_overviews(session, dataflow, limit or None), lost_commits(session, dataflow)
         stand = standings_of_all(services, [each.run for each in found if each.run], dataflow) if found else []
     if not found:
         print_line(f"The ledger is empty: {NO_RUN}.")
@@ -94,8 +93,14 @@ def runs(
     if older:
         print_line(f"{older:,} older run(s) are not listed: --limit 0 lists all.")
     told = {each.run for each in stand}
-    for line in (*(each.beside(told) for each in stand), *lines):
+    for line in (*(each.beside(told) for each in stand), *map(_lost, lost)):
         print_line(line)
+
+
+def _lost(lost: LostCommits) -> str:
+    if lost.caught_up_at is None:
+        return f"{lost.dataflow}: the ledger has lost commits, and the next task, or upkeep, has it catch up"
+    return f"{lost.dataflow}: the ledger had lost commits, and caught up with the store at {at(lost.caught_up_at)}"
 
 
 def _regions(run: RunOverview) -> str:
