@@ -10,7 +10,8 @@ from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import AttemptRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, ResultRow
+from weir.ledger.housekeeping import CAUGHT_UP, note_done
 from weir.store.store import Store
 
 
@@ -52,6 +53,16 @@ def test_of_many_runs_the_newest_are_listed(healed):
     assert told.splitlines()[-1] == "1 older run(s) are not listed: --limit 0 lists all."
     assert [f"2013010{day}T" in typed("runs", "--limit", "0") for day in (1, 2, 3)] == [True] * 3
     assert "not listed" not in typed("runs")
+
+
+def test_below_the_runs_it_says_of_which_dataflows_the_ledger_had_lost_commits(healed):
+    assert "lost commits" not in typed("runs")
+    with healed.ledger.transaction("ladder") as session:
+        note_done(session, CAUGHT_UP, "ladder", healed.services.now())
+    assert "ladder: the ledger had lost commits, and caught up with the store at 2026-01-01" in typed("runs", "ladder")
+    with healed.ledger.transaction("ladder") as session:
+        session.get_one(DataflowRow, "ladder").is_behind = True
+    assert "ladder: the ledger has lost commits" in typed("runs")
 
 
 def test_failovers_are_told_with_their_causes_and_steps(healed):
