@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.cli.commands.doctor import examined
+from weir.doctor.deployment import examined
 from weir.doctor.examination import Finding, Status
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow

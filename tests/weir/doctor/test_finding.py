@@ -2,12 +2,13 @@ import json
 
 import pytest
 
-from weir.doctor.examination import Finding, Status, ok, problem, unknown, warning, worst
+from weir.doctor.examination import Finding, Status, worst
+from weir.doctor.table import Item
 
-FINE = ok("store", "marker", "there")
-SLOW = warning("store", "clock", "late", expected="in time", mend="NTP")
-BAD = problem("store", "marker", "gone", expected="there", mend="mount it")
-DARK = unknown("store", "marker", "not asked")
+FINE = Item("store", "marker").ok("there")
+SLOW = Item("store", "clock", "in time", "NTP").warning("late")
+BAD = Item("store", "marker", "there", "mount it").problem("gone")
+DARK = Item("store", "marker").unknown("not asked")
 
 
 @pytest.mark.parametrize("finding", [FINE, SLOW, BAD, DARK])

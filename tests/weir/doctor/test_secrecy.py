@@ -1,6 +1,7 @@
 import pytest
 
-from weir.doctor.examination import Secrecy, problem
+from weir.doctor.examination import Secrecy
+from weir.doctor.table import Item
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_what_looks_like_a_secret_is_hidden_unnamed(text):
 
 def test_a_secret_that_is_known_is_hidden_wherever_it_stands():
     secrecy = Secrecy(["hush-hush"])
-    finding = problem("store", "marker", "x hush-hush y", expected="hush-hush", mend="type hush-hush")
+    finding = Item("store", "marker", "hush-hush", "type hush-hush").problem("x hush-hush y")
     shown = secrecy.cleaned(finding)
     assert (shown.found, shown.expected, shown.mend) == ("x *** y", "***", "type ***")
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from weir.cli.commands.doctor import examined
+from weir.doctor.deployment import examined
 from weir.doctor.examination import Status
 from weir_dev.stack.credentials import load_or_create
 from weir_dev.stack.doctor_subject import Components, judge_stack, local_stack

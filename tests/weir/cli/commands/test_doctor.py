@@ -10,15 +10,18 @@ import typer
 from rich.console import Console
 
 from weir.cli.commands import doctor as command
-from weir.cli.commands.doctor import AirflowProcess, Subject, in_order, print_report
-from weir.doctor.examination import Check, Status, examine, ok, problem, unknown, warning
+from weir.cli.commands.doctor import print_report
+from weir.doctor import deployment
+from weir.doctor.deployment import AirflowProcess, Subject, in_order
+from weir.doctor.examination import Check, Status, examine
+from weir.doctor.table import Item
 
 FINDINGS = [
-    ok("store", "place", "file:///data"),
-    problem("airflow", "plugin", "not there", expected="it is there", mend="load it"),
-    ok("versions", "Python", "3.11.7"),
-    warning("spark: other", "Java", "25", expected="17", mend="JAVA_HOME"),
-    unknown("store", "marker", "not asked"),
+    Item("store", "place").ok("file:///data"),
+    Item("airflow", "plugin", "it is there", "load it").problem("not there"),
+    Item("versions", "Python").ok("3.11.7"),
+    Item("spark: other", "Java", "17", "JAVA_HOME").warning("25"),
+    Item("store", "marker").unknown("not asked"),
 ]
 
 
@@ -92,8 +95,8 @@ def test_an_airflow_process_that_hangs_is_ended(script):
 
 
 def test_the_java_of_an_environment_is_judged(tmp_path):
-    assert command.check_java(os.environ).status is Status.OK
-    wrong = command.check_java({**os.environ, "WEIR_JAVA": str(tmp_path)})
+    assert deployment.check_java(os.environ).status is Status.OK
+    wrong = deployment.check_java({**os.environ, "WEIR_JAVA": str(tmp_path)})
     assert wrong.status is Status.PROBLEM
     assert "WEIR_JAVA" in wrong.found
 
