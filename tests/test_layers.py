@@ -70,6 +70,11 @@ BY_NAME_FROM_WEIR = {
     ("include/weir/reading/opened_state.py", "weir_spark"),  # a state as a DataFrame of the reader's session
 }
 """What is of the Spark side and imported by its name alone, so that nothing in weir depends on it."""
+FAR_FROM_TASKS = {
+    *("weir.advice", "weir.cli", "weir.environment", "weir.local_stack", "weir.reading", "weir.testing"),
+    *("weir.trials", "weir.views", "weir_airflow.doctor", "weir_airflow.plugin", "weir_dev"),
+}
+"""What answers people, and what reads from outside: no task needs it."""
 MOST_MODULES = 20
 MOST_LINES = 600
 
@@ -98,6 +103,15 @@ def named_in(nodes):
         return []
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return [name for text in texts if "." in text and (name := name_of_module(text.partition(":")[0]))]
+
+
+def modules_below(folder):
+    return [module_of(file) for file in files_below(folder)]
+
+
+def file_of(name):
+    path = ROOT / PACKAGES[name.partition(".")[0]] / name.replace(".", "/")
+    return path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
 
 
 def name_of_module(name):
@@ -249,6 +263,19 @@ def test_only_the_command_line_and_what_starts_it_import_the_command_line():
         return "cli" in file.parts or not name.startswith("weir.cli")
 
     assert [each for folder in ("include/weir", "plugins", "spark_jobs") for each in offences(folder, allowed)] == []
+
+
+def test_no_task_reaches_what_answers_people():
+    """Not even by an import inside a function."""
+    todo = [name for room in ("tasks", "recovery", "upkeep") for name in modules_below(f"plugins/weir_airflow/{room}")]
+    reached = {}
+    while todo:
+        name, *todo = todo
+        if name not in reached:
+            reached[name] = imports_of(file_of(name))
+            todo += filter(name_of_module, reached[name])
+    far = {name for name in reached if any(f"{name}.".startswith(f"{each}.") for each in FAR_FROM_TASKS)}
+    assert {name: [by for by in reached if name in reached[by]] for name in far} == {}
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():

@@ -119,11 +119,6 @@ class Topology:
         self.region(region)
         return tuple(logical for logical in self.regions if (logical.name, region) in self._exchanges)
 
-    def downstream(self, region: str) -> tuple[LogicalRegion, ...]:
-        """Return the logical regions that read this one directly."""
-        self.region(region)
-        return tuple(logical for logical in self.regions if (region, logical.name) in self._exchanges)
-
     @cached_property
     def pipelines(self) -> tuple[tuple[LogicalRegion, ...], ...]:
         """Sets of regions that advance and recover index by index; a region is in at most one set.

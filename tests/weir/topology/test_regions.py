@@ -114,7 +114,6 @@ def test_all_subtasks_of_all_readers_consume_a_partition():
 def test_logical_neighbours_and_leaves():
     topology = Topology(flights())
     assert [r.name for r in topology.upstream("joined")] == ["flights-clean-flights_clean", "weather"]
-    assert [r.name for r in topology.downstream("joined")] == ["carriers", "routes"]
     assert [r.name for r in topology.leaves] == ["report-delays"]
     assert topology.sinks == ("delays", "flights_clean")
     assert topology.exchanges_between("planes", "carriers") == (blocking("planes", broadcast=True),)
