@@ -147,6 +147,12 @@ def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int
     return len(rows)
 
 
+def has_results(session: Session, run: str) -> bool:
+    """Report whether a run has a result that is in use."""
+    query = select(ResultRow.id).where(ResultRow.run == run, ResultRow.is_current).limit(1)
+    return session.scalar(query) is not None
+
+
 def results_in(session: Session, run: str, folders: Iterable[str]) -> list[ResultRow]:
     """Return the results of `run` in these folders, current or not."""
     return list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.folder.in_(set(folders)))))

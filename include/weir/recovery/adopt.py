@@ -4,7 +4,8 @@ Invariant: one transaction takes the results, the splits and the repairs of the 
 attempts that have not ended. Results that cannot be computed again are discarded only if that is asked for.
 
 Many errors advise the command, which may be typed long after: so it is the command that looks whether a task is making
-just now what it would discard, and then changes nothing. No other place has to know when the advice is harmless.
+just now what it would discard, and then changes nothing. No other place has to know when the advice is harmless. What
+the ledger calls running or about to run, Airflow may have ended: it is asked, if it can be.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.airflow import ClearItem
 from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, WeirError
+from weir.execution.airflow_words import FINAL
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, end, newest_attempts
@@ -27,9 +30,11 @@ from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.names import SHOWN
-from weir.ledger.results import supersede_all
+from weir.ledger.results import has_results, supersede_all
 from weir.ledger.runs import forget_pin, forget_slices, named_run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.recovery.rules.standing import OVER
+from weir.recovery.standing import Asked
 from weir.topology.regions import RegionId
 
 MOVED = "the run was moved to the current dataflow"
@@ -59,47 +64,95 @@ class Adoption:
         )
 
 
-def adopt(services: Services, name: str, *, discards: bool = False, interrupts: bool = True) -> Adoption:
+def adopt(
+    services: Services, name: str, *, discards: bool = False, interrupts: bool = True, asked: Asked | None = None
+) -> Adoption:
     """Move the run `name` (DATAFLOW@EPOCH, or Airflow's run id) to the current dataflow at its next begin.
 
     `discards`: also where its results cannot be computed again; `interrupts`: also while a task of it runs, or is to
-    run again. Raises Misconfigured otherwise, for a run that is not known, and for a run id that several dataflows
-    share.
+    run again; `asked` is Airflow, which knows which of them have ended. Raises Misconfigured otherwise, for a run that
+    is not known, and for a run id that several dataflows share.
     """
     with services.ledger.transaction() as session:
         found = named_run(session, name)
+        making = [] if interrupts else being_made(session, found)
     services.store_id()
+    ended, why_not = _ended(making, asked or Asked(airflow=None))
     with services.ledger.transaction(found.dataflow) as session:
-        lost = [] if interrupts else being_made(session, found.id)
+        row = session.get_one(RunRow, found.id)
+        making = [] if interrupts else [each for each in being_made(session, row) if each.cause not in ended]
+        lost = [_wait_for(row.id, making, why_not)] if making else []
         lost += [] if discards else _unrepeatable(session, found.id)
         if lost:
             raise Misconfigured(
                 f"the results of run {found.id} would be lost: {'; and '.join(lost)}. `weir run adopt {found.id} "
                 "--discard` discards them all the same. Nothing was changed"
             )
-        adoption = free_run(session, services, session.get_one(RunRow, found.id), MOVED)
+        adoption = free_run(session, services, row, MOVED)
     write_record(services, found.id)
     return adoption
 
 
-def being_made(session: Session, run: str) -> list[str]:
-    """Say which tasks of a run are running, or are cleared and about to run again, as far as the ledger knows.
+@dataclass(frozen=True, slots=True)
+class Making:
+    """A task that makes a result, by the ledger: the attempt that runs, or the clear after which it runs again."""
 
-    A clear that is still pending has made nothing: it is dropped with what it would have repaired.
+    item: ClearItem
+    said: str
+    cause: str | int
+
+
+def being_made(session: Session, row: RunRow) -> list[Making]:
+    """Return the tasks of a run that are running, or are cleared and about to run again, as far as the ledger knows.
+
+    A clear that is still pending has made nothing: it is dropped with what it would have repaired. Where the run has no
+    result, what is about to run loses nothing, since it begins after the run is free.
     """
-    attempts = newest_attempts(session, run)
-    working = [f"{each} (try {tries[-1].try_number}) is running" for each, tries in attempts.items() if _runs(tries)]
+    attempts = newest_attempts(session, row.id)
+    working = {
+        region: Making(
+            ClearItem(row.dag_id, row.run_id, tries[-1].task_id, tries[-1].map_index, None),
+            f"{region} (try {tries[-1].try_number}) is running",
+            tries[-1].id,
+        )
+        for region, tries in attempts.items()
+        if _runs(tries)
+    }
     begun = {each: tries[-1].try_number for each, tries in attempts.items()}
-    for row in clears_of_run(session, run):
-        region = RegionId(row.region, row.subtask)
-        is_carried_out = row.settled_at is not None and row.sends and not row.is_void
-        if is_carried_out and begun.get(region, 0) <= row.expected_try:
-            working.append(f"{region} is about to run again")
-    if not working:
-        return []
-    found = list(dict.fromkeys(working))
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return [f"{', '.join(found[:SHOWN])}{more}: wait until they have ended (`weir plan {run}` tells)"]
+    for clear in clears_of_run(session, row.id) if has_results(session, row.id) else ():
+        region = RegionId(clear.region, clear.subtask)
+        is_carried_out = clear.settled_at is not None and clear.sends and not clear.is_void
+        if is_carried_out and region not in working and begun.get(region, 0) <= clear.expected_try:
+            item = ClearItem(clear.dag_id, clear.run_id, clear.task_id, clear.map_index, None)
+            working[region] = Making(item, f"{region} is about to run again", clear.id)
+    return list(working.values())
+
+
+def _ended(making: Sequence[Making], asked: Asked) -> tuple[set[str | int], str]:
+    """Return the causes of those tasks that Airflow has ended or does not run any more; and why it was not asked."""
+    if not making:
+        return set(), ""
+    if asked.airflow is None:
+        return set(), asked.why_not
+    try:
+        dag_run = asked.airflow.seen_run(making[0].item.dag_id, making[0].item.run_id)
+        answers = asked.airflow.inspect([each.item for each in making])
+    except WeirError as error:
+        return set(), f"Airflow: {error}"
+    is_over = dag_run is None or dag_run.state in OVER
+    ended = (
+        each.cause
+        for each, answer in zip(making, answers, strict=True)
+        if answer.state in FINAL or (is_over and answer.state is None)
+    )
+    return set(ended), ""
+
+
+def _wait_for(run: str, making: Sequence[Making], why_not: str) -> str:
+    said = [each.said for each in making]
+    more = f" and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+    known = f", by the ledger alone: {why_not}" if why_not else ""
+    return f"{', '.join(said[:SHOWN])}{more}{known}: wait until they have ended (`weir plan {run}` tells)"
 
 
 def _runs(tries: Sequence[AttemptRow]) -> bool:

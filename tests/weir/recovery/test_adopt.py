@@ -9,6 +9,7 @@ from weir.formats.codec import run_record_from_json
 from weir.ledger.database.tables import PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import newest_pinned
 from weir.recovery.adopt import adopt
+from weir.recovery.standing import Asked, clear_stopped, standing_of
 from weir.store.published import published
 
 JOINED = (("joined", 0), ("joined", 1))
@@ -263,10 +264,10 @@ def test_a_run_without_a_pin_does_not_hide_the_settings_of_the_dataflow(world):
 # What is being made
 
 
-def refusal(world):
+def refusal(world, airflow=None):
     """Why the command, as it is advised, does not adopt the run; empty where it does."""
     try:
-        adopt(world.services, RUN, interrupts=False)
+        adopt(world.services, RUN, interrupts=False, asked=Asked(airflow=airflow))
     except Misconfigured as error:
         return str(error)
     return ""
@@ -305,4 +306,49 @@ def test_a_repair_that_airflow_has_no_task_for_does_not_keep_a_run_from_being_ad
     lose(world, "clean", 2)
     world.airflow.clear_by_hand(run, "joined", 0)
     world.airflow.run_until_quiet()
+    assert refusal(world) == ""
+
+
+@pytest.mark.parametrize("ended", ["upstream_failed", "failed", "skipped"])
+def test_a_task_that_airflow_has_ended_is_not_about_to_run(world, ended):
+    run = run_green(world)
+    lose(world, "clean", 1)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    world.airflow.step(world.airflow.task(run, "joined", 0))
+    world.airflow.task(run, "raw-clean", 1).state = ended
+    assert "raw-clean[1] is about to run again" in refusal(world)
+    assert refusal(world, world.airflow) == ""
+
+
+def test_a_task_of_a_dag_run_that_is_over_is_not_about_to_run(world):
+    run = run_green(world)
+    lose(world, "clean", 1)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    world.airflow.step(world.airflow.task(run, "joined", 0))
+    assert "raw-clean[1] is about to run again" in refusal(world, world.airflow)
+    world.airflow.marks[run] = "failed"
+    assert refusal(world, world.airflow) == ""
+
+
+def test_a_task_that_was_killed_and_that_airflow_calls_failed_is_not_running(world):
+    run = world.airflow.dag_run()
+    task = world.airflow.task(run, "weather")
+    task.try_number, task.state = 1, "running"
+    world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
+    assert "weather[0] (try 1) is running" in refusal(world, world.airflow)
+    task.state = "failed"
+    assert refusal(world, world.airflow) == ""
+
+
+def test_nothing_is_lost_of_a_run_without_results_that_is_about_to_run(world):
+    def fails(_key):
+        raise Misconfigured("the source file has changed")
+
+    run = world.airflow.dag_run()
+    world.airflow.during = fails
+    world.airflow.run_until_quiet()
+    standing = standing_of(world.services, RUN, Asked(airflow=world.airflow))
+    clear_stopped(world.services, RUN, standing, world.airflow)
+    assert world.airflow.deliver_clears()
+    assert world.airflow.task(run, "weather").state is None
     assert refusal(world) == ""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli.airflow_api import standings_of_all
+from weir.cli.airflow_api import airflow_if_reached, standings_of_all
 from weir.cli.options import OnlyDataflow, RunName
 from weir.cli.tables import at, key, print_line, print_rows, text
 from weir.environment import opened_services, settings
@@ -45,8 +45,8 @@ def adopt(
     Its results are discarded. Refused are a run of which a task is running, and one that goes on from a state
     which was released.
     """
-    with opened_services() as services:
-        print_line(str(adopt_run(services, run, discards=discard, interrupts=discard)))
+    with opened_services() as services, airflow_if_reached() as asked:
+        print_line(str(adopt_run(services, run, discards=discard, interrupts=discard, asked=asked)))
 
 
 @ledger_app.command()

@@ -26,7 +26,7 @@ _ERROR: Final = 300
 
 _GIVEN_UP: Final = ("failed", "upstream_failed")
 _ENDED: Final = (*_GIVEN_UP, "skipped", "success")
-_OVER: Final = ("success", "failed")
+OVER: Final = ("success", "failed")
 """Airflow's states of a DagRun that the scheduler does not look at any more."""
 
 
@@ -313,7 +313,7 @@ def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
         command = "start Airflow's scheduler (in a project of `weir init`, `./weir up`)"
         return _of(facts, Stand.STOPPED, "no scheduler of Airflow runs", command=command)
     unfinished = [each for each in facts.tasks if each.seen is not None and each.seen.state not in _ENDED]
-    if dag_run.state in _OVER and unfinished:
+    if dag_run.state in OVER and unfinished:
         reason = f"Airflow calls its DagRun {dag_run.state}, but has not run {_names(unfinished)}"
         return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
     if dag_run.is_paused and unfinished:
