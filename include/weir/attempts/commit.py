@@ -211,6 +211,7 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         archive="" if attempt.code is None else attempt.code.archive,
         generation=attempt.generation,
         versions=tuple(sorted(_versions(begun, report.code, output))),
+        pinned_to=run.pinned_to,
         revision=services.ledger.seen(run.dataflow.name),
     )
 

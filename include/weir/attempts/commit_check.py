@@ -25,6 +25,7 @@ from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import hold_leases
 from weir.ledger.results import ResultKey, damaged_results
+from weir.ledger.runs import slices_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.rules.staleness import restarts_consumers
 from weir.topology.ids import run_ref
@@ -48,8 +49,8 @@ def require_committable(
     """Return the attempt's row and the state of its run if it may commit now; renew its leases.
 
     `tries` are the attempts of its region. Raises Fenced if a newer attempt is registered, and Conflict if an input or
-    the lineage has changed, if there is a state that there was not, if one was released whose lease had run out, or if
-    its task runs newer code by now.
+    the lineage has changed, if there is a state that there was not, if one was released whose lease had run out, if
+    its task runs newer code by now, or if its sources were resolved anew.
     """
     region = begun.attempt.region
     row = newest_of(session, begun.run, region, begun.attempt.id, tries)
@@ -58,6 +59,7 @@ def require_committable(
     _require_newest_code(state, begun)
     require_unchanged(session, state, begun.reads, region)
     _require_all_read(state, begun)
+    _require_own_splits(session, begun)
     return row, state
 
 
@@ -71,6 +73,19 @@ def _require_all_read(state: RunState, begun: Begun) -> None:
             raise Conflict(
                 f"{region} began without {partition.stage} of {partition.run}, whose dataflow has it now (`weir run "
                 "adopt`): it begins again"
+            )
+
+
+def _require_own_splits(session: Session, begun: Begun) -> None:
+    """Check that no source was resolved anew since, as the ledger had lost what it was resolved to. Raises Conflict."""
+    region = begun.attempt.region
+    for stage in begun.job.stages:
+        if stage.slice is None:
+            continue
+        known = slices_of(session, begun.run.id, stage.name)
+        if known is None or known[region.subtask] != stage.slice:
+            raise Conflict(
+                f"source {stage.name} was resolved anew since {region} began: it begins again, and reads that"
             )
 
 

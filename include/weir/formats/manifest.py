@@ -231,8 +231,10 @@ class Manifest:
     `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
     `source` holds the splits of the region's sources, by stage; `session` holds the Spark settings. `code` is the
     version of the code that computed it, `generation` that of its task, and `archive` the fingerprint of the archive
-    that the code was imported from. `versions` are all that are known to make this content of these inputs. `revision`
-    is that of the dataflow in the ledger which its writer had last seen committed (0: none).
+    that the code was imported from. `versions` are all that are known to make this content of these inputs.
+    `pinned_to` is the fingerprint of the record that its run was pinned to (empty: it was restored): of another one, a
+    partition of the same name may have other rows. `revision` is that of the dataflow in the ledger which its writer
+    had last seen committed (0: none).
     """
 
     dataflow: str
@@ -262,6 +264,7 @@ class Manifest:
     quality: tuple[GateResult, ...] = ()
     archive: str = ""
     generation: int = 0
+    pinned_to: str = ""
     revision: int = 0
     restored_with: RestoredWith | None = None
     """For a result that was restored. Its restore is not finished while any of these partitions has no manifest."""

@@ -21,9 +21,6 @@ from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 
-POSSIBLY_RUNNING = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
-"""The states of an attempt that Airflow may still call running."""
-
 # Built once: to build a statement costs more than to execute it.
 _OF_REGION = (
     select(AttemptRow)
@@ -144,7 +141,7 @@ def origin_of(
     newest = earlier[-1]
     max_tries, clear_number = clears
     if newest.max_tries == max_tries:
-        was_cleared = newest.state in POSSIBLY_RUNNING and newest.clear_number != clear_number
+        was_cleared = _may_be_running(newest) and newest.clear_number != clear_number
         return Origin.CLEARED_BY_PERSON if was_cleared else Origin.RETRY
     owed = session.scalar(
         select(PendingClearRow.id).where(
@@ -156,6 +153,13 @@ def origin_of(
         )
     )
     return Origin.CLEARED_BY_WEIR if owed else Origin.CLEARED_BY_PERSON
+
+
+def _may_be_running(row: AttemptRow) -> bool:
+    """Report whether Airflow may still call an attempt running, also one that a rebuild or a restore has ended."""
+    if row.state in (AttemptState.RUNNING.value, AttemptState.COMMITTED.value):
+        return True
+    return row.state in (AttemptState.FENCED.value, AttemptState.RETRYING.value) and row.failure is None
 
 
 def end(

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -98,6 +99,8 @@ class Run:
     lineage: int
     zone: str = "UTC"
     """The time zone of the schedule by which it was pinned."""
+    pinned_to: str = ""
+    """The fingerprint of the record that it is pinned to."""
 
     @property
     def dataflow(self) -> Dataflow:
@@ -326,6 +329,7 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
         predecessor=row.predecessor,
         lineage=lineage,
         zone=(row.pinned or {}).get(ZONE, "UTC"),
+        pinned_to=pin_fingerprint(row.pinned) if row.pinned is not None else "",
     )
 
 
@@ -337,6 +341,11 @@ def has_later(session: Session, run: Run) -> bool:
 def topology_of(pinned: Mapping[str, Any]) -> Topology:
     """Return the topology that a run is pinned to, cached in the process."""
     return _topology(json.dumps(pinned, sort_keys=True))
+
+
+def pin_fingerprint(pinned: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a record that a run is pinned to."""
+    return hashlib.sha256(json.dumps(pinned, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=256)

@@ -45,7 +45,7 @@ from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
-from weir.ledger.runs import fix_slices, forget_slices, run_key, slices_of
+from weir.ledger.runs import forget_slices, run_key
 from weir.rebuild.rules import Candidate
 from weir.state.file_rules import epoch_seconds
 from weir.store.catalogue import StoredArchive
@@ -107,6 +107,13 @@ def stop_everything(session: Session, dataflow: str, now: datetime) -> int:
         if owed.settled_at is None:
             owed.settled_at, owed.outcome = now, f"dropped: {REASON}"
     return row.lineage
+
+
+def give_up(session: Session, row: RunRow, attempts: Collection[str]) -> None:
+    """Note attempts of a run that are of another pin, which the ledger had lost or had never known."""
+    if not {*attempts} <= {*(row.abandoned or ())}:
+        row.abandoned = sorted({*attempts, *(row.abandoned or ())})
+        owe_record(session, row, abandons=False)
 
 
 def raise_lineage(session: Session, dataflow: str, above: int) -> None:
@@ -319,25 +326,6 @@ def _release_again(session: Session, candidate: Candidate, now: datetime) -> Non
 def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
     if session.scalar(select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == attempt).limit(1)) is None:
         record_reads(session, attempt, reads)
-
-
-def restore_slices(
-    session: Session, run: str, stage: str, parallelism: int, found: Iterable[Candidate], now: datetime
-) -> bool:
-    """Enter the splits that the subtasks of a source read, from manifests; return whether all of them are known."""
-    if slices_of(session, run, stage) is not None:
-        return True
-    slices: dict[int, Any] = {}
-    attempt = ""
-    for candidate in found:
-        for stored in candidate.results.values():
-            read = stored.manifest.source
-            if isinstance(read, dict) and stage in read:
-                slices[candidate.region.subtask], attempt = read[stage], candidate.attempt
-    if slices.keys() != set(range(parallelism)):
-        return False
-    fix_slices(session, run, stage, [slices[subtask] for subtask in range(parallelism)], attempt, now)
-    return True
 
 
 # Publications

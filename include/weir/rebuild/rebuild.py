@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -24,7 +25,15 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.results import supersede_all
-from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
+from weir.ledger.runs import (
+    ensure_dataflow,
+    fix_slices,
+    pin_fingerprint,
+    run_by_id,
+    runs_of,
+    slices_of,
+    topology_of,
+)
 from weir.ledger.snapshot import run_state
 from weir.rebuild.checkpoints import (
     Found,
@@ -39,6 +48,7 @@ from weir.rebuild.checkpoints import (
 from weir.rebuild.ledger import (
     REASON,
     attempts_known,
+    give_up,
     quarantined_attempts,
     raise_lineage,
     restore_archives,
@@ -49,12 +59,21 @@ from weir.rebuild.ledger import (
     restore_quarantine,
     restore_results,
     restore_run,
-    restore_slices,
     settled_attempts,
     stop_everything,
 )
 from weir.rebuild.notifications import known_events, tell_found
-from weir.rebuild.rules import Candidate, candidates, choose, restored_over, unfinished_restores, without
+from weir.rebuild.rules import (
+    Candidate,
+    candidates,
+    choose,
+    other_pins,
+    other_splits,
+    restored_over,
+    splits_read,
+    unfinished_restores,
+    without,
+)
 from weir.snapshots.source import Source
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
@@ -297,6 +316,7 @@ def _run(
             notes=(*epoch.notes, note),
         )
     topology = topology_of(record.pinned)
+    give_up(session, row, other_pins(epoch.stored, pin_fingerprint(record.pinned)))
     found = candidates(topology, epoch.stored)
     quarantined = [each for each in found if each.is_quarantined]
     given_up = frozenset(row.abandoned or ())
@@ -304,6 +324,9 @@ def _run(
     refused |= settled_attempts(session, row.id) if is_catching_up else set()
     unfinished = unfinished_restores(epoch.stored) - attempts_known(session, row.id)
     refused |= unfinished
+    readers = [each for each in found if each.attempt not in refused or each in quarantined]
+    splits = _splits(session, row.id, topology, readers)
+    refused |= other_splits(readers, splits)
     before = _known(session, row.id)
     chosen = choose(topology, row.id, found, refused, taken)
     over = restored_over(found, chosen, refused)
@@ -332,8 +355,7 @@ def _run(
     restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
     restore_checks(session, row, own)
     restore_pin(session, row, over.values(), now)
-    readers = [each for each in found if each.attempt not in refused or each in quarantined]
-    notes += _restore_slices(session, row.id, topology, readers, now)
+    notes += _restore_splits(session, row.id, splits, readers, now)
     restore_publications(session, row, epoch.pointers)
     session.flush()
     summary = _summary(session, row, topology, epoch, notes)
@@ -352,18 +374,30 @@ def _known(session: Session, run: str) -> set[tuple[str, ...]]:
     return {tuple(each) for found in (results, session.execute(query)) for each in found}
 
 
-def _restore_slices(session: Session, run: str, topology: Topology, found: list[Candidate], now: datetime) -> list[str]:
-    sources = [stage for stage in topology.dataflow.stages if stage.resolve is not None]
+def _splits(session: Session, run: str, topology: Topology, found: list[Candidate]) -> dict[str, list[Any] | None]:
+    """Return what the subtasks of each source with a resolver read: what the ledger knows, else what manifests tell."""
+    splits = {}
+    for stage in topology.dataflow.stages:
+        if stage.resolve is not None:
+            region = topology.logical_region_of(stage.name).name
+            own = [each for each in found if each.region.name == region]
+            splits[stage.name] = slices_of(session, run, stage.name) or splits_read(own, stage.name, stage.parallelism)
+    return splits
+
+
+def _restore_splits(
+    session: Session, run: str, splits: Mapping[str, list[Any] | None], found: list[Candidate], now: datetime
+) -> list[str]:
+    """Enter the splits of sources that are known; return notes on the others."""
+    for source, known in splits.items():
+        if known is not None:
+            attempt = next((each.attempt for each in reversed(found) if source in each.splits), "")
+            fix_slices(session, run, source, known, attempt, now)
     return [
-        f"what all subtasks of source {stage.name} read is not known: it will be resolved anew"
-        for stage in sources
-        if not restore_slices(session, run, stage.name, stage.parallelism, _of(topology, stage.name, found), now)
+        f"what all subtasks of source {source} read is not known: it will be resolved anew, and all of them read again"
+        for source, known in splits.items()
+        if known is None
     ]
-
-
-def _of(topology: Topology, stage: str, found: list[Candidate]) -> list[Candidate]:
-    region = topology.logical_region_of(stage).name
-    return [each for each in found if each.region.name == region]
 
 
 def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCatalogue, notes: list[str]) -> RebuiltRun:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from weir.formats.manifest import InputRead, Manifest, Stored
 from weir.topology.ids import AttemptId, is_task_try, run_ref
@@ -45,6 +46,12 @@ class Candidate:
     def reads(self) -> tuple[InputRead, ...]:
         """The inputs that it read; all results of an attempt name the same."""
         return self.manifest.inputs
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """What it has read of the sources in its region, by stage."""
+        source = self.manifest.source
+        return source if isinstance(source, Mapping) else {}
 
     @property
     def manifest(self) -> Manifest:
@@ -87,6 +94,42 @@ def unfinished_restores(stored: Collection[Stored]) -> frozenset[AttemptId]:
         each.manifest.attempt
         for each in stored
         if (restore := each.manifest.restored_with) is not None and there[restore] < restore.partitions
+    )
+
+
+def other_pins(stored: Iterable[Stored], pinned_to: str) -> frozenset[AttemptId]:
+    """Return the attempts that were made when the run was pinned to another record: of other subtasks, or layouts."""
+    return frozenset(each.manifest.attempt for each in stored if each.manifest.pinned_to not in ("", pinned_to))
+
+
+def splits_read(found: Iterable[Candidate], source: str, parallelism: int) -> list[Any] | None:
+    """Return what the subtasks of a source have read.
+
+    None where that is not known of all, and where a subtask has read one thing and another: it was resolved twice.
+    """
+    splits: dict[int, list[Any]] = defaultdict(list)
+    for candidate in found:
+        read = candidate.splits
+        if source in read and read[source] not in splits[candidate.region.subtask]:
+            splits[candidate.region.subtask].append(read[source])
+    if any(len(splits[subtask]) != 1 for subtask in range(parallelism)):
+        return None
+    return [splits[subtask][0] for subtask in range(parallelism)]
+
+
+def other_splits(found: Iterable[Candidate], known: Mapping[str, list[Any] | None]) -> frozenset[AttemptId]:
+    """Return the attempts that have not read those splits of their sources that the run's other attempts read.
+
+    What is not known is resolved anew. Beside a result of the new splits, one of the old ones has rows twice, and
+    lacks others.
+    """
+
+    def is_same(candidate: Candidate, source: str, read: Any) -> bool:
+        splits, subtask = known.get(source), candidate.region.subtask
+        return splits is not None and subtask < len(splits) and splits[subtask] == read
+
+    return frozenset(
+        each.attempt for each in found if not all(is_same(each, source, read) for source, read in each.splits.items())
     )
 
 

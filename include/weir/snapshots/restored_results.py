@@ -158,6 +158,7 @@ class _Builder:
             lineage=self._place.lineage,
             inputs=(),
             source=None,
+            pinned_to="",
             archive="",
             generation=0,
             versions=result.versions,

@@ -6,6 +6,7 @@ from the code that is tested.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -92,13 +93,14 @@ class History:
     def why_unknown(self, path: str) -> str | None:
         """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with.
 
-        Of a DagRun that was deleted nobody needs it.
+        Of a DagRun that was deleted nobody needs it, nor of an older pin, which the ledger notes.
         """
         folder = folder_of(path)
         run = self.ledger.runs().get("@".join(path.split("/")[:2]))
         if run is not None and run.run_id in self.deleted:
             return None
-        is_known = name_of(folder) in self.ledger.attempts
+        given_up = [] if run is None else json.loads(run.abandoned or "null") or []
+        is_known = name_of(folder) in self.ledger.attempts or name_of(folder) in given_up
         if folder not in self.lost or folder in self.damaged or is_known:
             return None
         return "its result was committed, and the ledger does not know its attempt any more"

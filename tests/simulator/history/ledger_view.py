@@ -142,7 +142,7 @@ class Lease(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A run, since when it is closed, the archive that it is pinned to, its DagRun, and since when that is gone."""
+    """A run, since when it is closed, its archive, its DagRun, since when that is gone, and attempts of older pins."""
 
     id: str
     created_at: str
@@ -150,6 +150,7 @@ class Closed(NamedTuple):
     run_id: str
     archive: str | None
     deleted_at: str | None
+    abandoned: str | None
 
 
 class StoredArchive(NamedTuple):

@@ -93,7 +93,8 @@ def unfinished(history: History) -> Iterator[str]:
             yield f"checkpoint {row.number} of {row.run} is retained beside {newest[row.run].number}"
     for row in newest.values():
         yield from _other_content(history, row)
-    own = [run for run, row in ledger.runs().items() if row.run_id not in history.deleted]
-    last = max(own, default=None)
+    # A run of which no task has begun is that of a queued DagRun, which is known since a later day had begun.
+    begun = (run for run, row in ledger.runs().items() if row.run_id not in history.deleted)
+    last = max((run for run in begun if history.epochs.is_pinned(run)), default=None)
     if history.flow.keeps_state and last is not None and last not in newest:
         yield f"{last} has no checkpoint"

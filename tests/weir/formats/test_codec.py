@@ -377,7 +377,7 @@ VERSIONED_CHECKPOINT = replace(
     ),
     results=(replace(GATED_CHECKPOINT.results[0], versions=("code:11",)),),
 )
-REVISED_MANIFEST = replace(VERSIONED_MANIFEST, revision=41)
+REVISED_MANIFEST = replace(VERSIONED_MANIFEST, revision=41, pinned_to="5ad0c3e8b1f2a947")
 REVISED_JOB = replace(VERSIONED_JOB, revision=40)
 FILTERED_INPUT = InputToRead(
     argument="carriers",

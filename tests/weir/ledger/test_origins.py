@@ -58,16 +58,19 @@ def test_a_try_is_weirs_only_if_weir_had_cleared_the_last_try_that_is_known(begu
         sent = [(random.randrange(1, 6), random.choice([0, 1])) for _ in range(random.choice([0, 1, 1, 2]))]
         failed = random.choice([None, None, newest + 1, newest + 2])
         failure = random.choice([FailureClass.FATAL, FailureClass.ENVIRONMENT])
+        has_failed = random.choice([False, True])
         with begun.ledger.transaction("ladder") as session:
             (row,) = attempts_of(session, RUN, WEATHER)
             row.state, row.try_number, row.max_tries, row.clear_number = state, newest, 7, 0
+            row.failure = FailureClass.KILLED.value if has_failed else None
             session.add_all(clear_of(*each) for each in sent)
             if failed is not None:
                 session.add(failed_begin(run_id_of(session), failed, failure))
             session.flush()
             found = origin_of(session, RUN, WEATHER, [row], (max_tries, clear_number))
             session.rollback()
-        is_open = state in (AttemptState.RUNNING.value, AttemptState.COMMITTED.value)
+        was_ended = state in (AttemptState.FENCED.value, AttemptState.RETRYING.value) and not has_failed
+        is_open = state in (AttemptState.RUNNING.value, AttemptState.COMMITTED.value) or was_ended
         last = failed if failed is not None and failure is FailureClass.FATAL else newest
         if max_tries == 7:
             wanted = Origin.CLEARED_BY_PERSON if is_open and clear_number else Origin.RETRY
