@@ -1,9 +1,13 @@
 """A dataflow with state, days of it, and what its state is."""
 
+from dataclasses import replace
+
 from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import checkpoint_from_json, checkpoint_to_json, manifest_from_json
+from weir.formats.manifest import parsed_digest
+from weir.formats.savepoint import SAVEPOINT
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
@@ -112,6 +116,23 @@ def keep_savepoints(world, *days):
     for day in days:
         asked = SavepointRequest("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
         create(world.services, asked, Store.open)
+
+
+def record_other_rows(world, day, subtask=0, **other):
+    """Let the savepoint of a day record other rows of the keyed state than its files have; the digest of before."""
+    path = f"ladder/_savepoints/day{day}/{SAVEPOINT}"
+    savepoint = checkpoint_from_json(world.store.read(path))
+    (history,) = [state for state in savepoint.states if state.state.name == "history"]
+    parts = list(history.partitions)
+    before = parts[subtask].digest
+    recorded = parsed_digest(before)
+    parts[subtask] = replace(parts[subtask], **(other or {"digest": str(replace(recorded, xor=recorded.xor ^ 1))}))
+    states = tuple(
+        replace(history, partitions=tuple(parts)) if state is history else state for state in savepoint.states
+    )
+    world.store.delete(path)
+    world.store.create(path, checkpoint_to_json(replace(savepoint, states=states)))
+    return before
 
 
 def go_on(world):

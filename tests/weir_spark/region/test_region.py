@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkException
+from pyspark.sql.connect.client.core import SparkConnectClient
 from tests.weir_spark.sources.conftest import resolved
 
 from weir.dataflow import files_source
@@ -41,7 +42,21 @@ def even(ctx, numbers):
 """
 
 
-def test_the_stages_of_a_region_are_one_plan_whose_last_result_is_written(run, jobs, pipeline, spark) -> None:
+@pytest.fixture
+def executed(monkeypatch):
+    """What Spark is asked to execute from now on, by the kinds of commands; "root" is a plan whose rows are fetched."""
+    kinds, execute = [], SparkConnectClient._execute_and_fetch_as_iterator
+
+    def told(client, request, *more, **options):
+        plan = request.plan
+        kinds.append(plan.command.WhichOneof("command_type") if plan.HasField("command") else "root")
+        return execute(client, request, *more, **options)
+
+    monkeypatch.setattr(SparkConnectClient, "_execute_and_fetch_as_iterator", told)
+    return kinds
+
+
+def test_the_stages_of_a_region_are_one_plan_whose_last_result_is_written(run, jobs, pipeline, spark, executed) -> None:
     module = pipeline(NUMBERS)
     report = run(
         jobs.region(
@@ -49,6 +64,7 @@ def test_the_stages_of_a_region_are_one_plan_whose_last_result_is_written(run, j
             jobs.stage("even", f"{module}:even", jobs.output("even", BY_KEY), pipelined={"numbers": "numbers"}),
         )
     )
+    assert executed == ["sql_command", "write_operation"]  # the first gives a plan to the query of a stage
     (output,) = report.outputs
     assert (output.stage, output.layout, output.digest.rows) == ("even", BY_KEY, 50)
     assert region_report_from_json(region_report_to_json(report)) == report

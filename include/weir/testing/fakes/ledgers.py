@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Dialect, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event, make_url
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
-from weir.ledger.database.reading import refuse_writing
-from weir.ledger.database.sqlite import sqlite_engine
+from weir.ledger.database.reading import is_reading, refuse_writing
+from weir.ledger.database.sqlite import begin, sqlite_engine
 from weir.ledger.ledger import Ledger
 
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps a file system in memory; used only if it is there
@@ -40,11 +40,27 @@ def copied_ledger(path: Path) -> Ledger:
 
 
 def sharing_engine(url: URL, pool: type[Pool] = NullPool) -> Engine:
-    """Make an engine for a SQLite ledger that shares the statements that were compiled in this process."""
+    """Make an engine for a SQLite ledger that shares the statements that were compiled in this process.
+
+    Where connections are kept, so is what SQLite has prepared on them: `PRAGMA query_only`, which expires all of it, is
+    left to ledgers that are opened by their URL.
+    """
     engine = sqlite_engine(url, pool)
+    if pool is not NullPool:
+        event.remove(engine, "begin", begin)
+        event.listen(engine, "begin", _begin)
+        event.listen(engine, "do_connect", _keep_prepared)
     engine.dialect = _dialect()  # compiled statements are those of a dialect
     engine.update_execution_options(compiled_cache=_COMPILED)
     return engine
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN" if is_reading(connection) else "BEGIN IMMEDIATE")
+
+
+def _keep_prepared(_dialect: Dialect, _record: Any, _arguments: Any, settings: dict[str, Any]) -> None:
+    settings["cached_statements"] = 1000
 
 
 @cache
