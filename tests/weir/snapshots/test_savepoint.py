@@ -396,7 +396,7 @@ def test_a_savepoint_in_the_store_is_found_where_the_store_was_moved_to(days):
     (days.folder / "store").rename(days.folder / "moved")
     days.store.files = store_in_memory(days.folder / "moved").files
     found = savepoints(days.services)
-    assert [each.url for each in found] == [made.folder.replace("/store/", "/moved/"), elsewhere.folder]
+    assert [each.folder for each in found] == [made.folder.replace("/store/", "/moved/"), elsewhere.folder]
     spoil(days, 2)
     restore(days, "inside")
     assert states_of(days, 2) == right
