@@ -278,6 +278,14 @@ def test_no_task_reaches_what_answers_people():
     assert {name: [by for by in reached if name in reached[by]] for name in far} == {}
 
 
+def test_views_know_neither_tables_nor_json_and_decide_nothing_for_the_engine():
+    rendered = {"json", "rich", "typer"}
+    assert offences("include/weir/views", lambda _file, name: name.partition(".")[0] not in rendered) == []
+    rendering = {"cli", "views"}
+    found = offences("include/weir", lambda file, name: rendering & {*file.parts} or not name.startswith("weir.views"))
+    assert found == []
+
+
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
     known = {"errors", "wording", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals"}
     known |= {"code", "dataflow", "topology", "execution", "formats"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -80,12 +79,6 @@ class SourceRead:
 
     stage: str
     split: Any
-
-    def __str__(self) -> str:
-        """Name it for people: by the split's own text where it has one."""
-        split = self.split
-        told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
-        return f"{self.stage} reads {told}"
 
 
 @dataclass(frozen=True, slots=True)

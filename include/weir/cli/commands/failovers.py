@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ from weir.recovery.rules.plan import StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.views.code import CodeOfStage
 from weir.views.failovers import FailoverView, failover_views
-from weir.views.tasks import HasNotBegun, TaskView, task_views
+from weir.views.tasks import HasNotBegun, SourceRead, TaskView, task_views
 
 _SHOWN = 300
 """How much of what a source reads is printed."""
@@ -81,7 +82,7 @@ def why(
 def _print_task(task: TaskView) -> None:
     print_line(task.region)
     for read in task.sources:
-        print_line(f"  {_cut(str(read))}")
+        print_line(f"  {_source(read)}")
     for code in task.code:
         print_line(f"  {_code(code)}")
     for event in task.events:
@@ -90,7 +91,11 @@ def _print_task(task: TaskView) -> None:
             print_line(f"    {detail}")
 
 
-def _cut(line: str) -> str:
+def _source(read: SourceRead) -> str:
+    """Say what a source reads: by the split's own text where it has one."""
+    split = read.split
+    told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
+    line = f"{read.stage} reads {told}"
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}... (--json shows all)"
 
 
