@@ -8,14 +8,13 @@ from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.recovery.rules.standing import Standing
+from weir.units import format_size
 
 MOST_ROWS = 40
 """The number of steps that a table shows; `--json` has all."""
 
 plain.register(Plan, Plan.to_json)  # as it is recorded
 plain.register(Standing, Standing.to_json)
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def print_plan(plan: Plan, standing: Standing | None = None) -> None:
@@ -44,7 +43,7 @@ def amount(total: Total) -> str:
     """Return the cost of some regions as text."""
     unknown = f", {total.unknown} without history" if total.unknown else ""
     return (
-        f"{total.regions} region(s), {total.rows:,} rows, {_bytes(total.bytes)}, {total.seconds:,.1f} s{unknown}"
+        f"{total.regions} region(s), {total.rows:,} rows, {format_size(total.bytes)}, {total.seconds:,.1f} s{unknown}"
         if total.regions
         else "nothing"
     )
@@ -55,7 +54,7 @@ _COLUMNS = (key("region"), text("action"), text("why"), number("rows"), number("
 
 def _cells(step: Step, *, is_possible: bool) -> tuple[str, ...]:
     cost, action = step.cost, str(step.kind) if is_possible else step.kind.unapplied()
-    costs = ("?", "?", "?") if cost is None else (f"{cost.rows:,}", _bytes(cost.bytes), f"{cost.seconds:,.1f}")
+    costs = ("?", "?", "?") if cost is None else (f"{cost.rows:,}", format_size(cost.bytes), f"{cost.seconds:,.1f}")
     return (str(step.region), action, step.reason, *costs)
 
 
@@ -98,10 +97,3 @@ def _code(plan: Plan) -> list[str]:
     else:
         more = "A clear in Airflow and --code newest run what is deployed: with other rows, for the whole stage."
     return [f"Code: {code}. {more}"]
-
-
-def _bytes(size: int) -> str:
-    value, unit = float(size), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:,.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"

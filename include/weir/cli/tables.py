@@ -89,6 +89,13 @@ def _column(title: str, kind: _Kind, of: Of, shown: Callable[[Any], str]) -> Col
     return Column(title, kind, cell)
 
 
+OF_RUN = (
+    key("epoch", lambda row: row.run.partition("@")[2]),
+    key("dataflow", lambda row: row.run.partition("@")[0]),
+)
+"""The columns that name the run of a row."""
+
+
 def of_partition(row: Any) -> str:
     """Name the partition of a row that has a stage and a subtask."""
     return f"{row.stage}[{row.subtask}]"

@@ -17,7 +17,8 @@ def checkpoints(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     that a read merges; code is the versions that have made the state of the one of the epoch before.
     """
     with opened_services() as services:
-        _CHECKPOINTS.show(checkpoint_views(services, dataflow), as_json=as_json)
+        found = checkpoint_views(services, dataflow)
+    _CHECKPOINTS.show(found, as_json=as_json)
 
 
 def _code(checkpoint: CheckpointView) -> str:

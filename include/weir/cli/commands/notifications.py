@@ -15,7 +15,8 @@ def notifications(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> Non
     Closing tasks and upkeep deliver notifications; this command delivers none.
     """
     with opened_services() as services, services.ledger.transaction() as session:
-        _RECEIVERS.show(receivers_waiting(session, dataflow, services.now()), as_json=as_json)
+        found = receivers_waiting(session, dataflow, services.now())
+    _RECEIVERS.show(found, as_json=as_json)
 
 
 _RECEIVERS = Listing(

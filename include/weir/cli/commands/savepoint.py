@@ -59,7 +59,8 @@ def list_(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     with opened_services() as services:
         for name in {each.dataflow for each in savepoints(services, dataflow)}:
             tidy(services, name, open_store)
-        _SAVEPOINTS.show(savepoints(services, dataflow), as_json=as_json)
+        found = savepoints(services, dataflow)
+    _SAVEPOINTS.show(found, as_json=as_json)
 
 
 _SAVEPOINTS = Listing(

@@ -30,7 +30,8 @@ def versions(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     unpublished is to come: its run is not closed.
     """
     with opened_services() as services, services.ledger.transaction() as session:
-        _SINKS.show(sink_versions(session, dataflow), as_json=as_json)
+        found = sink_versions(session, dataflow)
+    _SINKS.show(found, as_json=as_json)
 
 
 _SINKS = Listing(

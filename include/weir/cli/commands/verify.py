@@ -20,7 +20,7 @@ from weir.cli.commands.verify_expectations import verify_expectations
 from weir.cli.documents import plain, print_document
 from weir.cli.options import AsJson, OnlyRunOrDataflow
 from weir.cli.progress import byte_progress
-from weir.cli.tables import key, of_partition, print_line, print_rows, print_some, size, text, value
+from weir.cli.tables import OF_RUN, key, of_partition, print_line, print_rows, print_some, size, text, value
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
@@ -218,8 +218,7 @@ def _detail(result: VerifiedResult) -> str:
 
 
 _COLUMNS = (
-    *(key("epoch", lambda row: row.run.partition("@")[2]), key("dataflow", lambda row: row.run.partition("@")[0])),
-    *(key("result", of_partition), key("layout"), key("attempt"), size("bytes")),
+    *(*OF_RUN, key("result", of_partition), key("layout"), key("attempt"), size("bytes")),
     *(value("it is", lambda row: row.outcome.value), text("what was found", _detail)),
 )
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from weir.cli.documents import print_document
 from weir.cli.progress import Progress
-from weir.cli.tables import key, number, of_partition, print_line, print_rows, text, value
+from weir.cli.tables import OF_RUN, key, number, of_partition, print_line, print_rows, text, value
 from weir.coordination.services import Services
 from weir.environment import open_store, opened_services
 from weir.errors import Misconfigured
@@ -138,7 +138,6 @@ def _found(check: CheckReport) -> str:
 
 
 _COLUMNS = (
-    *(key("epoch", lambda row: row.run.partition("@")[2]), key("dataflow", lambda row: row.run.partition("@")[0])),
-    *(key("partition", of_partition), key("suite"), value("attempt"), number("rows")),
+    *(*OF_RUN, key("partition", of_partition), key("suite"), value("attempt"), number("rows")),
     *(value("outcome", lambda row: row.outcome.value), text("what was found", _found)),
 )

@@ -55,7 +55,7 @@ def test_a_whole_run_misses_nothing(world):
     assert typed("plan", "ladder@2013-01-01") == typed("plan", RUN)
     told = typed("plan", RUN)
     assert "Nothing is missing: nothing would run again." in told
-    assert "Spared: 10 region(s), 9 rows, 720 B" in told
+    assert "Spared: 10 region(s), 9 rows, 720 bytes" in told
 
 
 def test_what_is_missing_now_is_found_in_the_store_and_nothing_is_changed(world):
@@ -63,8 +63,8 @@ def test_what_is_missing_now_is_found_in_the_store_and_nothing_is_changed(world)
     assert names(planned("scheduled__2013-01-01"), StepKind.RERUN) == ["joined[1]"]
     told = typed("plan", RUN)
     assert "found no such file" in told
-    assert "Re-run: 1 region(s), 1 rows, 80 B" in told
-    assert "A full restart: 10 region(s), 9 rows, 720 B" in told
+    assert "Re-run: 1 region(s), 1 rows, 80 bytes" in told
+    assert "A full restart: 10 region(s), 9 rows, 720 bytes" in told
     assert owed(world) == []
     with world.ledger.transaction() as session:
         assert set(session.scalars(select(ResultRow.state))) == {"finished"}
@@ -142,8 +142,8 @@ def test_failovers_say_what_they_cost_and_what_a_full_restart_would_have(world):
     told = typed("failovers")
     assert "failover 1 (loss): ladder@20130101T000000Z, totals[0], attempt t0002-" in told
     assert "labels: " in told
-    assert "recomputed: 1 region(s), 1 rows, 80 B" in told
-    assert "a full restart: 10 region(s), 9 rows, 720 B" in told
+    assert "recomputed: 1 region(s), 1 rows, 80 bytes" in told
+    assert "a full restart: 10 region(s), 9 rows, 720 bytes" in told
     [found] = json.loads(typed("failovers", "ladder", "20130101T000000Z", "--json"))["failovers"]
     assert (found["id"], found["incident"], found["kind"], found["failed"]) == (1, 1, "loss", "totals[0]")
     assert (found["recomputed"]["regions"], found["recomputed"]["bytes"]) == (1, 80)
@@ -246,7 +246,7 @@ def test_all_that_does_not_run_again_is_spared_before_and_after_the_fact(world):
     lose(world, "weather", 0)
     told = typed("plan", RUN)
     assert "Re-run: 1 region(s)" in told
-    assert "Spared: 9 region(s), 8 rows, 640 B" in told
+    assert "Spared: 9 region(s), 8 rows, 640 bytes" in told
     assert ", unless an input changes." in told
     world.airflow.clear_by_hand(world.run, "joined", 0)
     world.airflow.run_until_quiet()
