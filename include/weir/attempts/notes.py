@@ -44,7 +44,7 @@ _MOST: Final = 200
 """The largest number of open runs of a dataflow that upkeep looks at, newest first."""
 
 _MOST_ASKED: Final = 60
-"""The largest number of tasks that a wait asks Airflow for, oldest run first: without the plugin, one request each."""
+"""The largest number of tasks that a wait asks Airflow for, oldest run first."""
 
 
 def try_to_annotate(task: TaskPorts, key: TaskKey, note: str) -> None:

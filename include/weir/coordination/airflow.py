@@ -73,7 +73,7 @@ class OpenRun:
 
 
 class Clearer(Protocol):
-    """Access to Airflow: the plugin's endpoint, the REST API, the database under `dag.test()`, or a fake."""
+    """Access to Airflow: the plugin's endpoint, the database under `dag.test()`, or a fake."""
 
     def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
         """Clear the items that match and return an answer per item, in order. Raises Retryable or Misconfigured."""

@@ -30,7 +30,7 @@ def plugin_finding(*, is_mounted: bool) -> Finding:
     if is_mounted:
         return table.PLUGIN.ok("its endpoint answers")
     return table.PLUGIN.problem(
-        "the api-server has no /weir: finished runs cannot be recovered, queued ones not started, and clears may race"
+        "the api-server has no /weir: nothing can be cleared or started, so lost results are not recomputed"
     )
 
 

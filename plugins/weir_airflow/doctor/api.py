@@ -77,8 +77,9 @@ class ApiExam:
         names = names or [table.UPKEEP.name]
         is_mounted = self._is_mounted(names[0])
         yield plugin_finding(is_mounted=is_mounted)
-        may = [name for name in names if self._may_clear(name, is_mounted=is_mounted)]
-        yield permission_finding(self._account, may, [name for name in names if name not in may])
+        if is_mounted:
+            may = [name for name in names if self._may_clear(name)]
+            yield permission_finding(self._account, may, [name for name in names if name not in may])
 
     def check_upkeep(self) -> Iterator[Finding]:
         """Check that Airflow has the DAGs of Weir's upkeep, unpaused."""
@@ -118,15 +119,11 @@ class ApiExam:
         except Misconfigured:
             return True  # the endpoint answered that this account may not
 
-    def _may_clear(self, dag_id: str, *, is_mounted: bool) -> bool:
+    def _may_clear(self, dag_id: str) -> bool:
         try:
-            if is_mounted:
-                self._dry_run(dag_id)
-                # A run that there is not: nothing is started.
-                self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": "weir-doctor"})
-            else:
-                body = {"dry_run": True, "dag_run_id": "weir-doctor"}  # 404 after the permission was granted
-                self._api.call("POST", path_of("api", "v2", "dags", dag_id, "clearTaskInstances"), body)
+            self._dry_run(dag_id)
+            # A run that there is not: nothing is started.
+            self._api.call("POST", path_of("weir", "dags", dag_id, "start"), {"run_id": "weir-doctor"})
         except Misconfigured:
             return False
         return True

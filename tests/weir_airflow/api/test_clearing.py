@@ -1,4 +1,4 @@
-"""Weir's hands in Airflow: endpoint, public REST and database, each against the real thing."""
+"""Weir's hands in Airflow: the endpoint and the database, each against the real thing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from weir.coordination.airflow import ClearItem, SeenRun
-from weir.coordination.clearing import EndpointClearer, RestClearer
+from weir.coordination.clearing import EndpointClearer
 from weir.coordination.values import TaskKey
 from weir.errors import Misconfigured, Retryable
 
@@ -26,16 +26,11 @@ def api(api_url):
     return lambda user="worker", password=None: AirflowClient(api_url, user, password or PASSWORDS[user])
 
 
-@pytest.fixture
-def rest(api):
-    return RestClearer(api())
-
-
-@pytest.fixture(params=["endpoint", "rest", "database"])
-def clearer(request, api, rest):
+@pytest.fixture(params=["endpoint", "database"])
+def clearer(request, api):
     from weir_airflow.api.clearing import DbClearer
 
-    return {"endpoint": EndpointClearer(api()), "rest": rest, "database": DbClearer()}[request.param]
+    return {"endpoint": EndpointClearer(api()), "database": DbClearer()}[request.param]
 
 
 def test_every_clearer_answers_for_each_item_in_order(clearer, new_run, look):
@@ -135,7 +130,12 @@ def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):
     assert clearer.clear([], "") == []
 
 
-@pytest.mark.parametrize("clearer", ["endpoint", "database"], indirect=True)
+def test_every_clearer_misses_the_tasks_of_a_dag_that_airflow_does_not_know(clearer, new_run):
+    item = replace(wanted(new_run("running")), dag_id="no such dag")
+    assert [(answer.state, answer.cleared) for answer in clearer.clear([item], "")] == [("missing", False)]
+    assert clearer.start("no such dag", item.run_id) == "missing"
+
+
 def test_a_finished_run_is_set_running_and_a_queued_one_started(clearer, new_run, look):
     done, queued = new_run("success"), new_run("queued")
     assert clearer.clear([wanted(done)], "")[0].cleared
@@ -143,23 +143,20 @@ def test_a_finished_run_is_set_running_and_a_queued_one_started(clearer, new_run
     assert (look.run(done), look.run(queued)) == ("running", "running")
 
 
-def test_rest_leaves_finished_and_queued_runs_alone(rest, new_run, look):
-    done, queued = new_run("success"), new_run("queued")
-    assert not rest.clear([wanted(done)], "")[0].cleared
-    assert (rest.start("river", queued), rest.start("river", "none")) == ("queued", "missing")
-    assert (look.run(done), look.task(done, "spring")[0], look.run(queued)) == ("success", "success", "queued")
-
-
-def test_without_the_plugin_the_endpoints_clearer_uses_rest(api, new_run, look):
-    running, done = new_run("running"), new_run("success")
+def test_without_the_plugin_nothing_is_cleared_and_the_error_says_what_to_install(api, new_run, look):
+    running = new_run("running")
     bare = api()
     ask = bare.call
-    bare.call = lambda method, path, *rest, **query: ask(method, path.replace("/weir/", "/nowhere/"), *rest, **query)
+    bare.call = lambda method, path, *more, **query: ask(method, path.replace("/weir/", "/nowhere/"), *more, **query)
     clearer = EndpointClearer(bare)
-    assert [answer.cleared for answer in clearer.clear([wanted(running), wanted(done)], "")] == [True, False]
-    assert clearer.inspect([wanted(done)])[0].state == "success"
-    assert clearer.start("river", done) == "success"
-    assert (look.task(running, "spring")[0], look.run(done)) == (None, "success")
+    for asked in (
+        lambda: clearer.clear([wanted(running)], ""),
+        lambda: clearer.inspect([wanted(running)]),
+        lambda: clearer.start("river", running),
+    ):
+        with pytest.raises(Misconfigured, match="install weir"):
+            asked()
+    assert look.task(running, "spring") == ("success", 1, None)
 
 
 def test_an_account_that_may_not_clear_gets_an_error_that_names_the_permission(api, new_run):
@@ -227,20 +224,13 @@ def test_a_connection_without_a_host_says_what_to_set():
             clearer_for(Connection(conn_id="weir_api", conn_type="http", host=host))
 
 
-@pytest.fixture(params=["endpoint", "database"])
-def airflow(request, api):
-    from weir_airflow.api.clearing import DbClearer
-
-    return {"endpoint": EndpointClearer(api()), "database": DbClearer()}[request.param]
-
-
-def test_a_task_may_be_deferred_while_a_triggerer_lives_unless_its_pool_counts_it(airflow, triggerer, pool):
-    assert airflow.can_defer("default_pool") is False
+def test_a_task_may_be_deferred_while_a_triggerer_lives_unless_its_pool_counts_it(clearer, triggerer, pool):
+    assert clearer.can_defer("default_pool") is False
     triggerer(is_alive=False)
-    assert airflow.can_defer("default_pool") is False
+    assert clearer.can_defer("default_pool") is False
     triggerer()
-    assert airflow.can_defer("default_pool") is True
-    assert airflow.can_defer(pool) is False
+    assert clearer.can_defer("default_pool") is True
+    assert clearer.can_defer(pool) is False
 
 
 def test_a_pool_that_was_deleted_is_named(api, triggerer):
