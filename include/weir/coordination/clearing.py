@@ -128,7 +128,7 @@ def _to_json(item: ClearItem) -> dict[str, Any]:
 
 
 def _from_json(item: ClearItem, row: dict[str, Any]) -> ClearAnswer:
-    return ClearAnswer(item, row["state"], row["try_number"], row["cleared"], row.get("ti_id", ""))
+    return ClearAnswer(item, row["state"], row["try_number"], row["cleared"], row["ti_id"])
 
 
 def _open_run(found: dict[str, Any]) -> OpenRun:

@@ -55,33 +55,40 @@ class SinkPublishing:
         sinks: Sequence[SinkResult],
         intact: Mapping[str, Manifest],
     ) -> Publication | Awaiting:
-        """Prepare the deliveries of new versions into their targets; see `weir.attempts.rooms.Publishing`."""
-        having = [each for each in sinks if each.targets]
+        """Decide which sinks have new content and the numbers of their versions, and plan their deliveries.
+
+        Raises Misconfigured, Retryable, LedgerBehind or TargetFailed; see `weir.attempts.rooms.Publishing`.
+        """
+        services = self.services
+        highest = _highest_versions(services, registered)
+        new = tuple(each for each in sinks if not _is_in_place(services, registered.run.id, each, intact))
         try:
-            prepared = _prepare(self.services, registered, state, having, intact)
+            prepared = _prepare(services, registered, state, [each for each in new if each.targets], highest)
         except TargetAway as away:
-            return _wait_for_target(self.services, registered, away)
-        return _Publication(self.services, registered, tuple(sinks), intact, prepared)
+            return _wait_for_target(services, registered, away)
+        return _Publication(services, registered, tuple(sinks), new, highest, prepared)
 
 
 @dataclass(frozen=True, slots=True)
 class _Publication:
-    """What one close publishes, with its deliveries as they were prepared, by sink."""
+    """What one close publishes: the sinks with new content, and their deliveries as they were prepared, by sink.
+
+    `highest` is the newest version of each sink that was visible then: another one that became visible since has taken
+    the number, and the pointer is not written.
+    """
 
     services: Services
     registered: Registered
     sinks: tuple[SinkResult, ...]
-    intact: Mapping[str, Manifest]
+    new: tuple[SinkResult, ...]
+    highest: Mapping[str, int]
     prepared: Mapping[str, Sequence[Delivery]]
 
     def write(self, reads: Sequence[InputRead]) -> None:
-        """Give each sink whose content is new a version, and write its pointer."""
-        services, run = self.services, self.registered.run
-        highest = _highest_versions(services, self.registered)
-        new = [sink for sink in self.sinks if not _is_in_place(services, run.id, sink, self.intact)]
-        for pointer in _decide(services, self.registered, new, reads, highest, self.prepared):
-            _create(services, pointer)
-        services.store_id()  # or the pointers were written under a mount point whose disk is gone
+        """Give each sink whose content is new its version, and write the pointer."""
+        for pointer in _decide(self.services, self.registered, self.new, reads, self.highest, self.prepared):
+            _create(self.services, pointer)
+        self.services.store_id()  # or the pointers were written under a mount point whose disk is gone
 
     def deliver(self) -> Awaiting | None:
         """Commit what is published into the targets."""
@@ -151,24 +158,20 @@ def _prepare(
     services: Services,
     registered: Registered,
     state: RunState,
-    sinks: Sequence[SinkResult],
-    intact: Mapping[str, Manifest],
+    new: Sequence[SinkResult],
+    highest: Mapping[str, int],
 ) -> dict[str, list[Delivery]]:
     """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
 
     Raises TargetAway, Misconfigured, Retryable or TargetFailed.
     """
-    run = registered.run
-    new = [sink for sink in sinks if not _is_in_place(services, run.id, sink, intact)]
     if not new:
         return {}
-    highest = _highest_versions(services, registered)
+    run = registered.run.id
     with services.ledger.transaction() as session:
-        numbers = {sink.sink: _next_version(session, run.id, sink.sink, highest) for sink in new}
+        numbers = {sink.sink: _next_version(session, run, sink.sink, highest) for sink in new}
     return {
-        sink.sink: prepare(
-            services, run.id, sink.targets, _version(services, registered, state, sink, numbers[sink.sink])
-        )
+        sink.sink: prepare(services, run, sink.targets, _version(services, registered, state, sink, numbers[sink.sink]))
         for sink in new
     }
 
