@@ -100,11 +100,13 @@ class _Publication:
         if not having:
             return {}
         with self.services.ledger.transaction() as session:
-            rows = {sink: deliveries_of(session, run, sink, versions[sink]) for sink in having}
-        return {
-            sink: {str(Delivery.from_json(row.delivery).target): row.outcome or "pending" for row in found}
-            for sink, found in rows.items()
-        }
+            return {
+                sink: {
+                    str(Delivery.from_json(row.delivery).target): row.outcome or "pending"
+                    for row in deliveries_of(session, run, sink, versions[sink])
+                }
+                for sink in having
+            }
 
 
 def _highest_versions(services: Services, registered: Registered) -> Mapping[str, int]:
