@@ -28,11 +28,18 @@ LONG_OUTAGE_BELOW: Final = 900
 
 FENCED_DELAY: Final = 5.0
 
-Consult = Callable[[FailureDecision], tuple[FailureDecision, str]]
-"""Asks the user's policy: returns the decision after it, and what to log about it."""
 
-Enrich = Callable[[Mapping[str, str]], Enriched]
-"""Asks the user's enrichers for more labels, given the built-in ones."""
+class Users:
+    """What users say about a failed try by a policy and by enrichers of their own: nothing, if they have none."""
+
+    def decide(self, decision: FailureDecision) -> tuple[FailureDecision, str]:
+        """Return the decision after the user's policy, and what to log about it. Raises Retryable."""
+        return decision, ""
+
+    def label(self, labels: Mapping[str, str]) -> Enriched:
+        """Return more labels, given the built-in ones."""
+        del labels
+        return Enriched({}, ())
 
 
 def decide_failure(
@@ -62,15 +69,15 @@ def decide_failure(
     return decision
 
 
-def book_failure(task: TaskPorts, failed: FailedTry, consult: Consult, enrich: Enrich) -> FailureDecision:
+def book_failure(task: TaskPorts, failed: FailedTry, users: Users) -> FailureDecision:
     """Book the failure, ask the user's policy, deliver clears, leave labels and a note; log all of it in the reason.
 
     Raises Retryable, or as the coordinator does, where the failure cannot be booked.
     """
     decision = task.coordinator.fail(failed)
-    decision, answer = consult(decision)
+    decision, answer = users.decide(decision)
     reason = without_secrets(f"{decision.reason}{answer}{_settle(task, failed.dataflow)}")
-    return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, enrich)}")
+    return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, users)}")
 
 
 def _settle(task: TaskPorts, dataflow: str) -> str:
@@ -78,7 +85,7 @@ def _settle(task: TaskPorts, dataflow: str) -> str:
     return "".join(f"; {line}" for line in task.settling.settle(dataflow, CLEARS).lines())
 
 
-def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, reason: str, enrich: Enrich) -> str:
+def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, reason: str, users: Users) -> str:
     """Label the failure and leave a note at the task instance; return what to log about it.
 
     The decision is made by now: a failure here is only logged.
@@ -89,7 +96,7 @@ def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, rea
     try:
         labels = {} if decision.failure is None else built_in_labels(decision.failure, failed.error)
         if decision.attempt:  # else the try failed before it was registered
-            found = enrich(labels)
+            found = users.label(labels)
             lines += [f"failure enricher {complaint}" for complaint in found.complaints]
             labels = task.coordinator.label(failed.dataflow, decision.attempt, {**labels, **found.labels})
         annotate(task.airflow, failed.key, note_of(decision, message_of(failed.error), reason, labels))

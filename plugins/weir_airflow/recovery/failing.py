@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 
-from weir.attempts.failing import book_failure, decide_failure
+from weir.attempts.failing import Users, book_failure, decide_failure
 from weir.attempts.failure import may_be_overridden
 from weir.attempts.notes import annotate
 from weir.coordination.values import Action, FailedTry
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Context
-    from airflow.sdk.definitions.retry_policy import RetryPolicy
 
     from weir.attempts.coordinator import Coordinator
     from weir.coordination.values import FailureDecision
@@ -56,8 +56,6 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
     with TaskContext.open() as task_context:
         strategy = declared.restart_strategy(task_context.recovery.restart)
         limit = strategy.limits.per_task
-        most = max_tries if limit is None else limit
-        policy, coordinator = declared.recovery.retry_policy, task_context.coordinator
         failed = FailedTry(
             dataflow=declared.flow.name,
             key=task_key(context),
@@ -67,12 +65,14 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
             strategy=strategy,
             epoch=_epoch(context),
         )
-        return book_failure(
-            AirflowTask(task_context, _no_log, context),
-            failed,
-            lambda decision: user_policy_decision(coordinator, policy, decision, exception, most, context),
-            lambda labels: labels_of_enrichers(task_context.recovery.failure_enrichers, labels, exception, context),
+        users = UsersOfTask(
+            coordinator=task_context.coordinator,
+            of_deployment=task_context.recovery.failure_enrichers,
+            exception=exception,
+            most=max_tries if limit is None else limit,
+            context=context,
         )
+        return book_failure(AirflowTask(task_context, _no_log, context), failed, users)
 
 
 def _epoch(context: Context) -> Epoch | None:
@@ -87,57 +87,59 @@ def _no_log(message: str) -> None:
     """Log nothing: Airflow logs the decision's reason, which has all of it."""
 
 
-def user_policy_decision(
-    coordinator: Coordinator,
-    policy: RetryPolicy | None,
-    decision: FailureDecision,
-    exception: BaseException,
-    max_tries: int,
-    context: Context,
-) -> tuple[FailureDecision, str]:
-    """Return the decision after the user's policy, and what to log about the policy. Raises Retryable.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersOfTask(Users):
+    """The retry policy of a dataflow, and the enrichers of it and of its deployment, about one failure.
 
-    The policy gets the number of the task's own failures as its try number: failures that Weir recovers from do not
-    count.
+    The policy gets the number of the task's own failures as its try number, of which there may be `most`: failures that
+    Weir recovers from do not count.
     """
-    if policy is None or not may_be_overridden(decision):
+
+    coordinator: Coordinator
+    of_deployment: tuple[str, ...]
+    exception: BaseException
+    most: int
+    context: Context
+
+    def decide(self, decision: FailureDecision) -> tuple[FailureDecision, str]:
+        """Return the decision after the user's policy, and what to log about the policy. Raises Retryable."""
+        policy = self.context["task"].declared.recovery.retry_policy
+        if policy is None or not may_be_overridden(decision):
+            return decision, ""
+        name = type(policy).__name__
+        try:
+            answer = policy.evaluate(self.exception, decision.failures, self.most, self.context)
+        except Exception as error:  # noqa: BLE001  as Airflow does with a policy that fails
+            return decision, f"; {name} failed: {type(error).__name__}: {error}"
+        if not isinstance(answer, RetryDecision):
+            return decision, f"; {name} answered a {type(answer).__name__}, not a RetryDecision"
+        reason = f"{name}: {answer.reason or answer.action.value}; {decision.reason}"
+        dataflow = self.context["task"].declared.flow.name
+        if answer.action is RetryAction.FAIL:
+            return self.coordinator.override(dataflow, decision, Action.FAIL, 0, reason), ""
+        if answer.action is RetryAction.RETRY and answer.retry_delay is not None:
+            seconds = max(0.0, answer.retry_delay.total_seconds())
+            return self.coordinator.override(dataflow, decision, Action.RETRY, seconds, reason), ""
         return decision, ""
-    name = type(policy).__name__
-    try:
-        answer = policy.evaluate(exception, decision.failures, max_tries, context)
-    except Exception as error:  # noqa: BLE001  as Airflow does with a policy that fails
-        return decision, f"; {name} failed: {type(error).__name__}: {error}"
-    if not isinstance(answer, RetryDecision):
-        return decision, f"; {name} answered a {type(answer).__name__}, not a RetryDecision"
-    reason = f"{name}: {answer.reason or answer.action.value}; {decision.reason}"
-    dataflow = context["task"].declared.flow.name
-    if answer.action is RetryAction.FAIL:
-        return coordinator.override(dataflow, decision, Action.FAIL, 0, reason), ""
-    if answer.action is RetryAction.RETRY and answer.retry_delay is not None:
-        seconds = max(0.0, answer.retry_delay.total_seconds())
-        return coordinator.override(dataflow, decision, Action.RETRY, seconds, reason), ""
-    return decision, ""
 
-
-def labels_of_enrichers(
-    of_deployment: Iterable[str], labels: Mapping[str, str], exception: BaseException, context: Context
-) -> Enriched:
-    """Ask the enrichers of the dataflow and of the deployment about a failure that has these built-in labels."""
-    declared, task, ti = context["task"].declared, context["task"], context["ti"]
-    names = (*declared.recovery.failure_enrichers, *of_deployment)
-    if not names:
-        return Enriched({}, ())
-    failure = Failure(
-        dataflow=declared.flow.name,
-        epoch=epoch_of(data_interval(context)[0]),
-        region=getattr(task, "weir_region", task.task_id.removeprefix(declared.task_prefix)),
-        subtask=max(-1 if ti.map_index is None else ti.map_index, 0),
-        try_number=ti.try_number,
-        error=exception_name(exception),
-        message=str(exception)[:MESSAGE_LENGTH],
-        failure_class=labels.get(TYPE, ""),
-    )
-    return ask_enrichers(failure, names)
+    def label(self, labels: Mapping[str, str]) -> Enriched:
+        """Ask the enrichers about the failure, which has these built-in labels."""
+        task, ti = self.context["task"], self.context["ti"]
+        declared = task.declared
+        names = (*declared.recovery.failure_enrichers, *self.of_deployment)
+        if not names:
+            return Enriched({}, ())
+        failure = Failure(
+            dataflow=declared.flow.name,
+            epoch=epoch_of(data_interval(self.context)[0]),
+            region=getattr(task, "weir_region", task.task_id.removeprefix(declared.task_prefix)),
+            subtask=max(-1 if ti.map_index is None else ti.map_index, 0),
+            try_number=ti.try_number,
+            error=exception_name(self.exception),
+            message=str(self.exception)[:MESSAGE_LENGTH],
+            failure_class=labels.get(TYPE, ""),
+        )
+        return ask_enrichers(failure, names)
 
 
 def ask_enrichers(failure: Failure, names: Iterable[str], seconds: float = ENRICHER_SECONDS) -> Enriched:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from weir.attempts.attempt import run_attempt
-from weir.attempts.failing import book_failure, decide_failure
+from weir.attempts.failing import Users, book_failure, decide_failure
 from weir.coordination.values import Action, FailureDecision
 from weir.errors import Fenced, Internal, Misconfigured, Retryable
 from weir.execution.labels import Enriched
@@ -30,12 +30,11 @@ def failed(driven):
     return failed_try("flow", driven.airflow.request(task), BUG, FixedDelay(3, 7_000))
 
 
-def stays(decision):
-    return decision, ""
+class Say(Users):
+    """Users whose policy and enrichers are functions of a test."""
 
-
-def none(_labels):
-    return Enriched({}, ())
+    def __init__(self, decide=None, label=None):
+        self.decide, self.label = decide or super().decide, label or super().label
 
 
 def test_the_steps_after_a_failure_are_taken_in_this_order(driven, failed):
@@ -47,7 +46,7 @@ def test_the_steps_after_a_failure_are_taken_in_this_order(driven, failed):
         driven.steps.append("enrich")
         return Enriched({"owner": "routes"}, ("slow:slow: no answer",))
 
-    decision = book_failure(driven.ports, failed, consult, enrich)
+    decision = book_failure(driven.ports, failed, Say(consult, enrich))
     assert driven.steps == ["book", "policy", "deliver clears", "enrich", "label", "note"]
     assert decision.action is Action.RETRY
     assert decision.reason.endswith(
@@ -61,7 +60,7 @@ def test_the_steps_after_a_failure_are_taken_in_this_order(driven, failed):
 
 
 def test_the_answer_of_the_policy_is_the_decision(driven, failed):
-    decision = book_failure(driven.ports, failed, lambda found: (replace(found, action=Action.FAIL), ""), none)
+    decision = book_failure(driven.ports, failed, Say(lambda found: (replace(found, action=Action.FAIL), "")))
     assert decision.action is Action.FAIL
     assert "not tried again" in driven.airflow.tasks[failed.key].notes[-1]
 
@@ -69,7 +68,7 @@ def test_the_answer_of_the_policy_is_the_decision(driven, failed):
 def test_clears_and_notes_that_fail_do_not_change_the_decision(driven, failed):
     driven.airflow.reachable = False
     driven.ports.settling.deliver_clears = refuses
-    decision = book_failure(driven.ports, failed, stays, none)
+    decision = book_failure(driven.ports, failed, Users())
     assert decision.action is Action.RETRY
     assert "; pending clears: failed, Retryable: refused; labels or note are missing: Retryable: " in decision.reason
 
@@ -80,7 +79,7 @@ def refuses(*_given):
 
 def test_a_failure_before_the_try_was_registered_has_a_note_and_no_labels_of_the_users(driven, failed):
     unknown = replace(failed, try_number=5)
-    assert not book_failure(driven.ports, unknown, stays, lambda _labels: pytest.fail("enriched")).attempt
+    assert not book_failure(driven.ports, unknown, Say(label=lambda _labels: pytest.fail("enriched"))).attempt
     assert driven.steps == ["book", "deliver clears", "note"]
     (note,) = driven.airflow.tasks[failed.key].notes
     assert note.startswith("Weir: ValueError: bad row; tried again")
@@ -88,15 +87,15 @@ def test_a_failure_before_the_try_was_registered_has_a_note_and_no_labels_of_the
 
 
 def test_a_failure_that_another_process_has_booked_leaves_its_note_alone(driven, failed):
-    book_failure(driven.ports, failed, stays, none)
+    book_failure(driven.ports, failed, Users())
     driven.steps.clear()
-    assert not book_failure(driven.ports, failed, stays, none).attempt
+    assert not book_failure(driven.ports, failed, Users()).attempt
     assert driven.steps == ["book", "deliver clears"]
 
 
 def test_a_note_that_airflow_does_not_take_at_once_is_left_at_the_second_request(driven, failed):
     driven.airflow.slow_requests = 1
-    book_failure(driven.ports, failed, stays, none)
+    book_failure(driven.ports, failed, Users())
     (note,) = driven.airflow.tasks[failed.key].notes
     assert note.startswith("Weir: ValueError: bad row; tried again")
 
@@ -143,7 +142,7 @@ def is_told_without_secrets(text):
 
 
 def test_a_secret_of_a_failure_before_the_try_was_registered_is_in_no_ledger_note_or_log(driven, failed):
-    decision = book_failure(driven.ports, replace(failed, try_number=5, error=LEAK), stays, none)
+    decision = book_failure(driven.ports, replace(failed, try_number=5, error=LEAK), Users())
     assert is_told_without_secrets(decision.reason)
     assert is_told_without_secrets(driven.airflow.tasks[failed.key].notes[-1])
     with driven.airflow.services.ledger.transaction() as session:
@@ -171,6 +170,6 @@ def test_a_secret_that_the_length_of_a_note_would_cut_is_not_in_it():
 
 
 def test_a_secret_in_the_answer_of_a_policy_is_in_no_note_or_log(driven, failed):
-    decision = book_failure(driven.ports, failed, lambda found: (found, "; Mine failed: password=geheim"), none)
+    decision = book_failure(driven.ports, failed, Say(lambda found: (found, "; Mine failed: password=geheim")))
     assert decision.reason.count("; Mine failed: password=***") == 1
     assert driven.airflow.tasks[failed.key].notes[-1].endswith("; Mine failed: password=*** (application)")

@@ -15,7 +15,7 @@ from weir.attempts.attempt import run_attempt
 from weir.attempts.closing import run_close
 from weir.attempts.compacting import run_compaction
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.failing import book_failure, decide_failure
+from weir.attempts.failing import Users, book_failure, decide_failure
 from weir.attempts.notes import annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
@@ -32,7 +32,6 @@ from weir.coordination.values import (
     TaskKey,
 )
 from weir.errors import Fenced
-from weir.execution.labels import Enriched
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
@@ -208,6 +207,6 @@ def answer_failure(
     return decide_failure(
         error,
         request.max_tries - request.try_number,
-        lambda: book_failure(task, failed, lambda decision: (decision, ""), lambda _labels: Enriched({}, ())),
+        lambda: book_failure(task, failed, Users()),
         lambda note: annotate(task.airflow, request.key, note),
     )
