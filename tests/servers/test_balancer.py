@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.servers import balancer as balancing
 from tests.servers.balancer import FALL, Balancer
 
 from weir_dev.ports import accepts_connections, choose_ports
@@ -65,7 +66,7 @@ def servers():
 def balancer(servers):
     """The port of a balancer before the servers."""
     port = choose_ports(["api"], {})["api"]
-    command = [sys.executable, "-m", "tests.servers.balancer", *(str(p) for p in (port, *map(port_of, servers)))]
+    command = [sys.executable, "-P", balancing.__file__, *(str(p) for p in (port, *map(port_of, servers)))]
     with subprocess.Popen(command) as process:
         wait_for(lambda: accepts_connections(port))
         yield port

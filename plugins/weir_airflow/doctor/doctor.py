@@ -109,15 +109,15 @@ class Doctor:
 
     def _spark_checks(self, found: Settings, conn_id: str, store: Store) -> list[Check]:
         from weir_airflow.connections.connections import spark_connection  # noqa: PLC0415
+        from weir_airflow.doctor.connect import connect_checks  # noqa: PLC0415
         from weir_airflow.doctor.submit import submit_checks  # noqa: PLC0415
-        from weir_airflow.engines.engines import SPARK_CONNECT, connect_checks  # noqa: PLC0415
+        from weir_airflow.engines.engines import SPARK_CONNECT  # noqa: PLC0415
 
         area = f"spark: {conn_id}"
         try:
             connection = self._without_secrets(spark_connection(found, conn_id))
             if connection.conn_type == SPARK_CONNECT:
-                checks: list[Check] = connect_checks(area, connection, store)
-                return checks
+                return connect_checks(area, connection, store)
             return submit_checks(area, connection)
         except WeirError as error:
             item = table.SPARK_CONNECTION.of(area)

@@ -1,6 +1,6 @@
 """The engine that computes regions, chosen by the type of the Airflow connection.
 
-Invariant: other engines are added here, and no other module of the plugin imports the Spark side.
+Invariant: other engines are added here, and no other module that a task runs imports the Spark side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from weir.connections import LookUps
     from weir.coordination.values import SparkWork
-    from weir.doctor.examination import Check
     from weir.formats.region_job import SparkJob
     from weir.store.store import Store
     from weir_spark.transport.connect import ConnectEngine
@@ -72,18 +71,10 @@ def engine_at(
     if address.startswith(_CONNECT_SCHEME):
         with needed_for(f"Spark at {address}"):
             from weir_spark.transport.connect import ConnectEngine  # noqa: PLC0415  imports pyspark
-        return _ConnectServer(ConnectEngine(_url(connection, address), options, look_ups=look_ups))
+        return _ConnectServer(ConnectEngine(connect_url(connection, address), options, look_ups=look_ups))
     from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  not in DAG files
 
     return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths, look_ups)
-
-
-def connect_checks(area: str, connection: Connection, store: Store) -> list[Check]:
-    """Return the checks of the connection's Spark Connect server for `weir doctor`. Raises Misconfigured."""
-    with needed_for("Spark Connect"):
-        from weir_spark.transport.doctor import ConnectExam  # noqa: PLC0415  imports pyspark: not in DAG files
-    found: list[Check] = ConnectExam(area, _url(connection, engine_address(connection)), store).checks()
-    return found
 
 
 def is_of_kind(connection: Connection, address: str) -> bool:
@@ -144,8 +135,8 @@ class _ConnectServer:
         self._engine.stop()
 
 
-def _url(connection: Connection, address: str) -> str:
-    """Add to the address the parameters that the Spark provider's hook reads: login, password, extra `use_ssl`."""
+def connect_url(connection: Connection, address: str) -> str:
+    """Return the address with the parameters that the Spark provider's hook reads: login, password, extra `use_ssl`."""
     is_for_connect = connection.conn_type == SPARK_CONNECT
     use_ssl = connection.extra_dejson.get("use_ssl") if is_for_connect else None
     parameters = {
