@@ -83,7 +83,9 @@ def _epochs(listed, gone):
 
 def checkpoint(number, epoch, paths):
     files = tuple(StateFile(path, DataFile("f", 1, 1, "", ()), epoch, (0, 127)) for path in sorted(paths))
-    part = StatePartition(subtask=0, key_groups=(0, 127), attempt="a", digest="d", rows=1, tallies=(), files=files)
+    part = StatePartition(
+        subtask=0, key_groups=(0, 127), attempt="a", digest="d", rows=1, tallies=(), files=files, versions=()
+    )
     state = KeyedSnapshot(keyed_state("s", key="k", schema="k bigint"), "stage", 128, "", (part,))
     return Checkpoint(
         dataflow="d",
