@@ -49,6 +49,7 @@ from weir.formats.region_job import (
     StateToRead,
 )
 from weir.state.chain_rules import chain, rows_after
+from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.engine import SCHEMA, TAIL, FakeEngine
 
@@ -244,10 +245,16 @@ class _Computation(FakeEngine):
         )
 
     def _compared(self, found: ContentDigest, old: ReplacedState | None, rows: Rows) -> ContentDigest:
-        """Return the digest that the rows had before they were computed again, if the two are only chains of them."""
+        """Return the digest that the rows had before they were computed again, if the two are only chains of them.
+
+        Rows that cannot be read any more count as others, as in Spark.
+        """
         if old is None or old.digest == str(found) or not (is_chain(old.digest) or is_chain(str(found))):
             return found
-        before = visible(self._rows_of(old.files), old.expired_until)
+        try:
+            before = visible(self._rows_of(old.files), old.expired_until)
+        except (NotFound, ValueError):
+            return found
         return parsed_digest(old.digest) if before == rows else found
 
     def _merged(self, job: CompactionJob, during: Callable[[], None]) -> RegionReport:
