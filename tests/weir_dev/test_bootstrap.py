@@ -281,7 +281,7 @@ def without_uv(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     names = os.environ["PATH"].split(os.pathsep)
-    monkeypatch.setenv("PATH", os.pathsep.join(name for name in names if not (Path(name) / "uv").exists()))
+    monkeypatch.setenv("PATH", os.pathsep.join(name for name in names if not shutil.which("uv", path=name)))
     return log
 
 
