@@ -22,7 +22,8 @@ _ITEMS_A_REQUEST: Final = 1000
 class ClearItem:
     """A task instance to clear if it is finished and has `expected_try` (None: whatever its try).
 
-    One that was skipped is cleared only if it is expected to be: a task that skipped itself would skip again.
+    One that was skipped is cleared only if it is expected to be: a task that skipped itself would skip again. `note`,
+    if there is one, becomes its note in place of that of the request.
     """
 
     dag_id: str
@@ -31,6 +32,7 @@ class ClearItem:
     map_index: int
     expected_try: int | None
     is_skipped: bool = False
+    note: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def _to_json(item: ClearItem) -> dict[str, Any]:
         "map_index": item.map_index,
         "expected_try": item.expected_try,
         **({"is_skipped": True} if item.is_skipped else {}),
+        **({"note": item.note[:NOTE_LENGTH]} if item.note else {}),
     }
 
 

@@ -38,12 +38,12 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
         pending = open_clears(session, dataflow)
     done: list[DeliveredClear] = []
     refused: list[WeirError] = []
-    ordered = sorted(pending, key=lambda row: (row.dag_id, row.reason, row.id))
-    for (_, reason), rows in groupby(ordered, key=lambda row: (row.dag_id, row.reason)):
+    # All of a DAG in one request: between two of them its scheduler would give up anew what stands behind a failed task.
+    for _, rows in groupby(sorted(pending, key=lambda row: (row.dag_id, row.id)), key=lambda row: row.dag_id):
         batch = list(rows)
         _count_sends(services, batch)
         try:
-            answers = clearer.clear([_item(row) for row in batch], reason)
+            answers = clearer.clear([_item(row) for row in batch], "")
         except WeirError as error:
             refused.append(error)  # the clears of other DAGs may still be possible
             continue
@@ -54,7 +54,7 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
 
 
 def _item(row: PendingClearRow) -> ClearItem:
-    return ClearItem(row.dag_id, row.run_id, row.task_id, row.map_index, row.expected_try)
+    return ClearItem(row.dag_id, row.run_id, row.task_id, row.map_index, row.expected_try, note=row.reason)
 
 
 def _count_sends(services: Services, rows: Sequence[PendingClearRow]) -> None:

@@ -1,6 +1,6 @@
 """Answers how a run stands: it loads the facts of the run and of the open ones before it, and asks Airflow about them.
 
-Invariant: it changes nothing, neither in the ledger nor in Airflow. Airflow is asked before the ledger is read: a task
+Invariant: only `clear_stopped` changes anything, in the ledger or in Airflow. Airflow is asked before the ledger is read: a task
 commits before Airflow knows that it has succeeded.
 """
 
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import AirflowStates, ClearItem
 from weir.coordination.services import Services
+from weir.coordination.values import DeliveredClear
 from weir.errors import WeirError
 from weir.execution.airflow_words import CLEARABLE
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState, MissingContext, RegionState, RunState
@@ -27,6 +28,7 @@ from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_i
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.recovery.inputs import sort_inputs
+from weir.recovery.pending_clears import deliver
 from weir.recovery.rules.standing import (
     EpochFacts,
     SeenDagRun,
@@ -358,11 +360,21 @@ def _undelivered(session: Session, run: Run) -> str:
 # What goes on
 
 
-def clear_stopped(services: Services, run: str, standing: Standing | None, airflow: AirflowStates) -> int:
-    """Add the clears of what has stopped of a run, clear the others, and start its DagRun; return how many others.
+@dataclass(frozen=True, slots=True)
+class ClearedRun:
+    """What was done to have a run go on: clears that were pending, their deliveries, and how many others were cleared."""
 
-    Cleared at once are tasks that were skipped, which only a person has cleared, since they may be skipped again, and
-    those of a DagRun that the ledger does not know. Raises Retryable or Misconfigured.
+    pending: int
+    delivered: list[DeliveredClear]
+    others: int = 0
+
+
+def clear_stopped(services: Services, run: str, standing: Standing | None, airflow: AirflowStates) -> ClearedRun:
+    """Clear what has stopped of a run with what is pending, then what was skipped, and start its DagRun.
+
+    Tasks that were skipped only a person has cleared, since they may be skipped again; they and those of a DagRun that
+    the ledger does not know have no pending clears. They come last: cleared before what has failed, Airflow's scheduler
+    would give them up again. Raises Retryable or Misconfigured.
     """
     stopped = {} if standing is None else {each.region: each.seen for each in standing.stopped if each.seen is not None}
     with services.ledger.transaction() as session:
@@ -372,7 +384,7 @@ def clear_stopped(services: Services, run: str, standing: Standing | None, airfl
         asked = Asked(airflow=airflow)
         own = next((each for each, _ in unknown_standings(services, asked, dataflow_of(run)) if each.id == run), None)
     if own is None:
-        return 0
+        return ClearedRun(pending_of(services, run), deliver(services, airflow, dataflow_of(run)))
     wanted = {region: seen for region, seen in stopped.items() if is_known and seen.state in CLEARABLE}
     with services.ledger.transaction(own.dataflow.name) as session:
         add_pending_clears(
@@ -383,9 +395,11 @@ def clear_stopped(services: Services, run: str, standing: Standing | None, airfl
         ClearItem(own.dag_id, own.run_id, task_id, index, stopped[region].try_number, is_skipped=True)
         for region, (task_id, index) in sorted(tasks.items())
     ]
-    done = airflow.clear(items, AGAIN) if items else []
+    pending = pending_of(services, run)
+    delivered = deliver(services, airflow, own.dataflow.name)
+    others = airflow.clear(items, AGAIN) if items else []
     airflow.start(own.dag_id, own.run_id)
-    return sum(each.cleared for each in done)
+    return ClearedRun(pending, delivered, sum(each.cleared for each in others))
 
 
 def pending_of(services: Services, run: str) -> int:

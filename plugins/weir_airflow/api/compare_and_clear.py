@@ -52,7 +52,7 @@ def compare_and_clear(
     chosen = {_key(answer.item): answer for answer in answers if answer.cleared}
     _clear(session, [found[key] for key in chosen])
     for key, answer in chosen.items():
-        _record(session, found[key], answer, note, user_id=user_id, user_name=user_name)
+        _record(session, found[key], answer, answer.item.note or note, user_id=user_id, user_name=user_name)
     session.flush()
     return answers
 

@@ -34,13 +34,17 @@ class _Body(BaseModel):
 
 
 class Item(_Body):
-    """A task instance; with `expected_try` None, whatever its try is; a skipped one only with `is_skipped`."""
+    """A task instance; with `expected_try` None, whatever its try is; a skipped one only with `is_skipped`.
+
+    `note` is left at it in place of that of the body.
+    """
 
     task_id: str
     map_index: int = -1
     run_id: str | None = None
     expected_try: int | None = None
     is_skipped: bool = False
+    note: Annotated[str, StringConstraints(max_length=NOTE_LENGTH)] = ""
 
 
 class ClearBody(_Body):
@@ -115,7 +119,7 @@ def _item(dag_id: str, default_run_id: str | None, item: Item) -> ClearItem:
     if run_id is None:
         message = f"Item {item.task_id}[{item.map_index}] names no run: give run_id in the item or in the body."
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, message)
-    return ClearItem(dag_id, run_id, item.task_id, item.map_index, item.expected_try, item.is_skipped)
+    return ClearItem(dag_id, run_id, item.task_id, item.map_index, item.expected_try, item.is_skipped, item.note)
 
 
 def _answer(answer: ClearAnswer) -> Answer:

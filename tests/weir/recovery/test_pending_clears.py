@@ -22,11 +22,12 @@ class Hand:
 
     def __init__(self, state, try_number, *, clears=False):
         self.state, self.try_number, self.clears = state, try_number, clears
-        self.asked, self.notes = [], []
+        self.asked, self.notes, self.requests = [], [], 0
 
     def clear(self, wanted, note):
         self.asked += wanted
-        self.notes.append(note)
+        self.requests += 1
+        self.notes += [each.note or note for each in wanted]
         return [
             ClearAnswer(each, self.state, self.try_number, cleared=self.clears and each.expected_try == self.try_number)
             for each in wanted
@@ -162,12 +163,13 @@ def test_airflow_out_of_reach_leaves_everything_owed(owing):
     assert open_clears(owing) == [("joined", 1, 1)]
 
 
-def test_clears_are_asked_for_by_reason(owing):
+def test_all_clears_of_a_dag_are_one_request_each_with_its_reason(owing):
     owe(owing, RegionId("joined", 0), 1, "weir: weather[0] has changed")
     owe(owing, RegionId("totals", 0), 1, "weir: weather[1] is lost")
     hand = Hand("success", 1, clears=True)
     assert len(deliver(owing.services, hand)) == 3
-    assert hand.notes == ["weir: weather[0] has changed", "weir: weather[1] is lost"]
+    assert hand.requests == 1
+    assert sorted(set(hand.notes)) == ["weir: weather[0] has changed", "weir: weather[1] is lost"]
 
 
 @on_both

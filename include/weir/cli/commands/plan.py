@@ -18,12 +18,11 @@ from weir.coordination.airflow import AirflowStates
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
-from weir.ledger.runs import dataflow_of, run_if_known
-from weir.recovery.pending_clears import deliver
+from weir.ledger.runs import run_if_known
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import Plan
 from weir.recovery.rules.standing import Standing
-from weir.recovery.standing import clear_stopped, pending_of
+from weir.recovery.standing import clear_stopped
 
 
 def plan(
@@ -91,9 +90,9 @@ def _settle(services: Services, run: str, owed: int, standing: Standing | None) 
     ) + f". What Airflow has given up of {run} is cleared where Airflow can be asked"
 
     def delivered(airflow: AirflowStates) -> str:
-        skipped = clear_stopped(services, run, standing, airflow)
-        pending = pending_of(services, run)
-        done = what_was_cleared(deliver(services, airflow, dataflow_of(run)), pending)
+        cleared = clear_stopped(services, run, standing, airflow)
+        pending, skipped = cleared.pending, cleared.others
+        done = what_was_cleared(cleared.delivered, pending)
         if not pending and not skipped:
             command = "" if standing is None else standing.root.command
             return f"Nothing of {run} has stopped, so nothing is cleared" + (f". Next: {command}" if command else "")

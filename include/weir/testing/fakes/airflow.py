@@ -349,7 +349,7 @@ class FakeAirflow:
                 answers.append(answer)
                 continue
             self._reset(task)
-            task.notes.append(note)
+            task.notes.append(item.note or note)
             answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
         return answers
 

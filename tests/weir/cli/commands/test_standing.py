@@ -24,7 +24,23 @@ def world(tmp_path, monkeypatch):
     world = World(tmp_path, aircraft())
     use(monkeypatch, tmp_path)
     reach(monkeypatch, world.airflow)
+    clear = world.airflow.clear
+
+    def clear_and_look(wanted, note):
+        answers = clear(wanted, note)
+        scheduler_looks(world.airflow)
+        return answers
+
+    world.airflow.clear = clear_and_look
     return world
+
+
+def scheduler_looks(airflow):
+    """Give up what stands behind a failed task, as Airflow's scheduler does between any two requests."""
+    failed = {key.run_id: list(airflow.tasks).index(key) for key, task in airflow.tasks.items() if task.state == "failed"}
+    for at, (key, task) in enumerate(airflow.tasks.items()):
+        if task.state is None and not task.is_compaction and at > failed.get(key.run_id, at):
+            task.state = "upstream_failed"
 
 
 def standing(run, task=KNOWN):
