@@ -28,7 +28,7 @@ def print_plan(plan: Plan, standing: Standing | None = None) -> None:
     if standing is not None:
         print_line(str(standing))
     if not steps:
-        whole = "Nothing is missing: nothing would run again."
+        whole = "Nothing is missing: nothing would run again. (`weir verify` reads every byte.)"
         nothing = whole if standing is None else "Of what was computed, nothing is missing."
         print_line("Nothing else would run again." if plan.failed else nothing)
     else:

@@ -115,7 +115,10 @@ def problems(
             f"write max_parallelism={max_parallelism[0]} (parallelism itself may change)"
         )
     if old.keys != new.keys:
-        yield f"{where} is kept by {_listed(old.keys)}, not by {_listed(new.keys)}: give the new one another name"
+        yield (
+            f"{where} is kept by {_listed(old.keys)}, not by {_listed(new.keys)}: give the new one another name, and "
+            "declare both for one run whose function copies the rows"
+        )
         return
     yield from (f"{where}: {text}" for text in _column_problems(new, old_fields or fields_of_ddl(old.schema)))
     if (old.ttl is None) is not (new.ttl is None):

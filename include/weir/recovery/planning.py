@@ -88,9 +88,10 @@ def _with_way_out(session: Session, run: Run, state: RunState, plan: Plan) -> Pl
     """Add to a plan that needs an expired state which snapshots there are, whether one helps, and what to do."""
     if plan.expired is None:
         return plan
-    said = [plan.impossible, what_is_kept(session, run.dataflow.name), _way_out(session, run, plan.expired)]
+    said = [plan.impossible]
     if plan.failed not in (None, CLOSE) and all(state.is_done(each) for each in state.outputs(plan.failed)):
-        said.append(_STAYS)
+        said.append(_STAYS)  # before what discards results
+    said += [what_is_kept(session, run.dataflow.name), _way_out(session, run, plan.expired)]
     return replace(plan, impossible=". ".join(said), expired=None)
 
 
