@@ -51,7 +51,10 @@ class Api:
         assert (method, path) == ("POST", "/weir/dags/dag/clear")
         wanted = [ClearItem("dag", **each) for each in body["items"]]
         answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
-        rows = [{"state": each.state, "try_number": each.try_number, "cleared": each.cleared, "ti_id": ""} for each in answers]
+        rows = [
+            {"state": each.state, "try_number": each.try_number, "cleared": each.cleared, "ti_id": ""}
+            for each in answers
+        ]
         return httpx.Response(200, json={"items": rows})
 
     def runs_in(self, state):

@@ -45,6 +45,7 @@ _OF_A_QUERY: Final = re.compile(
 )
 _TOO_LONG: Final = (
     (re.compile(r"connection to server at \S+(?: \([^)]*\))?, port \d+ failed: (?:FATAL: +)?"), ""),
+    (re.compile(r"the rows of \S+ violate (\S+): (\w+)\(([^)]*)\): (\d+ of \d+ rows)"), r"\4 violate \1: \2(\3)"),
     (re.compile("A column, variable, or function parameter with name"), "column"),
 )
 """What drivers say before the cause, and what stands for it."""

@@ -66,6 +66,10 @@ QUERY = """Misconfigured: stage bad: sql/bad.sql, line 1: SELECT product, sum(pr
 MODULE = (
     "Misconfigured: region tariff-out: a module is missing where the task runs: No module named 'tariffs'. in stage x"
 )
+SUITE = (
+    "QualityFailed: the rows of checked[0] violate lab_rows: expect_column_values_to_be_between(price): 35 of 250 rows, "
+    "such as 81.23, 87.24. Policy: fail"
+)
 LOGIN = (
     'Misconfigured: the connection shop_wrong is refused: connection to server at "127.0.0.1", port 42041 failed: '
     'FATAL:  password authentication failed for user "weir". Mend it'
@@ -78,6 +82,7 @@ LOGIN = (
         (QUERY, ("sql/bad.sql, line 1", "`prize`")),
         (MODULE, ("'tariffs'",)),
         (LOGIN, ("shop_wrong", "password")),
+        (SUITE, ("35 of 250 rows", "lab_rows")),
     ],
 )
 def test_the_cause_is_visible_whatever_stands_before_it(message, causes):

@@ -37,7 +37,9 @@ def world(tmp_path, monkeypatch):
 
 def scheduler_looks(airflow):
     """Give up what stands behind a failed task, as Airflow's scheduler does between any two requests."""
-    failed = {key.run_id: list(airflow.tasks).index(key) for key, task in airflow.tasks.items() if task.state == "failed"}
+    failed = {
+        key.run_id: list(airflow.tasks).index(key) for key, task in airflow.tasks.items() if task.state == "failed"
+    }
     for at, (key, task) in enumerate(airflow.tasks.items()):
         if task.state is None and not task.is_compaction and at > failed.get(key.run_id, at):
             task.state = "upstream_failed"
