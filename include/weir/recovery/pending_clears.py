@@ -38,7 +38,7 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
         pending = open_clears(session, dataflow)
     done: list[DeliveredClear] = []
     refused: list[WeirError] = []
-    # All of a DAG in one request: between two of them its scheduler would give up anew what stands behind a failed task.
+    # All of a DAG in one request: between two, Airflow's scheduler gives up anew what stands behind a failed task.
     for _, rows in groupby(sorted(pending, key=lambda row: (row.dag_id, row.id)), key=lambda row: row.dag_id):
         batch = list(rows)
         _count_sends(services, batch)

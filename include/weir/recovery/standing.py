@@ -1,7 +1,7 @@
 """Answers how a run stands: it loads the facts of the run and of the open ones before it, and asks Airflow about them.
 
-Invariant: only `clear_stopped` changes anything, in the ledger or in Airflow. Airflow is asked before the ledger is read: a task
-commits before Airflow knows that it has succeeded.
+Invariant: only `clear_stopped` changes anything, in the ledger or in Airflow. Airflow is asked before the ledger is
+read: a task commits before Airflow knows that it has succeeded.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ def _undelivered(session: Session, run: Run) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClearedRun:
-    """What was done to have a run go on: clears that were pending, their deliveries, and how many others were cleared."""
+    """What had a run go on: the number of pending clears, their deliveries, and how many others were cleared."""
 
     pending: int
     delivered: list[DeliveredClear]

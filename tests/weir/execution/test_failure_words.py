@@ -67,8 +67,8 @@ MODULE = (
     "Misconfigured: region tariff-out: a module is missing where the task runs: No module named 'tariffs'. in stage x"
 )
 SUITE = (
-    "QualityFailed: the rows of checked[0] violate lab_rows: expect_column_values_to_be_between(price): 35 of 250 rows, "
-    "such as 81.23, 87.24. Policy: fail"
+    "QualityFailed: the rows of checked[0] violate lab_rows: expect_column_values_to_be_between(price): 35 of 250 "
+    "rows, such as 81.23, 87.24. Policy: fail"
 )
 LOGIN = (
     'Misconfigured: the connection shop_wrong is refused: connection to server at "127.0.0.1", port 42041 failed: '
