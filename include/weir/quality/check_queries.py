@@ -25,7 +25,7 @@ KNOWN_DIGESTS = 20
 
 _PASSED = (CheckOutcome.PASSED.value, CheckOutcome.SAME.value)
 
-_NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
+NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ def checks_without_page(
     if runs is not None:
         query = query.where(QualityCheckRow.run.in_(runs))
     if by_attempt is not None:
-        query = query.where(QualityCheckRow.by_attempt == by_attempt, QualityCheckRow.outcome.in_(_NOT_RIGHT))
+        query = query.where(QualityCheckRow.by_attempt == by_attempt, QualityCheckRow.outcome.in_(NOT_RIGHT))
     if before is not None:
         query = query.where(QualityCheckRow.id < before)
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))

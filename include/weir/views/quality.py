@@ -13,9 +13,8 @@ from sqlalchemy.orm import Session
 from weir.formats.checks import CheckOutcome, ExpectationResult
 from weir.formats.codec import expectation_results_from_plain
 from weir.ledger.database.tables import QualityCheckRow
+from weir.quality.check_queries import NOT_RIGHT
 from weir.views.rows import taken
-
-_NOT_RIGHT = (CheckOutcome.FAILED.value, CheckOutcome.WARNED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ def _matching(asked: CheckFilter) -> Select[Any]:
     for name, value in wanted.items():
         if value is not None:
             query = query.where(getattr(QualityCheckRow, name) == value)
-    return query.where(QualityCheckRow.outcome.in_(_NOT_RIGHT)) if asked.is_violated else query
+    return query.where(QualityCheckRow.outcome.in_(NOT_RIGHT)) if asked.is_violated else query
 
 
 def _newest_epochs(session: Session, asked: CheckFilter) -> list[str]:
