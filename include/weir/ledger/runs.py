@@ -5,7 +5,7 @@ Invariants:
   regardless of later DAG files.
 - Invariant 2: Airflow counts the tries of a DagRun from 1, so the attempts of deleted DagRuns get numbers below 1. A
   task instance has one id per try, so an attempt with the same try and another id is one of a deleted DagRun.
-- The splits of a source in a run are resolved once.
+- The splits of a source in a run are resolved once, and bind as soon as one of its tasks has committed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
+from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import (
     NO_DAG,
     AttemptRow,
@@ -444,6 +445,30 @@ def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attemp
 def forget_slices(session: Session, run: str) -> None:
     """Delete the splits of `run`, so that its sources are resolved again."""
     session.query(SourceSliceRow).filter(SourceSliceRow.run == run).delete()
+
+
+def forget_unread_slices(session: Session, run: Run) -> None:
+    """Delete the splits of sources of which no task has committed in `run` and none runs; the next try resolves anew.
+
+    The tries so far are listed as abandoned in the record of the run, which is written before another one computes: a
+    rebuilt ledger takes nothing that one of them has written and not committed, since that is of other splits.
+    """
+    row, unread = session.get_one(RunRow, run.id), []
+    for stage in all_slices_of(session, run.id):
+        region = run.topology.logical_region_of(stage).name
+        tries = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, AttemptRow.region == region)))
+        with_results = select(ResultRow.id).where(ResultRow.attempt.in_([each.id for each in tries])).limit(1)
+        if all(map(_has_failed, tries)) and session.scalar(with_results) is None:
+            unread.append(stage)
+            row.abandoned = sorted({*(each.id for each in tries), *(row.abandoned or ())})
+            row.is_record_due = True
+    session.execute(delete(SourceSliceRow).where(SourceSliceRow.run == run.id, SourceSliceRow.stage.in_(unread)))
+
+
+def _has_failed(row: AttemptRow) -> bool:
+    """Report whether an attempt can never commit: it has ended, and no restore is the cause of that."""
+    is_over = row.state in (AttemptState.FAILED.value, AttemptState.FENCED.value)
+    return is_over or (row.state == AttemptState.RETRYING.value and row.failure is not None)
 
 
 def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from sqlalchemy import select
 from tests.weir.command_line import typed, use
 from tests.weir.keeping import epoch
 
@@ -13,11 +14,14 @@ from weir.attempts.job import resolve
 from weir.dataflow import Dataflow, Stage, blocking, delta_source, keyed_state, sink, source
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
-from weir.formats.codec import checkpoint_from_json
+from weir.execution.run_state import AttemptState
+from weir.formats.codec import checkpoint_from_json, run_record_from_json
 from weir.formats.paths import checkpoint_path
-from weir.ledger.runs import slices_of
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.runs import forget_unread_slices, run_by_id, slices_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
+from weir.recovery.questions import Question, apply_answer, ask
 
 CONTEXT = ResolveContext(
     "flow", "20130101T000000Z", (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)), 3, {"of": "all"}
@@ -73,15 +77,18 @@ def lake(tmp_path):
 def world(world, lake, monkeypatch):
     """A world with a day in which version 0 of a table was read, whose table has moved on."""
     use(monkeypatch, world.folder)
-    orders = delta_source("orders", lake)
-    history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
-    known = Stage("known", "pipelines.ladder:known", [blocking(orders)], state=history)
-    world.airflow.deploy(Dataflow("ladder", [orders, known, sink(known, "copy")]))
+    world.airflow.deploy(flow(delta_source("orders", lake)))
     world.deploy()
     write_deltalake(lake, pa.table({"v": [1]}))
     world.run = day(world, 1)
     write_deltalake(lake, pa.table({"v": [2]}), mode="append")
     return world
+
+
+def flow(orders):
+    history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
+    known = Stage("known", "pipelines.ladder:known", [blocking(orders)], state=history)
+    return Dataflow("ladder", [orders, known, sink(known, "copy")])
 
 
 def day(world, number):
@@ -133,3 +140,83 @@ def test_a_rebuilt_ledger_knows_the_version_and_an_adopted_run_reads_the_newest(
     world.airflow.clear_run_by_hand(world.run)
     world.airflow.run_until_quiet()
     assert versions(world) == [1]
+
+
+# A source that has failed, and what it reads was corrected
+
+
+def fails(world, *subtasks):
+    """Begin the second day, whose source fails for good in these subtasks, after it has resolved what it reads."""
+
+    def bad_line(key):
+        if key.task_id == "orders" and max(key.map_index, 0) in subtasks:
+            raise Misconfigured("a line does not fit")
+
+    run, world.airflow.during = world.airflow.dag_run(2), bad_line
+    world.airflow.run_until_quiet()
+    world.airflow.during = lambda _key: None
+    return run
+
+
+def applied(world):
+    apply_answer(world.services, ask(world.services, Question(f"ladder@{epoch(2)}")))
+    world.airflow.deliver_clears()
+
+
+def corrected(lake):
+    write_deltalake(lake, pa.table({"v": [3]}), mode="append")
+
+
+def test_a_source_that_nobody_has_read_with_success_reads_what_was_corrected(world, lake):
+    run = fails(world, 0)
+    assert versions(world, 2) == [1]
+    corrected(lake)
+    applied(world)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert versions(world, 2) == [2]
+
+
+def test_a_source_reads_what_a_task_of_it_has_read_with_success(world, lake):
+    world.airflow.deploy(flow(delta_source("orders", lake, parallelism=2)))
+    run = fails(world, 1)
+    corrected(lake)
+    applied(world)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert versions(world, 2) == [1, 1]
+
+
+def test_the_subtasks_of_a_source_that_has_failed_agree_on_what_they_read_then(world, lake):
+    world.airflow.deploy(flow(delta_source("orders", lake, parallelism=2)))
+    run = fails(world, 0, 1)
+    corrected(lake)
+    applied(world)
+    world.airflow.step(world.airflow.task(run, "orders", 0))
+    corrected(lake)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
+    assert versions(world, 2) == [2, 2]
+
+
+def test_no_splits_are_forgotten_while_a_task_of_the_source_runs(world, lake):
+    fails(world, 0)
+    with world.ledger.transaction("ladder") as session:
+        last = session.scalars(select(AttemptRow).where(AttemptRow.run == f"ladder@{epoch(2)}")).all()[-1]
+        last.state = AttemptState.RUNNING.value
+        forget_unread_slices(session, run_by_id(session, last.run))
+    assert versions(world, 2) == [1]
+
+
+def test_a_try_that_read_what_was_wrong_is_not_taken_by_a_rebuilt_ledger(world, lake):
+    fails(world, 0)
+    corrected(lake)
+    applied(world)
+    with world.ledger.transaction() as session:
+        failed = session.scalars(select(AttemptRow.id).where(AttemptRow.run == f"ladder@{epoch(2)}")).all()
+    world.airflow.run_until_quiet()
+    record = run_record_from_json(world.store.read(f"ladder/{epoch(2)}/_run.json"))
+    assert set(failed) <= set(record.abandoned)
+    world.lose_ledger()
+    rebuild(world.services)
+    assert versions(world, 2) == [2]
