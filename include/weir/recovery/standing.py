@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import AirflowStates, ClearItem
+from weir.coordination.airflow import AirflowStates, ClearItem, OpenRun
 from weir.coordination.services import Services
 from weir.coordination.values import DeliveredClear
 from weir.errors import WeirError
@@ -20,9 +20,9 @@ from weir.execution.airflow_words import CLEARABLE
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState, MissingContext, RegionState, RunState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
-from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, FailedBeginRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
-from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.ledger.failed_begins import failed_begins, failed_begins_of, region_of_begin
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
@@ -57,6 +57,15 @@ class Asked:
     airflow: AirflowStates | None
     why_not: str = NOT_ASKED
     most: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class NeverBegun:
+    """A DagRun of a dataflow of which no run has begun: only the tasks are known that failed to."""
+
+    id: RunId
+    dag_id: str
+    run_id: str
 
 
 def open_runs(services: Services, runs: Iterable[str]) -> list[RunId]:
@@ -106,10 +115,13 @@ def _standings(services: Services, run: str, asked: Asked, only: RegionId | None
     return standings(epochs)
 
 
-def unknown_standings(services: Services, asked: Asked, dataflow: str | None = None) -> list[tuple[Run, Standing]]:
+def unknown_standings(
+    services: Services, asked: Asked, dataflow: str | None = None
+) -> list[tuple[Run | NeverBegun, Standing]]:
     """Return how open DagRuns stand that the ledger does not know, since no task of theirs has begun, oldest first.
 
-    Their tasks are taken to be those of the newest run of their dataflow. Nothing where Airflow cannot be asked.
+    Their tasks are taken to be those of the newest run of their dataflow; where that has none, either, only those are
+    known that failed before they were registered. Nothing where Airflow cannot be asked.
     """
     with services.ledger.transaction() as session:
         query = select(RunRow).where(RunRow.has_dag_run).order_by(RunRow.dataflow, RunRow.epoch)
@@ -117,19 +129,65 @@ def unknown_standings(services: Services, asked: Asked, dataflow: str | None = N
         newest = {row.dataflow: row for row in rows}
         known = {row.id for row in rows}
         pinned = {name: newest_pinned(session, name) for name in newest}
-    found = []
+        failed = [each for each in failed_begins(session, dataflow) if not pinned.get(each.dataflow) and each.epoch]
+    found: list[tuple[Run | NeverBegun, Standing]] = []
     for name, row in newest.items():
         topology = pinned[name] and topology_of(pinned[name] or {})
-        runs = _unknown_runs(row, topology, asked) if topology and asked.airflow is not None else []
+        runs = _unknown_runs(row, topology, asked) if topology else []
         found += [(run, _unknown(services, run, asked)) for run in runs if run.id not in known]
+    of_dag = {each.dag_id: _open_in_airflow(each.dag_id, asked) for each in failed}
+    for run_id, begins in _by_run(failed).items():
+        there = next((each for each in of_dag[begins[0].dag_id] if each.run_id == run_id[1]), None)
+        found += [] if there is None else [_never_begun(begins, there, asked)]
     return sorted(found, key=lambda each: each[0].id)
 
 
-def _unknown_runs(like: RunRow, topology: Topology, asked: Asked) -> list[Run]:
+def _open_in_airflow(dag_id: str, asked: Asked) -> list[OpenRun]:
     try:
-        there = [] if asked.airflow is None else asked.airflow.open_runs(like.dag_id)
+        return [] if asked.airflow is None else asked.airflow.open_runs(dag_id)
     except WeirError:
         return []
+
+
+def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str, str], list[FailedBeginRow]]:
+    found: dict[tuple[str, str, str], list[FailedBeginRow]] = {}
+    for row in rows:
+        found.setdefault((row.dag_id, row.run_id, row.dataflow), []).append(row)
+    return found
+
+
+def _never_begun(begins: Sequence[FailedBeginRow], there: OpenRun, asked: Asked) -> tuple[NeverBegun, Standing]:
+    """Return how a DagRun stands of a dataflow of which no run has ever begun."""
+    first = begins[0]
+    run = NeverBegun(run_key(first.dataflow, epoch_of(there.interval[0])), first.dag_id, first.run_id)
+    items = {
+        region_of_begin(each): Wanted(
+            ClearItem(each.dag_id, each.run_id, each.task_id, each.map_index, None), 1, is_running=True
+        )
+        for each in begins
+    }
+    seen, why_not = _seen([run.id], {run.id: items}, asked)
+    tasks = [
+        TaskFacts(
+            region=region_of_begin(each), begin_error=each.error, seen=seen.get(run.id, {}).get(region_of_begin(each))
+        )
+        for each in begins
+    ]
+    facts = EpochFacts(
+        run=run.id,
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        start=there.interval[0],
+        asked=why_not,
+        has_unknown_tasks=True,
+        tasks=tuple(tasks),
+    )
+    if is_undecided(facts) and asked.airflow is not None:
+        facts = _with_dag_run(facts, asked.airflow)
+    return run, standings([facts])[run.id]
+
+
+def _unknown_runs(like: RunRow, topology: Topology, asked: Asked) -> list[Run]:
     return [
         Run(
             id=run_key(like.dataflow, epoch_of(each.interval[0])),
@@ -143,14 +201,18 @@ def _unknown_runs(like: RunRow, topology: Topology, asked: Asked) -> list[Run]:
             predecessor=None,
             lineage=0,
         )
-        for each in there
+        for each in _open_in_airflow(like.dag_id, asked)
     ]
 
 
 def _unknown(services: Services, run: Run, asked: Asked) -> Standing:
     with services.ledger.transaction() as session:
         items = {run.id: _items(session, run)}
-        begins = {region_of_begin(each): each.error for each in failed_begins_of(session, run.run_id)}
+        begins = {
+            region_of_begin(each): each.error
+            for each in failed_begins_of(session, run.run_id)
+            if each.dag_id == run.dag_id
+        }
     seen, why_not = _seen({run.id: run}, items, asked)
     tasks = [
         TaskFacts(
@@ -206,7 +268,7 @@ def _items(session: Session, run: Run) -> dict[RegionId, Wanted]:
 
 
 def _seen(
-    chain: Mapping[RunId, Run], items: Mapping[RunId, Mapping[RegionId, Wanted]], asked: Asked
+    chain: Iterable[RunId], items: Mapping[RunId, Mapping[RegionId, Wanted]], asked: Asked
 ) -> tuple[dict[RunId, dict[RegionId, SeenTask]], str]:
     """Ask Airflow about tasks, those of the oldest run first; return why not, or empty, besides."""
     wanted = [(run, region, each) for run in chain for region, each in items[run].items()][: asked.most]
@@ -382,7 +444,8 @@ def clear_stopped(services: Services, run: str, standing: Standing | None, airfl
         own = _chain(session, run).get(RunId(run)) if is_known else None
     if not is_known:
         asked = Asked(airflow=airflow)
-        own = next((each for each, _ in unknown_standings(services, asked, dataflow_of(run)) if each.id == run), None)
+        found = (each for each, _ in unknown_standings(services, asked, dataflow_of(run)))
+        own = next((each for each in found if each.id == run and isinstance(each, Run)), None)
     if own is None:
         return ClearedRun(pending_of(services, run), deliver(services, airflow, dataflow_of(run)))
     wanted = {region: seen for region, seen in stopped.items() if is_known and seen.state in CLEARABLE}

@@ -18,7 +18,7 @@ from weir.ledger.failed_begins import failed_begins, region_of_begin
 from weir.ledger.housekeeping import CAUGHT_UP
 from weir.ledger.names import require_dataflow
 from weir.ledger.publications import published_versions
-from weir.ledger.runs import run_by_id, runs_of
+from weir.ledger.runs import run_by_id, run_key, runs_of
 from weir.ledger.snapshot import run_state
 from weir.topology.regions import RegionId
 
@@ -46,7 +46,8 @@ class RunOverview:
     """A run of Airflow, the state of its results, and the regions of which no try was registered since one failed.
 
     `regions` is None where they are not known. `deleted_tries` are those of a DagRun that was deleted, in whose place
-    this one has come, or that Airflow has lost. `run` is its id in the ledger; empty if it has none.
+    this one has come, or that Airflow has lost. `run` is its id in the ledger; empty if it has none. `name` is what a
+    command is given: Airflow's run id, which runs of other dataflows may have, only where another DagRun has the epoch.
     """
 
     dataflow: str
@@ -55,6 +56,7 @@ class RunOverview:
     pin: Pin = Pin.NOT_BEGUN
     regions: RegionCounts | None = None
     run: str = ""
+    name: str = ""
     not_begun: tuple[RegionId, ...] = ()
     published: Mapping[str, int] = field(default_factory=dict)
     deleted_tries: int = 0
@@ -98,11 +100,13 @@ def run_overviews(
         replace(_overview(session, row, failed.pop((row.dag_id, row.run_id), [])), deleted_tries=deleted.get(row.id, 0))
         for row in rows
     ]
+    owned = {row.id for row in known}
     found += [
         RunOverview(
             dataflow=each[0].dataflow,
             epoch=each[0].epoch or "",
             run_id=run_id,
+            name=_name_of(each[0], owned),
             not_begun=tuple(sorted(map(region_of_begin, each))),
         )
         for (_, run_id), each in failed.items()
@@ -117,6 +121,11 @@ def _deleted_tries(session: Session, runs: Collection[str]) -> dict[str, int]:
         .group_by(AttemptRow.run)
     )
     return dict(session.execute(query).tuples().all())
+
+
+def _name_of(row: FailedBeginRow, owned: Collection[str]) -> str:
+    run = None if row.epoch is None else run_key(row.dataflow, row.epoch)
+    return row.run_id if run is None or run in owned else run
 
 
 def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str], list[FailedBeginRow]]:
@@ -143,6 +152,7 @@ def _overview(session: Session, row: RunRow, failed: Sequence[FailedBeginRow]) -
         pin=unpinned if row.pinned is None else Pin.PINNED,
         regions=None if row.pinned is None else _counts(run_state(session, run_by_id(session, row.id))),
         run=row.id,
+        name=row.id,
         not_begun=tuple(sorted(map(region_of_begin, still))),
         published=published_versions(session, row.id),
     )

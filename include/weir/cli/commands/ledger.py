@@ -139,7 +139,7 @@ def _not_begun(run: RunOverview) -> str:
     if not failed:
         return ""
     named = first_few(failed, SHOWN)
-    return f"; failed to begin: {named} (`weir why {failed[0].name} --run {run.run_id}`)"
+    return f"; failed to begin: {named} (`weir why {failed[0].name} --run {run.name}`)"
 
 
 def _print_rebuilt(built: Rebuilt) -> None:

@@ -95,7 +95,8 @@ def _settle(services: Services, run: str, owed: int, standing: Standing | None) 
         done = what_was_cleared(cleared.delivered, pending)
         if not pending and not skipped:
             command = "" if standing is None else standing.root.command
-            return f"Nothing of {run} has stopped, so nothing is cleared" + (f". Next: {command}" if command else "")
+            why = "" if standing is not None and standing.stopped else " has stopped, so nothing"
+            return f"Nothing of {run}{why} is cleared" + (f". Next: {command}" if command else "")
         again = f"; {skipped} that were skipped are cleared, too" if skipped else ""
         return f"{done}{again}; is its DAG unpaused?"
 

@@ -115,7 +115,8 @@ class EpochFacts:
     """A run, its tasks in the order of the dataflow, and what keeps its closing task.
 
     `close_awaits` is the run that has to be closed before it. `asked` says why Airflow was not asked; empty if it was.
-    `dag_run` is None while it is not needed.
+    `dag_run` is None while it is not needed. `has_unknown_tasks`: no run of its dataflow has begun, and
+    `tasks` are only those that failed to.
     """
 
     run: RunId
@@ -128,6 +129,7 @@ class EpochFacts:
     undelivered: str = ""
     asked: str = ""
     dag_run: SeenDagRun | None = None
+    has_unknown_tasks: bool = False
     tasks: tuple[TaskFacts, ...] = ()
 
 
@@ -282,6 +284,8 @@ def _was_live(task: TaskFacts) -> bool:
 def _command(facts: EpochFacts, first: Sequence[TaskFacts]) -> str:
     """Return what has the run go on; `first` are the stopped tasks that no other stopped one keeps."""
     states = {each.seen.state for each in first if each.seen is not None}
+    if facts.has_unknown_tasks:
+        return f"correct the cause, then clear the whole run {facts.run_id} of DAG {facts.dag_id} in Airflow"
     if states & {*NOT_IN_AIRFLOW}:
         return f"`weir run adopt {facts.run}`, then clear the whole run {facts.run_id} in Airflow"
     if states == {"upstream_failed"}:

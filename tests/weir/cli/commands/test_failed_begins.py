@@ -2,11 +2,11 @@
 
 import pytest
 from sqlalchemy import func, select
-from tests.weir.command_line import typed, use
+from tests.weir.command_line import reach, typed, use
 from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
-from weir.dataflow import keyed_state
+from weir.dataflow import Dataflow, keyed_state, postgres_source, sink
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import FailedBeginRow, RunRow
 
@@ -47,7 +47,7 @@ def test_a_task_whose_begin_failed_is_found_though_its_run_was_never_pinned(chan
 def test_the_run_is_listed_with_the_tasks_that_failed_to_begin(changed):
     line = line_of(changed.run)
     assert line.replace("│", " ").split()[:2] == ["20130102T000000Z", "ladder"]
-    assert "not begun; failed to begin: flights[0] (`weir why flights --run scheduled__2013-01-02`)" in line
+    assert f"not begun; failed to begin: flights[0] (`weir why flights --run {SECOND}`)" in line
     assert "failed to begin" not in line_of("scheduled__2013-01-01")
 
 
@@ -99,3 +99,20 @@ def test_an_unregistered_failure_of_a_running_dataflow_owns_no_epoch(changed):
     third = changed.airflow.dag_run(3)
     changed.airflow.run_until_quiet()
     assert changed.airflow.task(third, "weir_close").state == "success"
+
+
+def test_a_dataflow_of_which_no_run_has_ever_begun_says_how_its_run_stands(tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    orders = postgres_source("flights", "no_such_connection", "select 1 as k")
+    world = World(tmp_path, Dataflow("ladder", [orders, sink("flights", "known")]))
+    reach(monkeypatch, world.airflow)
+    run = world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    first = "ladder@20130101T000000Z"
+    for told in (typed("runs"), typed("plan", first), typed("plan", run), typed("why", "flights-known", "--run", first)):
+        assert f"{first} is not published, and does not go on by itself" in told
+        assert f"clear the whole run {run} of DAG dag" in told
+    world.airflow.deploy(FLOW)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert world.airflow.state_of(run) == "success"
