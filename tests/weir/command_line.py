@@ -74,7 +74,7 @@ class Api:
         if path == "/api/v2/monitor/health":
             return httpx.Response(200, json={"scheduler": {"status": "healthy" if dag.has_scheduler else "unhealthy"}})
         if path == "/api/v2/dags/dag":
-            return httpx.Response(200, json={"is_paused": dag.is_paused})
+            return httpx.Response(200, json={"is_paused": dag.is_paused, "has_import_errors": dag.has_import_errors})
         run = self.airflow.seen_run("dag", path.removeprefix("/api/v2/dags/dag/dagRuns/"))
         found = None if run is None else {"state": run.state, "note": run.note}
         return httpx.Response(404 if run is None else 200, json=found)

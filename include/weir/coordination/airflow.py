@@ -59,10 +59,11 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class SeenDag:
-    """Whether a person has paused a DAG, and whether a scheduler of Airflow runs."""
+    """Whether a person has paused a DAG, whether a scheduler of Airflow runs, and whether the DAG's file imports."""
 
     is_paused: bool
     has_scheduler: bool
+    has_import_errors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ class EndpointClearer:
         if response.is_error:
             return None
         health = self._api.ask("GET", path_of("api", "v2", "monitor", "health"))
-        return SeenDag(bool(response.json()["is_paused"]), health["scheduler"]["status"] == HEALTHY)
+        dag = response.json()
+        is_healthy = health["scheduler"]["status"] == HEALTHY
+        return SeenDag(bool(dag["is_paused"]), is_healthy, bool(dag["has_import_errors"]))
 
     def open_runs(self, dag_id: str) -> list[OpenRun]:
         """Return the newest DagRuns that are no success, one request a state."""

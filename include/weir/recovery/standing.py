@@ -293,7 +293,8 @@ def _with_dag_run(facts: EpochFacts, airflow: AirflowStates) -> EpochFacts:
     except WeirError as error:
         return replace(facts, asked=f"Airflow: {error}")
     state = None if run is None else run.state
-    found = SeenDagRun(state) if dag is None else SeenDagRun(state, dag.is_paused, dag.has_scheduler)
+    known = () if dag is None else (dag.is_paused, dag.has_scheduler, dag.has_import_errors)
+    found = SeenDagRun(state, *known)
     return replace(facts, dag_run=found)
 
 

@@ -109,8 +109,11 @@ class DbClearer:
 
         with create_session(scoped=False) as session:
             found = session.get(DagModel, dag_id)
-            is_paused = found is not None and bool(found.is_paused)
-        return None if found is None else SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY)
+            told = None if found is None else (bool(found.is_paused), bool(found.has_import_errors))
+        if told is None:
+            return None
+        is_paused, has_import_errors = told
+        return SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY, has_import_errors)
 
     def open_runs(self, dag_id: str) -> list[OpenRun]:
         """Return the newest DagRuns that are no success, from Airflow's database."""

@@ -110,6 +110,8 @@ def test_without_a_closing_task_there_is_no_dag_run():
         (SeenDagRun("running", is_paused=True), Stand.STOPPED, True),
         (SeenDagRun("queued", is_paused=True), Stand.STOPPED, True),
         (SeenDagRun("running", has_scheduler=False), Stand.STOPPED, True),
+        (SeenDagRun("running", has_import_errors=True), Stand.STOPPED, True),
+        (SeenDagRun("queued", has_import_errors=True), Stand.STOPPED, True),
         (SeenDagRun("failed"), Stand.STOPPED, True),
         (SeenDagRun("success"), Stand.STOPPED, True),
         (SeenDagRun(None), Stand.STOPPED, True),

@@ -108,6 +108,7 @@ class SeenDagRun:
     state: str | None
     is_paused: bool = False
     has_scheduler: bool = True
+    has_import_errors: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,12 +321,23 @@ def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
     if dag_run.state in OVER and unfinished:
         reason = f"Airflow calls its DagRun {dag_run.state}, but has not run {_names(unfinished)}"
         return _of(facts, Stand.STOPPED, reason, command=f"`weir plan {facts.run} --apply`")
-    if dag_run.is_paused and unfinished:
-        command = f"switch {facts.dag_id} on in Airflow (`airflow dags unpause {facts.dag_id}`)"
-        return _of(facts, Stand.STOPPED, f"the DAG {facts.dag_id} is paused", command=command)
+    by_dag = _kept_by_dag(facts, dag_run) if unfinished else None
+    if by_dag is not None:
+        return by_dag
     if dag_run.state == "queued":
         reason = f"its DagRun {facts.run_id} is queued: as many runs of the DAG as max_active_runs allows are running"
         return _of(facts, Stand.WAITING, reason)
+    return None
+
+
+def _kept_by_dag(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
+    if dag_run.has_import_errors:
+        command = "correct what `weir check` says of the file (in Airflow: `airflow dags list-import-errors`)"
+        reason = f"the file of the DAG {facts.dag_id} does not import any more, so that no task of it can begin"
+        return _of(facts, Stand.STOPPED, reason, command=command)
+    if dag_run.is_paused:
+        command = f"switch {facts.dag_id} on in Airflow (`airflow dags unpause {facts.dag_id}`)"
+        return _of(facts, Stand.STOPPED, f"the DAG {facts.dag_id} is paused", command=command)
     return None
 
 

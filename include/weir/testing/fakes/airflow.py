@@ -70,7 +70,7 @@ class FakeAirflow:
         self.collects = True
         """True if results that are no longer needed are released after each commit."""
         self.reachable = True
-        self.is_paused, self.has_scheduler = False, True
+        self.is_paused, self.has_scheduler, self.has_import_errors = False, True, False
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self._processes: dict[TaskKey, list[FakeTaskPorts]] = defaultdict(list)
         self._newest_dag: tuple[Dataflow, str, FakeDag] | None = None
@@ -365,9 +365,9 @@ class FakeAirflow:
         return None if state == MISSING else SeenRun(state, self.run_notes.get(run_id, ""))
 
     def seen_dag(self, dag_id: str) -> SeenDag | None:  # noqa: ARG002 - there is one DAG
-        """Return whether the DAG is paused, and whether a scheduler runs. Raises Retryable."""
+        """Return whether the DAG is paused, whether a scheduler runs, and whether its file imports."""
         self._require_reachable()
-        return SeenDag(self.is_paused, self.has_scheduler)
+        return SeenDag(self.is_paused, self.has_scheduler, self.has_import_errors)
 
     def open_runs(self, dag_id: str) -> list[OpenRun]:  # noqa: ARG002 - there is one DAG
         """Return the DagRuns that are no success. Raises Retryable."""

@@ -109,7 +109,12 @@ def test_a_dataflow_of_which_no_run_has_ever_begun_says_how_its_run_stands(tmp_p
     run = world.airflow.dag_run(1)
     world.airflow.run_until_quiet()
     first = "ladder@20130101T000000Z"
-    for told in (typed("runs"), typed("plan", first), typed("plan", run), typed("why", "flights-known", "--run", first)):
+    for told in (
+        typed("runs"),
+        typed("plan", first),
+        typed("plan", run),
+        typed("why", "flights-known", "--run", first),
+    ):
         assert f"{first} is not published, and does not go on by itself" in told
         assert f"clear the whole run {run} of DAG dag" in told
     world.airflow.deploy(FLOW)

@@ -242,6 +242,17 @@ def test_a_paused_dag_is_named_with_the_command_that_has_it_go_on(world):
     assert standing(FIRST)["standing"] == "running"
 
 
+def test_a_dag_file_that_does_not_import_any_more_is_named(world):
+    run = world.airflow.dag_run(1)
+    world.airflow.step(world.airflow.task(run, "flights"))
+    world.airflow.has_import_errors = True
+    told = standing(FIRST)
+    assert told["standing"] == "stopped"
+    assert "`weir check`" in told["command"]
+    world.airflow.has_import_errors = False
+    assert standing(FIRST)["standing"] == "running"
+
+
 def test_a_queued_run_goes_on_by_itself_while_a_scheduler_runs(world):
     world.airflow.dag_run(1, is_queued=True)
     world.airflow.start = lambda *_: "queued"
