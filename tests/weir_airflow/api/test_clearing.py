@@ -126,26 +126,6 @@ def test_every_clearer_tells_of_a_dag_and_of_its_runs_that_are_no_success(cleare
     assert clearer.open_runs("no such dag") == []
 
 
-@pytest.fixture
-def broken_file(river):
-    """The file of the DAG `river`, as Airflow has it after it did not import any more."""
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-
-    def change(has_import_errors):
-        with create_session() as session:
-            session.query(DagModel).filter_by(dag_id="river").update({"has_import_errors": has_import_errors})
-
-    change(True)
-    yield
-    change(False)
-
-
-@pytest.mark.usefixtures("broken_file")
-def test_every_clearer_tells_that_the_file_of_a_dag_does_not_import(clearer):
-    assert clearer.seen_dag("river").has_import_errors
-
-
 def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):
     assert clearer.clear([], "") == []
 
