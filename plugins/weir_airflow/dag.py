@@ -15,6 +15,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from weir.dataflow.arguments import answers, require, unknown_argument
 from weir.dataflow.stage import Stage, name_of
 from weir.errors import Misconfigured
+from weir.restarts.delays import AIRFLOW_RETRIES, AIRFLOW_RETRY_DELAY
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir.wording import did_you_mean
 from weir_airflow.assets import sink_alias
@@ -41,12 +42,6 @@ if TYPE_CHECKING:
 
     from weir.dataflow import Dataflow
     from weir.restarts.strategy import RestartStrategy
-
-AIRFLOW_RETRIES: Final = 999
-"""So many retries that Airflow's own count never decides: the restart strategy does, by the retry policy."""
-
-AIRFLOW_RETRY_DELAY: Final = timedelta(seconds=5)
-"""The delay after a kill, which no retry policy sees: the next begin books it and applies the restart strategy."""
 
 AFTER_REGIONS: Final = TriggerRule.NONE_FAILED
 """The trigger rule of a task that reads regions. Airflow's default, all_success, removes a mapped task instance that

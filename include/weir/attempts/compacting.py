@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from weir.attempts.notes import annotate_or_log, try_to_withdraw_note
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
@@ -17,11 +17,9 @@ from weir.attempts.steps import read_report, write_job
 from weir.coordination.values import TaskKey
 from weir.execution.failure_words import SAYS
 from weir.formats.region_job import CompactionJob, RegionReport
+from weir.restarts.delays import MOST_KILLS
 from weir.secrecy import without_secrets
 from weir.state.compaction import CompactionRequest
-
-MOST_KILLS: Final = 2
-"""How often a compaction whose process was killed is tried again."""
 
 
 def run_compaction(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from weir.attempts.notes import annotate
 from weir.attempts.ports import TaskPorts
@@ -17,16 +16,8 @@ from weir.coordination.values import Action, FailedTry, FailureDecision
 from weir.errors import Fenced, Retryable, WeirError
 from weir.execution.failure_words import message_of, note_of_failure
 from weir.execution.labels import Enriched, built_in_labels, shown
+from weir.restarts.delays import FENCED_DELAY, LEDGER_DELAY, LONG_OUTAGE_BELOW, LONG_OUTAGE_DELAY
 from weir.secrecy import without_secrets
-
-LEDGER_DELAY: Final = 5.0
-"""Seconds before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""
-
-LONG_OUTAGE_DELAY: Final = 60.0
-LONG_OUTAGE_BELOW: Final = 900
-"""With fewer tries left, an outage has lasted for a while: the longer delay makes them last for half a day more."""
-
-FENCED_DELAY: Final = 5.0
 
 
 class Users:

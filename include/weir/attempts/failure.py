@@ -44,6 +44,7 @@ from weir.recovery.planning import ROUNDS, decide_now, probe_for
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.restarts.answer import Refusal, RestartDecision, decide_restart
+from weir.restarts.delays import JITTER, PATIENCE, UNREGISTERED_DELAY
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.secrecy import without_secrets
 from weir.store.errors import NotFound
@@ -52,22 +53,11 @@ from weir.topology.regions import RegionId
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
 """The states of an attempt that has failed and will never commit."""
 
-UNREGISTERED_DELAY = 5.0
-"""Seconds before the next try if the failed one had not been registered in the ledger."""
-
 COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
 """The classes of failures that the restart strategy decides about."""
 
 PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
 """The classes of failures whose next try waits longer each time."""
-
-PATIENCE = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-"""Seconds to wait for a store or a Spark server that does not answer, by the number of the failure.
-
-All tries together last for three quarters of an hour: a person may have to free space on a disk."""
-
-_JITTER = 0.1
-"""The jitter factor of a delay: tasks that lost the same server do not all return at once."""
 
 
 def fail(services: Services, failed: FailedTry) -> FailureDecision:
@@ -364,7 +354,7 @@ def patience(run: str, region: RegionId, failure: FailureClass, used: int) -> fl
     if failure not in PATIENT_WITH:
         return 0.0
     milliseconds = int(PATIENCE[min(used, len(PATIENCE)) - 1] * 1000)
-    return (milliseconds + seeded_jitter(_seed(run, region))(used, int(milliseconds * _JITTER))) / 1000
+    return (milliseconds + seeded_jitter(_seed(run, region))(used, int(milliseconds * JITTER))) / 1000
 
 
 def _failures_of_run(session: Session, run: str) -> list[int]:

@@ -25,8 +25,8 @@ from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import epoch_of, run_key
 from weir.ledger.snapshot import committed_attempt
-from weir.recovery.awaiting import FIRST_WAIT
 from weir.recovery.standing import Asked, standing_of
+from weir.restarts.delays import FIRST_WAIT
 from weir.secrecy import without_secrets
 from weir.topology.regions import RegionId
 

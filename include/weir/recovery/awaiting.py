@@ -26,11 +26,9 @@ from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
+from weir.restarts.delays import FIRST_WAIT, LONGEST_WAIT
 from weir.topology.ids import OWN_RUN
 from weir.topology.regions import RegionId
-
-FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
-"""Seconds between two checks of a running producer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.publications import begin_publication, is_expiring, last_publication, next_version
 from weir.ledger.results import results_in
 from weir.ledger.snapshot import run_state
-from weir.recovery.awaiting import FIRST_WAIT, LONGEST_WAIT, wait_for
+from weir.recovery.awaiting import wait_for
+from weir.restarts.delays import FIRST_WAIT, LONGEST_WAIT
 from weir.sinks.delivery import DOUBTFUL, UNKNOWN_FOR, Undelivered, deliver, note_unprepared, prepare
 from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetUnknown, Version, VersionFile
 from weir.store.errors import AlreadyExists, NotFound

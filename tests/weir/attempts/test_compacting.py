@@ -2,10 +2,11 @@
 
 import pytest
 
-from weir.attempts.compacting import MOST_KILLS, run_compaction
+from weir.attempts.compacting import run_compaction
 from weir.errors import EngineLost, Internal
 from weir.formats.codec import region_job_from_json
 from weir.formats.region_job import JOB_NAME
+from weir.restarts.delays import MOST_KILLS
 from weir.state.compaction import CompactionRequest
 
 TASK, REGION = "weir_compact-aircraft-known", "aircraft-known"

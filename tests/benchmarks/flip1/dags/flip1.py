@@ -9,7 +9,8 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import DAG, task
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir_airflow.dag import AIRFLOW_RETRY_DELAY, dataflow_dag
+from weir.restarts.delays import AIRFLOW_RETRY_DELAY
+from weir_airflow.dag import dataflow_dag
 
 FOLDER = os.environ["WEIR_BENCHMARK_FOLDER"]
 """Where the plain tasks keep their data."""
