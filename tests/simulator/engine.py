@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -42,6 +42,7 @@ from weir.formats.region_job import (
     RegionJob,
     RegionReport,
     ReplacedState,
+    RestoredToCheck,
     SparkJob,
     StageToRun,
     StateFileToRead,
@@ -199,6 +200,16 @@ class _Computation(FakeEngine):
             raise WrongTallies(f"{read.argument} has {len(seen)} rows, and is said to have {state.rows}")
         self._kept[read.argument] = _Kept(seen, groups, state)
         return content_of_rows(seen)
+
+    def _unlike_record(self, restored: RestoredToCheck) -> Iterator[str]:
+        """Find what is not as recorded, of keyed state by its rows."""
+        state = restored.state
+        if state is None:
+            yield from super()._unlike_record(restored)
+        elif not is_chain(restored.digest):
+            rows = visible(self._rows_of(state.files), state.expired_until)
+            if str(digest_of(tallies_of(rows, has_end=state.expired_until is not None))) != restored.digest:
+                yield "weir_digest_as_recorded"
 
     def _rows_of(self, files: Sequence[StateFileToRead]) -> dict[int, str]:
         rows: dict[int, str] = {}
