@@ -348,7 +348,6 @@ def test_nothing_is_lost_of_a_run_without_results_that_is_about_to_run(world):
     world.airflow.during = fails
     world.airflow.run_until_quiet()
     standing = standing_of(world.services, RUN, Asked(airflow=world.airflow))
-    clear_stopped(world.services, RUN, standing, world.airflow)
-    assert world.airflow.deliver_clears()
+    assert clear_stopped(world.services, RUN, standing, world.airflow).delivered
     assert world.airflow.task(run, "weather").state is None
     assert refusal(world) == ""
