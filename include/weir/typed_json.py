@@ -7,12 +7,20 @@ msgspec is imported where it is used: a driver of spark-submit may lack it, and 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from weir.errors import Misconfigured
 
 T = TypeVar("T")
+
+_examining = threading.Lock()
+"""Held by the thread in which msgspec examines a type, which it does once: another that uses the type meanwhile crashes
+the process."""
+
+_EXAMINED: Final = set[Any]()
+"""The types that msgspec has examined, with all that are in them."""
 
 
 def plain(value: object) -> Any:
@@ -26,6 +34,10 @@ def typed(what: str, target: type[T], found: Any) -> T:
     """Return plain JSON as a value of a type. Raises ValueError, which names the place in `what`."""
     import msgspec  # noqa: PLC0415
 
+    if target not in _EXAMINED:
+        with _examining:
+            msgspec.json.Decoder(target)
+            _EXAMINED.add(target)
     try:
         value = msgspec.convert(found, target)
     except msgspec.ValidationError as error:
