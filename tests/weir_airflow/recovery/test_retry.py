@@ -102,7 +102,7 @@ def test_pending_clears_that_cannot_be_delivered_do_not_change_the_decision(eval
     settings.delenv("AIRFLOW_CONN_WEIR_API")
     decision = evaluate(TimeoutError("slow"))
     assert decision.action.value == "retry"
-    assert "clears remain pending" in decision.reason
+    assert "pending clears" in decision.reason
     assert "AIRFLOW_CONN_WEIR_API" in decision.reason
 
 
