@@ -54,7 +54,7 @@ def result(session):
     session.flush()
     row = ResultRow(run="r", stage="clean", subtask=0, layout="plain", attempt=name, is_current=False)
     row.state, row.state_at = _S.FINISHED.value, AT
-    row.folder, row.manifest_sha256, row.digest, row.rows, row.bytes = name, "", "d", 1, 10
+    row.folder, row.manifest_sha256, row.digest, row.rows, row.bytes, row.versions = name, "", "d", 1, 10, []
     session.add(row)
     session.flush()
     return row

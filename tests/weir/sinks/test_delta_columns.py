@@ -267,7 +267,7 @@ def test_a_name_of_folders_that_is_too_long_is_refused_before_anything_is_publis
 def test_a_file_where_the_epochs_folder_should_be_is_refused_before_anything_is_published(sink):
     sink.publish(sink.version(1, [1], epoch=NEXT))
     (sink.root / f"_epoch={DAY}").write_text("no folder")
-    with pytest.raises(Misconfigured, match="no folder"):
+    with pytest.raises(Misconfigured, match="in the way"):
         sink.target().prepare(sink.version(1, [1]), None)
 
 
