@@ -324,22 +324,3 @@ def test_a_rebuilt_ledger_gives_no_number_out_again_whose_checkpoint_is_gone(wor
     assert list(checkpoints(world).values()) == [EPOCHS[1]]
     kept = [name for name, _ in world.store.list(numbers_folder("ladder"))]
     assert len(kept) <= 1
-
-
-def test_a_checkpoint_of_which_the_ledger_does_not_know_the_results_keeps_all_until_upkeep_knows_them(world):
-    """As an older Weir has left it."""
-    world.airflow.deploy(aircraft(keep="on_consumed"))
-    run_days(world.airflow, 1)
-    with world.ledger.transaction("ladder") as session:
-        row = session.scalar(select(CheckpointRow))
-        known, row.results = row.results, None
-    world.airflow.collects = False
-    recompute(world, 1)
-    release(world.services, "ladder", [f"ladder@{EPOCHS[0]}"])
-    require_all_whole(world)
-    maintain_checkpoints(world.services, "ladder")
-    require_all_whole(world)
-    with world.ledger.transaction() as session:
-        named = session.scalar(select(CheckpointRow.results).where(CheckpointRow.number == 2))
-    assert named is not None
-    assert set(named).isdisjoint(known)
