@@ -195,7 +195,10 @@ def _set_clock(world: World, event: Event) -> None:
 def _lose_commits(world: World, event: Event) -> None:
     """Have the ledger go back in time, by at least one commit."""
     most = world.ledger.kept_commits - FIRST_COMMITS
+    free = world.observer.free_files()
     if most > 0 and world.ledger.go_back(min(event.number % MOST_LOST + 1, most), is_promoted=event.how == "promoted"):
+        for process in world.suspended:
+            process.may_delete |= free
         world.observer.ledger_went_back()
 
 

@@ -64,6 +64,7 @@ class SimulatedLedger(Ledger):
         """As a ledger does."""
         process, writes = self._process(), dataflow is not None
         process.step(Retryable("the ledger refuses"))
+        process.may_delete = frozenset()
         if writes:
             self.decide()
         before = self.connection.serialize() if writes and process.may_commit_late else None

@@ -74,6 +74,18 @@ class Observer:
             history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))
             history.restores.went_back(history.ledger)
 
+    def free_files(self) -> frozenset[str]:
+        """Return the files that may be deleted now."""
+        return frozenset(path for path in self._history.files if self._why_not_deleted(path) is None)
+
+    def file_deleted_late(self, path: str) -> None:
+        """Note that a process deletes what was free when it looked, before the ledger lost commits.
+
+        Nobody can know at the instant of a deletion that they are lost: it is as if it had come before the loss.
+        """
+        self._history.damaged.add(folder_of(path))
+        self._history.published.remove(path)
+
     def attempt_stopped(self, begun: Begun) -> None:
         """Check that the commit of an attempt that a heartbeat stops would be refused."""
         require("only_attempts_that_cannot_commit_are_stopped", why_not_stopped(self._history, begun))
@@ -107,10 +119,13 @@ class Observer:
             self._history.state_files[folder] = tuple(file.path for file in manifest.state.files)
 
     def _deleted(self, path: str) -> Iterator[str]:
-        why = is_in_use(self._history, path) or self._history.why_unknown(path)
+        why = self._why_not_deleted(path)
         if why is not None:
             yield f"{path} is deleted: {why}"
         self._history.published.remove(path)
+
+    def _why_not_deleted(self, path: str) -> str | None:
+        return is_in_use(self._history, path) or self._history.why_unknown(path)
 
     def _published(self, path: str, data: bytes) -> Iterator[str]:
         history, pointer = self._history, pointer_from_json(data)

@@ -68,6 +68,8 @@ class Process:
         """How far its clock was set since it began."""
         self.seen: dict[str, int] = {}
         """By dataflow, the highest revision of the ledger that it has seen committed."""
+        self.may_delete: frozenset[str] = frozenset()
+        """What was not in use when the ledger lost commits: it may have decided before to delete it."""
         self._work = work
         self._fault = NO_FAULT
         self._passed = self._reads = 0

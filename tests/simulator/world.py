@@ -171,7 +171,10 @@ class World:
         self.history.is_reclaiming = was
 
     def _file_changed(self, how: str, path: str, data: bytes) -> None:
-        self.observer.file_changed(how, path, data)
+        if how == "delete" and path in self._process.may_delete:
+            self.observer.file_deleted_late(path)
+        else:
+            self.observer.file_changed(how, path, data)
 
     def _airflow_answered(self, answers: list[ClearAnswer]) -> None:
         self.observer.airflow_answered(answers)
