@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from sqlalchemy import URL, Engine, inspect, select, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoResultFound
 from sqlalchemy.orm import Session
 
 from weir.errors import LedgerBehind, Misconfigured, OtherBuild, Retryable
@@ -121,7 +121,7 @@ class Ledger:
         that writes: all others wait for it. Waits for a server that is starting. Raises Retryable if the ledger does
         not answer: if that was to the commit, the changes may be there, or may still come. A later transaction of
         `dataflow` begins when that is decided; until it has looked, nothing that was written for them may be deleted.
-        Raises LedgerBehind if the ledger has lost commits of `dataflow`.
+        Raises LedgerBehind if the ledger has lost commits of `dataflow`, and Retryable for a row that was lost with them.
         """
         with _database_errors(self._engine.url), self._begun(dataflow) as session:
             yield session
@@ -289,6 +289,8 @@ def _database_errors(url: URL) -> Iterator[None]:
         if found is None:
             raise
         raise found from error
+    except NoResultFound as error:  # of a row that an earlier transaction has read or written
+        raise Retryable(f"the ledger {shown} has lost a row that it had: it was rebuilt, or lost commits") from error
 
 
 _migrating = threading.Lock()

@@ -10,7 +10,8 @@ from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, spo
 
 from weir.errors import Retryable
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.database.tables import AttemptRow, CheckpointRow, RestoreRow
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, RestoreRow, RunRow
+from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restored_run import fence_all
 from weir.testing.fakes.ledgers import fast_folder
@@ -109,6 +110,39 @@ def test_a_closing_task_is_known_whose_end_is_lost_and_which_a_restore_fences_th
     assert closes(world) == ["committed"]
 
 
+class BeforeARecord:
+    """Files that call `at` once, before a record is written."""
+
+    def __init__(self, files, at):
+        self._files, self._at = files, [at]
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+    def replace(self, path, data):
+        while self._at:
+            self._at.pop()()
+        self._files.replace(path, data)
+
+
+def test_a_run_is_known_again_whose_pin_is_lost_before_its_record_is_written(tmp_path):
+    world = RewindingWorld(tmp_path, flow())
+    days(world, 1)
+    before, run = world.ledger.present(), world.airflow.dag_run(2)
+
+    def lose_the_pin():
+        world.ledger.go_back(before)
+        assert catch_up(world.services, "ladder") is not None  # as another process does
+        lost.append(runs(world))
+
+    world.store.files, lost = BeforeARecord(world.store.files, lose_the_pin), []
+    task = world.airflow.task(run, "flights")
+    world.airflow.step(task)
+    assert (lost, task.state) == ([{EPOCHS[0]}], "up_for_retry")
+    world.heal()
+    assert (world.wrong(), runs(world)) == ([], set(EPOCHS[:2]))
+
+
 @pytest.mark.parametrize("how", ["lost", "marked"])
 def test_a_closing_task_is_known_whose_next_try_is_lost_and_a_mark_before_it_is_obeyed(tmp_path, how):
     stages = [each for each in flow().stages if each.name != "known"]  # what is published is looked for anyway
@@ -135,6 +169,12 @@ def fail_once_the_checkpoint_is_complete(world):
     if is_complete:
         world.ledger.at = lambda _number: None  # the failure is recorded
         raise Retryable("the server does not answer")
+
+
+def runs(world):
+    """The epochs of the runs that the ledger knows."""
+    with world.ledger.transaction() as session:
+        return set(session.scalars(select(RunRow.epoch)))
 
 
 def closes(world):
