@@ -15,8 +15,8 @@ from tests.simulator.invariants.needs import is_in_use
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import Begun
 from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import Manifest
-from weir.formats.paths import MANIFEST, folder_of
+from weir.formats.manifest import RELEASED_NOTE, Manifest
+from weir.formats.paths import MANIFEST, folder_of, manifest_path
 from weir.formats.pointer import pointer_from_json
 
 
@@ -100,6 +100,7 @@ class Observer:
         """Note that a process writes or deletes a file, and check that it may."""
         if how == "delete":
             require("nothing_in_use_is_deleted", self._deleted(path))
+            self._note_release(folder_of(path))
             return
         if how == "replace":
             require("no_name_is_written_twice", [] if path.endswith("/_run.json") else [f"{path} is replaced"])
@@ -108,10 +109,18 @@ class Observer:
         require("no_name_is_written_twice", [f"{path} is written again"] if path in history.created else [])
         history.created.add(path)
         history.snapshots.wrote(path, data)
+        if path.endswith(f"/{RELEASED_NOTE}"):
+            history.unnoted.discard(folder_of(path))
         if path.endswith(f"/{MANIFEST}"):
             self._note_state(manifest_from_json(data), folder_of(path))
         if path.startswith("_sinks/"):
             require("what_is_published_was_valid_as_a_whole", self._published(path, data))
+
+    def _note_release(self, folder: str) -> None:
+        there = self._history.files
+        is_unnoted = manifest_path(folder) in there and f"{folder}/{RELEASED_NOTE}" not in there
+        if is_unnoted and self._history.is_reclaiming:
+            self._history.unnoted.add(folder)
 
     def _note_state(self, manifest: Manifest, folder: str) -> None:
         self._history.restores.wrote(manifest)

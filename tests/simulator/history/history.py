@@ -50,6 +50,8 @@ class History:
         """The paths of all files that were ever created."""
         self.damaged: set[str] = set()
         """The folders of results whose files were lost or damaged."""
+        self.unnoted: set[str] = set()
+        """The folders that were released without a note, for which there was no space: a rebuilt ledger misses them."""
         self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
         """Airflow's answers to clears, by DagRun, task and map index."""
         self.recreated: set[str] = set()

@@ -151,7 +151,7 @@ def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
     """Invariant 5: a result that only seems lost, as the store is away or an answer is outdated, is not recomputed."""
     for result in history.ledger.newly_lost:
         folders = {result.folder, *(folder_of(path) for path in history.files_of(result))}
-        if result.fault != "stale" and not folders & history.damaged:
+        if result.fault != "stale" and not folders & (history.damaged | history.unnoted):
             yield f"{_shown(result)} is called lost ({result.fault}), and nothing has happened to it"
 
 
