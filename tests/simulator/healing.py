@@ -98,6 +98,7 @@ def heal(world: World) -> None:
         _run_until_well(world)
     _tell_what_a_person_knows(world)
     _run_until_well(world)
+    _follow_by_hand(world)
     require("no_clear_is_pending_at_the_end", (row.reason for row in world.history.ledger.pending_clears()))
     require("all_is_valid_at_the_end", _not_good(world))
     require("what_is_published_is_that_of_a_run_without_faults", _wrong(world))
@@ -337,10 +338,17 @@ def _compute_all_again(world: World, said: str) -> None:
         if run_id in world.runs:
             world.airflow.clear_run_by_hand(run_id)
             _run_until_quiet(world)
-    if _is_by_hand(world):  # later epochs are stale now, and then what they have published is
-        for _ in range(2 * len(runs)):
-            _apply_plans(world)
-            _run_until_quiet(world)
+    _follow_by_hand(world)
+
+
+def _follow_by_hand(world: World) -> None:
+    """Have stale results computed again where Weir clears nothing by itself: later epochs, then what they publish."""
+    for _ in range(2 * len(world.runs) if _is_by_hand(world) else 0):
+        is_open = any(row.closed_at is None for row in world.history.ledger.runs().values())
+        if not is_open and not any(_not_good(world)):
+            return
+        _apply_plans(world)
+        _run_until_quiet(world)
 
 
 def _create_again(world: World, said: str) -> None:
