@@ -179,7 +179,7 @@ def savepoints_folder(dataflow: str) -> str:
 
 
 def numbers_folder(dataflow: str) -> str:
-    """Return the folder of the numbers of savepoints and checkpoints that the store does not hold, or not any more."""
+    """Return the folder of the numbers of savepoints, and of checkpoints that the store does not hold any more."""
     return f"{savepoints_folder(dataflow)}/{NUMBERS}"
 
 

@@ -264,7 +264,7 @@ def _register(place: RestoreTestPlace, source: Source) -> None:
     with place.services.ledger.transaction(made.dataflow) as session:
         ensure_dataflow(session, made.dataflow, place.services.store_id())
         enter_checkpoint(session, made, fingerprint(made), now)
-        complete(session, made.dataflow, made.number, now)
+        complete(session, made.dataflow, made.number, made.attempt, now)
 
 
 def _checks(services: Services, place: RestoreTestPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:

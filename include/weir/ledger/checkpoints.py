@@ -243,10 +243,10 @@ def is_other(row: CheckpointRow, found: Checkpoint) -> bool:
     return bool(row.run) and row.attempt != found.attempt and row.content != fingerprint(found)
 
 
-def complete(session: Session, dataflow: str, number: int, now: datetime) -> CheckpointRow:
-    """Record that the manifest exists. Raises Conflict if the checkpoint has failed meanwhile."""
+def complete(session: Session, dataflow: str, number: int, attempt: str, now: datetime) -> CheckpointRow:
+    """Record that the manifest of an attempt exists. Raises Conflict if it has failed, or the number is another's."""
     row = checkpoint_row(session, dataflow, number)
-    if row is None or row.status == CheckpointStatus.FAILED.value:
+    if row is None or row.attempt != attempt or row.status == CheckpointStatus.FAILED.value:
         raise Conflict(f"checkpoint {number} of {dataflow} was abandoned before it was complete: it is taken again")
     is_new = row.status != CheckpointStatus.COMPLETED.value
     row.status, row.completed_at = CheckpointStatus.COMPLETED.value, row.completed_at or now

@@ -201,17 +201,28 @@ def _read_savepoint(folder: Folder) -> Source | str:
 
 
 def restore_savepoints(session: Session, dataflow: str, found: tuple[Source | str, ...]) -> tuple[str, ...]:
-    """Enter savepoints that the ledger does not have; return notes."""
+    """Enter savepoints that the ledger does not have; return notes.
+
+    Without a manifest, a checkpoint of the same number was begun when the ledger had lost that the number was taken.
+    """
     notes = [each for each in found if isinstance(each, str)]
     for each in found:
         if isinstance(each, str):
             continue
         known = checkpoint_row(session, dataflow, each.checkpoint.number)
+        if known is not None and not known.is_savepoint and _was_never_written(known):
+            session.delete(known)
+            session.flush()
+            known = None
         if known is None and each.checkpoint.dataflow == dataflow:
             _enter_savepoint(session, each)
         elif known is None or savepoint_url(known, each.folder.store.url) != each.folder.url:
             notes.append(f"{each.folder.url} has the number of another: `weir restore` knows it by its folder")
     return tuple(notes)
+
+
+def _was_never_written(row: CheckpointRow) -> bool:
+    return row.status == CheckpointStatus.FAILED.value and row.deleted_at is not None
 
 
 def _enter_savepoint(session: Session, source: Source) -> None:

@@ -4,7 +4,7 @@ Invariant: a savepoint exists when its manifest does, which is written last and 
 deletes it, whatever the ledger answers. A folder is claimed before anything is written there, and only the savepoint's
 own files are ever deleted. A savepoint that was not finished is removed by a later command once it is old, or completed
 in the ledger if its manifest was written. What is copied is compared with its SHA-256. No number is given out twice,
-even if the ledger was lost: the store keeps the numbers of savepoints that it does not hold, or not any more.
+even if the ledger was lost: the store keeps the number of each savepoint, wherever that is.
 """
 
 from __future__ import annotations
@@ -278,15 +278,11 @@ def _copy_leased(
 
 def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
     """Write the manifest, with which the savepoint exists."""
-    if folder.store is not services.store:
-        _keep_number(services, savepoint.dataflow, savepoint.number, folder.url)
+    with suppress(AlreadyExists):
+        number = number_path(savepoint.dataflow, savepoint.number)
+        services.store.create(number, folder.url.encode())
     whole = replace(savepoint, completed_at=services.now().isoformat())
     folder.store.create(folder.at(SAVEPOINT), checkpoint_to_json(whole))
-
-
-def _keep_number(services: Services, dataflow: str, number: int, url: str) -> None:
-    with suppress(AlreadyExists):
-        services.store.create(number_path(dataflow, number), url.encode())
 
 
 def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepoint:
@@ -294,7 +290,7 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
         drop_leases(session, row.attempt)
-        return _savepoint(services, complete(session, row.dataflow, row.number, services.now()))
+        return _savepoint(services, complete(session, row.dataflow, row.number, row.attempt, services.now()))
 
 
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
@@ -389,8 +385,6 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
             f"{dataflow} has no savepoint {name}; the ledger knows {known}. Delete a moved one yourself"
         )
     row = wanted[0]
-    if row.status == CheckpointStatus.COMPLETED.value:
-        _keep_number(services, dataflow, row.number, urls[row.number])
     drop_files(folder_of_savepoint(services, row, open_store), row)
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:

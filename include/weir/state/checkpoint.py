@@ -26,7 +26,7 @@ from weir.execution.run_state import CLOSE, CurrentResult, RunState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.codec import checkpoint_to_json
 from weir.formats.manifest import Manifest
-from weir.formats.paths import checkpoint_path
+from weir.formats.paths import checkpoint_path, number_path
 from weir.ledger.checkpoints import (
     abandon,
     add_results,
@@ -49,7 +49,7 @@ from weir.state.checkpoint_order import is_complete
 from weir.state.compactions import compacted_files, present_compactions
 from weir.state.files_in_use import ending_pins, unpin
 from weir.state.retention_rules import CompletedSnapshot, subsumed
-from weir.store.errors import AlreadyExists
+from weir.store.errors import AlreadyExists, NotFound
 from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId
 
@@ -109,7 +109,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     with services.ledger.transaction(checkpoint.dataflow) as session:
         guard(session)
         _require_same(session, draft)
-        complete(session, checkpoint.dataflow, number, services.now())
+        complete(session, checkpoint.dataflow, number, checkpoint.attempt, services.now())
         unpin(session, pins, services.now())
     return number
 
@@ -161,6 +161,7 @@ def _require_same(session: Session, draft: Draft) -> None:
 
 
 def _create(services: Services, checkpoint: Checkpoint) -> None:
+    _require_free(services, checkpoint.dataflow, checkpoint.number)
     path = checkpoint_path(checkpoint.dataflow, checkpoint.number)
     with suppress(AlreadyExists):
         services.store.create(path, checkpoint_to_json(checkpoint))
@@ -181,6 +182,15 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     raise Conflict(
         f"{path} exists with another content: checkpoint {checkpoint.number} is given up, and another number taken"
     )
+
+
+def _require_free(services: Services, dataflow: str, number: int) -> None:
+    """Raise LedgerBehind for the number of a savepoint, which the store keeps: the ledger has lost it."""
+    try:
+        services.store.size(number_path(dataflow, number))
+    except NotFound:
+        return
+    raise services.ledger.behind(dataflow, f"it does not know savepoint {number}")
 
 
 def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:

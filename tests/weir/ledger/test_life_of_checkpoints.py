@@ -61,12 +61,14 @@ def test_what_was_abandoned_is_never_completed_and_what_is_left_is_needed(done, 
                 assert number > max(states, default=0)
                 session.add(taken(number))
                 states[number] = "pending"
+                with pytest.raises(Conflict):
+                    complete(session, "ladder", number, "another", AT)
             elif what == "complete" and states[number] in ("pending", "failed", "retained"):
                 if states[number] == "failed":
                     with pytest.raises(Conflict, match="was abandoned"):
-                        complete(session, "ladder", number, AT)
+                        complete(session, "ladder", number, "a", AT)
                 else:
-                    complete(session, "ladder", number, AT)
+                    complete(session, "ladder", number, "a", AT)
                     states[number] = "retained"
             elif what == "abandon" and states[number] in ("pending", "retained"):
                 abandon(session, checkpoint_row(session, "ladder", number), AT)

@@ -235,10 +235,11 @@ def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path)
     assert restore(days, f"{tmp_path}/usb/there").epoch == EPOCHS[1]
 
 
-@pytest.mark.parametrize("taken", ["by a checkpoint", "elsewhere"])
+@pytest.mark.parametrize("taken", ["by a checkpoint", "elsewhere", "here"])
 def test_none_is_made_while_the_ledger_has_lost_the_commit_that_took_its_number(days, tmp_path, taken):
     (tmp_path / "usb").mkdir()
-    number = 2 if taken == "by a checkpoint" else make(days, to=f"{tmp_path}/usb").number
+    to = f"{tmp_path}/usb" if taken == "elsewhere" else None
+    number = 2 if taken == "by a checkpoint" else make(days, to=to).number
     with days.ledger.transaction("ladder") as session:
         session.execute(delete(CheckpointRow).where(CheckpointRow.number == number))
     before = lying(days.store, "ladder")
@@ -248,6 +249,17 @@ def test_none_is_made_while_the_ledger_has_lost_the_commit_that_took_its_number(
     rebuild(days.services)
     assert make(days, name="mine").number == number + 1
     assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+
+
+def test_a_close_finds_the_savepoint_that_the_ledger_has_lost_instead_of_giving_its_number_again(days):
+    made = make(days)
+    with days.ledger.transaction("ladder") as session:
+        session.execute(delete(CheckpointRow).where(CheckpointRow.number == made.number))
+    run_days(days.airflow, 3)
+    assert set(days.airflow.states().values()) == {"success"}
+    assert savepoints(days.services, "ladder") == (made,)
+    with days.ledger.transaction() as session:
+        assert session.scalar(select(CheckpointRow.number).where(CheckpointRow.epoch == EPOCHS[2])) == made.number + 1
 
 
 def test_a_rebuild_leaves_a_savepoint_as_it_is_though_a_checkpoint_in_the_store_has_its_number(days):
@@ -332,7 +344,7 @@ def test_a_creation_that_fails_leaves_nothing(days, steps):
     assert make(days, name="mine").status == "completed"
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5, 9, 10, 11])
+@pytest.mark.parametrize("steps", [0, 1, 5, 9, 10, 11, 12])
 def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, steps):
     before = lying(days.store, "ladder")
     whole, days.store.files = days.store.files, Refusing(days.store.files, steps, Dead(), is_dead=True)
@@ -342,14 +354,14 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
     except Dead:
         was_killed = True
     days.store.files = whole
-    assert was_killed is (steps < 11)
+    assert was_killed is (steps < 12)
     tidy(days.services, "ladder", Store.open)
     days.airflow.time += timedelta(days=30)
     tidy(days.services, "ladder", Store.open)
     is_there = [each.status for each in savepoints(days.services)] == ["completed"]
-    assert is_there is (steps >= 10)
+    assert is_there is (steps >= 11)
     if not is_there:
-        assert lying(days.store, "ladder") == before
+        assert lying(days.store, "ladder") - {number_path("ladder", 3)} == before
         assert make(days, name="mine").number > 3
     assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
     with days.ledger.transaction() as session:
