@@ -121,7 +121,7 @@ class Ledger:
         that writes: all others wait for it. Waits for a server that is starting. Raises Retryable if the ledger does
         not answer: if that was to the commit, the changes may be there, or may still come. A later transaction of
         `dataflow` begins when that is decided; until it has looked, nothing that was written for them may be deleted.
-        Raises LedgerBehind if the ledger has lost commits of `dataflow`, and Retryable for a row that was lost with them.
+        Raises LedgerBehind if the ledger has lost commits of `dataflow`, and Retryable for a row that is gone.
         """
         with _database_errors(self._engine.url), self._begun(dataflow) as session:
             yield session

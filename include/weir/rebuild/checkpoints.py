@@ -41,7 +41,7 @@ from weir.ledger.checkpoints import (
     results_named,
     savepoint_url,
 )
-from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
 from weir.ledger.restores import origins_of
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.rebuild.ledger import enter_pins

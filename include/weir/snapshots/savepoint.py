@@ -167,6 +167,7 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         named = results_named(session, source.checkpoint)
         take_leases(session, named, savepoint.attempt, now)
     try:
+        _keep_number(services, savepoint, folder)
         claim(folder, savepoint.attempt)
         _copy_leased(services, source, folder, savepoint, copies, named)
         _write(services, folder, savepoint)
@@ -276,11 +277,16 @@ def _copy_leased(
         copy_files(source.folder.store, folder.store, placed[begin : begin + _BETWEEN_RENEWALS])
 
 
+def _keep_number(services: Services, savepoint: Checkpoint, folder: Folder) -> None:
+    """Keep the number in the store before anything of the savepoint is written: the ledger may lose it, or has."""
+    try:
+        services.store.create(number_path(savepoint.dataflow, savepoint.number), folder.url.encode())
+    except AlreadyExists:
+        raise services.ledger.behind(savepoint.dataflow, f"it does not know savepoint {savepoint.number}") from None
+
+
 def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
     """Write the manifest, with which the savepoint exists."""
-    with suppress(AlreadyExists):
-        number = number_path(savepoint.dataflow, savepoint.number)
-        services.store.create(number, folder.url.encode())
     whole = replace(savepoint, completed_at=services.now().isoformat())
     folder.store.create(folder.at(SAVEPOINT), checkpoint_to_json(whole))
 
