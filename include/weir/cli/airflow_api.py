@@ -16,8 +16,9 @@ from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured, WeirError
 from weir.ledger.names import as_epoch
 from weir.recovery.pending_clears import deliver
-from weir.recovery.rules.standing import Standing
-from weir.recovery.standing import Asked, all_standings, open_runs, unknown_standings
+from weir.recovery.rules.standing import Stand, Standing
+from weir.recovery.standing import Asked, all_standings, open_runs, reopened_runs, standing_to_tell, unknown_standings
+from weir.topology.ids import RunId
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -83,27 +84,29 @@ def airflow_if_reached(what: str = "") -> Iterator[Asked]:
         api.close()
 
 
-def standings_now(services: Services, runs: Sequence[str]) -> dict[str, Standing]:
-    """Return how runs of the ledger stand, by id; Airflow is asked about those that are open, if it can be reached."""
-    still_open = open_runs(services, runs)
-    if not still_open:
-        return {}
-    with airflow_if_reached() as asked:
-        return {str(run): each for run, each in all_standings(services, still_open, asked).items()}
-
-
 def standings_of_all(services: Services, runs: Sequence[str], dataflow: str | None) -> list[Standing]:
-    """Return how runs stand that are open, and then open DagRuns of which no task has begun, if Airflow is reached."""
+    """Return how runs stand that are open or run again, and open DagRuns of which no task has begun.
+
+    The latter two are known only where Airflow is reached.
+    """
     still_open = open_runs(services, runs)
     with airflow_if_reached() as asked:
-        known = all_standings(services, still_open, asked)
+        again = [each for each in reopened_runs(services, runs, asked) if each not in still_open]
+        known = all_standings(services, [*still_open, *again], asked)
         unknown = unknown_standings(services, asked, dataflow)
-    return [*(known[each] for each in still_open if each in known), *(each for _, each in unknown)]
+    told = [known[each] for each in (*still_open, *again) if each in known]
+    return [*(each for each in told if each.stand is not Stand.PUBLISHED), *(each for _, each in unknown)]
 
 
 def standing_named(services: Services, run: str, name: str) -> Standing | None:
-    """Return how an open run stands; None of another one. `run` is empty for one that the ledger does not know."""
-    return standings_now(services, [run]).get(run) if run else _unknown_named(services, name)
+    """Return how a run stands that is open, or runs again; None of another one.
+
+    `run` is its id; empty for one that the ledger does not know.
+    """
+    if not run:
+        return _unknown_named(services, name)
+    with airflow_if_reached() as asked:
+        return standing_to_tell(services, RunId(run), asked)
 
 
 def _unknown_named(services: Services, name: str) -> Standing | None:

@@ -11,11 +11,16 @@ from datetime import timedelta
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
+from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, RunRow
 from weir.topology.regions import RegionId
+from weir.wording import first_few
 
 KEPT = timedelta(days=60)
+
+SHOWN = 3
+"""The largest number of runs that an error names."""
 
 
 def record_failed_begin(session: Session, row: FailedBeginRow) -> None:
@@ -57,12 +62,27 @@ def failed_begins(session: Session, dataflow: str | None = None) -> list[FailedB
     return list(session.scalars(query if dataflow is None else query.where(FailedBeginRow.dataflow == dataflow)))
 
 
-def failed_begins_of(session: Session, name: str) -> list[FailedBeginRow]:
-    """Return those of the run that is named DATAFLOW@EPOCH, or by Airflow's run id."""
+def failed_begins_of(session: Session, dataflow: str, dag_id: str, run_id: str) -> list[FailedBeginRow]:
+    """Return those of a dataflow in a DagRun, oldest first: run ids are alike in all DAGs of one schedule."""
+    query = select(FailedBeginRow).where(
+        FailedBeginRow.dataflow == dataflow, FailedBeginRow.dag_id == dag_id, FailedBeginRow.run_id == run_id
+    )
+    return list(session.scalars(query.order_by(FailedBeginRow.failed_at, FailedBeginRow.id)))
+
+
+def failed_begins_named(session: Session, name: str) -> list[FailedBeginRow]:
+    """Return those of the run that is named DATAFLOW@EPOCH, or by Airflow's run id, oldest first.
+
+    Raises Misconfigured for a run id of several dataflows.
+    """
     dataflow, _, epoch = name.partition("@")
     is_of_epoch = (FailedBeginRow.dataflow == dataflow) & (FailedBeginRow.epoch == epoch)
     query = select(FailedBeginRow).where(or_(FailedBeginRow.run_id == name, is_of_epoch))
-    return list(session.scalars(query.order_by(FailedBeginRow.failed_at, FailedBeginRow.id)))
+    found = list(session.scalars(query.order_by(FailedBeginRow.failed_at, FailedBeginRow.id)))
+    if len({each.dataflow for each in found}) > 1:
+        named = dict.fromkeys(f"{each.dataflow}@{each.epoch}" for each in found if each.epoch)
+        raise Misconfigured(f"{name} is a run of several dataflows: type one of {first_few([*named], SHOWN)} instead")
+    return found
 
 
 def region_of_begin(row: FailedBeginRow) -> RegionId:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow, RunRow
-from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.ledger.failed_begins import failed_begins_named, region_of_begin
 from weir.wording import closest, did_you_mean, first_few, meant
 
 SHOWN = 3
@@ -41,7 +41,7 @@ def unknown_run(
     session: Session, name: str, dataflow: str | None = None, *, or_dataflow: bool = False
 ) -> Misconfigured:
     """Return the error about a run of this name, of `dataflow` or of any; `or_dataflow`: a dataflow's name would do."""
-    failed = failed_begins_of(session, name)
+    failed = failed_begins_named(session, name)
     if failed:
         task = region_of_begin(failed[-1]).name
         return Misconfigured(

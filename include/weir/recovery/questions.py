@@ -6,13 +6,14 @@ Invariant: planning changes nothing; the plan that is applied is the plan that w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.names import similar
+from weir.ledger.names import SHOWN, similar
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, forget_unread_slices, named_run, run_by_id
 from weir.ledger.snapshot import committed_attempt, run_state
@@ -25,8 +26,10 @@ from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.topology.regions import RegionId
+from weir.wording import first_few
 
 _AS_IF = "as if it were gone"
+_CLEARED = "it was cleared in Airflow"
 _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 
 
@@ -34,13 +37,14 @@ _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 class Question:
     """A run by name, a task to fail (None: plan the run's missing results), and partitions to assume lost.
 
-    `code` is the code that the regions run which the plan clears.
+    `code` is the code that the regions run which the plan clears. `cleared` are tasks that Airflow runs again.
     """
 
     run: str
     fail: str | None = None
     lost: tuple[str, ...] = ()
     code: RepairCode = RepairCode.AS_IT_WAS
+    cleared: tuple[RegionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +64,43 @@ def ask(services: Services, question: Question) -> Answer:
         closing = None if question.fail or question.lost else committed_attempt(session, run.id, CLOSE)
         unpublished = "" if closing is None else outdated_publication(session, run, state, closing)
     failed = None if question.fail is None else _region(run, question.fail)
-    losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
+    gone = [each for text in question.lost for each in _gone(state, text)]
+    again = _again(state, question.cleared)
+    losses = losses_by_partition((*gone, *again), run.id)
     asked = Failure(
         failed=failed,
         losses=losses,
         occasion=Occasion.QUESTION,
-        cause=_cause(failed, question.lost),
+        cause=_cause(failed, question),
         largest=services.recovery.largest_plan,
         code=question.code,
         unpublished=unpublished,
     )
     plan, failure = plan_by_looking(services, run, asked)
-    return Answer(run, plan, failure)
+    return Answer(run, _of_airflow(plan, question.cleared) if question.cleared else plan, failure)
 
 
-def _cause(failed: RegionId | None, lost: tuple[str, ...]) -> str:
+def _cause(failed: RegionId | None, question: Question) -> str:
     causes = ["what the run misses" if failed is None else f"{failed} fails"]
-    return ", and ".join([*causes, *(f"{each} is gone" for each in lost)])
+    cleared = [f"{first_few(question.cleared, SHOWN)} was cleared in Airflow"] if question.cleared else []
+    return ", and ".join([*(cleared or causes), *(f"{each} is gone" for each in question.lost)])
+
+
+def _again(state: RunState, cleared: Collection[RegionId]) -> list[Loss]:
+    """Return the results of tasks that were cleared as losses: their producers run again, and need their inputs."""
+    return [
+        Loss(state.run, each.stage, each.subtask, each.layout, state.results[each].attempt, Fault.STALE, _AS_IF)
+        for region in cleared
+        if region != CLOSE
+        for each in state.outputs(region)
+        if each in state.results
+    ]
+
+
+def _of_airflow(plan: Plan, cleared: Collection[RegionId]) -> Plan:
+    """Return the plan of what Airflow does by itself: nothing keeps it from that."""
+    steps = (replace(each, reason=_CLEARED) if each.region in cleared else each for each in plan.steps)
+    return replace(plan, steps=tuple(steps), held_back="")
 
 
 def _region(run: Run, text: str) -> RegionId:

@@ -30,9 +30,11 @@ from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.recovery.inputs import sort_inputs
 from weir.recovery.pending_clears import deliver
 from weir.recovery.rules.standing import (
+    OVER,
     EpochFacts,
     SeenDagRun,
     SeenTask,
+    Stand,
     Standing,
     TaskFacts,
     is_undecided,
@@ -72,9 +74,37 @@ def open_runs(services: Services, runs: Iterable[str]) -> list[RunId]:
     """Return those of the runs that are not closed, or whose version is not in all its targets yet, oldest first."""
     with services.ledger.transaction() as session:
         rows = session.scalars(select(RunRow).where(RunRow.id.in_([*runs])).order_by(RunRow.dataflow, RunRow.epoch))
-        there = [each for each in rows if each.has_dag_run and each.expired_at is None and not each.is_given_up]
+        there = [each for each in rows if _is_of_airflow(each)]
         waiting = {row.run for of in {each.dataflow for each in there} for row in pending_deliveries(session, of)}
         return [each.id for each in there if each.closed_at is None or each.id in waiting]
+
+
+def reopened_runs(services: Services, runs: Iterable[str], asked: Asked) -> list[RunId]:
+    """Return those of the runs that are closed, and whose DagRun Airflow has set running again, oldest first."""
+    with services.ledger.transaction() as session:
+        rows = session.scalars(select(RunRow).where(RunRow.id.in_([*runs])).order_by(RunRow.dataflow, RunRow.epoch))
+        closed = {(each.dag_id, each.run_id): each.id for each in rows if _is_of_airflow(each) and each.closed_at}
+    there = [
+        (dag_id, each.run_id)
+        for dag_id in dict.fromkeys(dag_id for dag_id, _ in closed)
+        for each in _open_in_airflow(dag_id, asked)
+        if each.state not in OVER
+    ]
+    return sorted(closed[each] for each in there if each in closed)
+
+
+def standing_to_tell(services: Services, run: RunId, asked: Asked) -> Standing | None:
+    """Return how a run of the ledger stands; None where it is published, and Airflow runs nothing of it again."""
+    with services.ledger.transaction() as session:
+        if not _is_of_airflow(session.get_one(RunRow, run)):
+            return None
+    found = standing_of(services, run, asked)
+    return None if found is None or found.stand is Stand.PUBLISHED else found
+
+
+def _is_of_airflow(row: RunRow) -> bool:
+    """Report whether Airflow may compute a run, or what of it is missing."""
+    return row.has_dag_run and row.expired_at is None and not row.is_given_up
 
 
 def all_standings(services: Services, runs: Sequence[RunId], asked: Asked) -> dict[RunId, Standing]:
@@ -95,12 +125,11 @@ def standing_of(services: Services, run: str, asked: Asked, only: RegionId | Non
 
 
 def _standings(services: Services, run: str, asked: Asked, only: RegionId | None = None) -> dict[RunId, Standing]:
-    """Return how a run stands, and the open ones before it."""
+    """Return how a run stands, and the open ones before it. Of a closed run, Airflow is asked what it runs again."""
     with services.ledger.transaction() as session:
         chain = _chain(session, run)
-        closed = {row.id for row in _rows(session, chain) if row.closed_at is not None}
         # The run that asks for one task only runs, since that task does.
-        skipped = closed | ({run} if only is not None else set())
+        skipped = {run} if only is not None else set()
         items = {each: {} if each in skipped else _items(session, of) for each, of in chain.items()}
     seen, why_not = _seen(chain, items, asked)
     with services.ledger.transaction() as session:
@@ -210,8 +239,7 @@ def _unknown(services: Services, run: Run, asked: Asked) -> Standing:
         items = {run.id: _items(session, run)}
         begins = {
             region_of_begin(each): each.error
-            for each in failed_begins_of(session, run.run_id)
-            if each.dag_id == run.dag_id
+            for each in failed_begins_of(session, dataflow_of(run.id), run.dag_id, run.run_id)
         }
     seen, why_not = _seen({run.id: run}, items, asked)
     tasks = [
@@ -338,11 +366,11 @@ def _facts_of(
         undelivered=_undelivered(session, run),
         asked=why_not,
     )
-    if facts.is_closed:
+    if facts.is_closed and not seen:
         return facts
     tries = {region: rows[-1] for region, rows in newest_attempts(session, run.id).items()}
     begins = {
-        region_of_begin(each): each for each in failed_begins_of(session, run.run_id) if each.dag_id == run.dag_id
+        region_of_begin(each): each for each in failed_begins_of(session, dataflow_of(run.id), run.dag_id, run.run_id)
     }
     tasks = []
     for region in (*run.topology.region_ids(), CLOSE) if only is None else (only,):
@@ -350,6 +378,8 @@ def _facts_of(
         is_newer = begin is not None and (attempt is None or begin.try_number > attempt.try_number)
         found = _task(session, state, run, region, ref, attempt, seen.get(region))
         tasks.append(replace(found, begin_error=begin.error) if begin is not None and is_newer else found)
+    if facts.is_closed:
+        return replace(facts, tasks=tuple(each for each in tasks if each.is_cleared))
     return replace(facts, tasks=tuple(tasks), close_awaits=_close_awaits(session, run))
 
 

@@ -97,7 +97,10 @@ def run_overviews(
     rows = [row for each in by_dataflow for row in (each if newest is None else each[-newest:])]
     deleted = _deleted_tries(session, [row.id for row in rows])
     found = [
-        replace(_overview(session, row, failed.pop((row.dag_id, row.run_id), [])), deleted_tries=deleted.get(row.id, 0))
+        replace(
+            _overview(session, row, failed.pop((row.dataflow, row.dag_id, row.run_id), [])),
+            deleted_tries=deleted.get(row.id, 0),
+        )
         for row in rows
     ]
     owned = {row.id for row in known}
@@ -109,7 +112,7 @@ def run_overviews(
             name=_name_of(each[0], owned),
             not_begun=tuple(sorted(map(region_of_begin, each))),
         )
-        for (_, run_id), each in failed.items()
+        for (*_, run_id), each in failed.items()
     ]
     return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.run_id)), len(known) - len(rows)
 
@@ -128,10 +131,10 @@ def _name_of(row: FailedBeginRow, owned: Collection[str]) -> str:
     return row.run_id if run is None or run in owned else run
 
 
-def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str], list[FailedBeginRow]]:
-    found: dict[tuple[str, str], list[FailedBeginRow]] = {}
+def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str, str], list[FailedBeginRow]]:
+    found: dict[tuple[str, str, str], list[FailedBeginRow]] = {}
     for row in rows:
-        found.setdefault((row.dag_id, row.run_id), []).append(row)
+        found.setdefault((row.dataflow, row.dag_id, row.run_id), []).append(row)
     return found
 
 

@@ -24,7 +24,7 @@ from weir.ledger.database.tables import (
     PendingClearRow,
     RunRow,
 )
-from weir.ledger.failed_begins import failed_begins_of, region_of_begin
+from weir.ledger.failed_begins import failed_begins_named, failed_begins_of, region_of_begin
 from weir.ledger.names import similar, unknown_run
 from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
@@ -124,7 +124,11 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
     Raises Misconfigured for an unknown run or task, and names similar ones.
     """
     row, found = run_if_known(session, run), _TASK.match(task)
-    failed = failed_begins_of(session, run if row is None else row.run_id)
+    failed = (
+        failed_begins_named(session, run)
+        if row is None
+        else failed_begins_of(session, row.dataflow, row.dag_id, row.run_id)
+    )
     if row is None and not failed:
         raise unknown_run(session, run)
     own = "" if row is None else row.id

@@ -10,7 +10,7 @@ import pytest
 
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Fenced, Misconfigured
-from weir.ledger.failed_begins import failed_begins_of
+from weir.ledger.failed_begins import failed_begins_named
 from weir.ledger.ledger import Ledger
 from weir.restarts.strategy import RestartChoice, RestartStrategy
 
@@ -87,7 +87,7 @@ def test_what_fails_before_the_try_was_registered_is_recorded(
     evaluate(Misconfigured("no such connection"))
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     with ledger.transaction() as session:
-        [row] = failed_begins_of(session, "r")
+        [row] = failed_begins_named(session, "r")
     ledger.close()
     assert (row.dataflow, row.epoch) == ("brook", None if start is None else "20130101T000000Z")
     assert (row.task_id, row.try_number, row.failure) == ("spring-mouth", 1, "fatal")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.airflow_api import deliver_or_tell, standing_named, standings_now, what_was_cleared
+from weir.cli.airflow_api import deliver_or_tell, standing_named, what_was_cleared
 from weir.cli.documents import print_document
 from weir.cli.options import AsJson
 from weir.cli.plan_report import print_plan
@@ -19,8 +19,8 @@ from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.ledger.runs import run_if_known
-from weir.recovery.questions import Question, apply_answer, ask
-from weir.recovery.rules.plan import Plan
+from weir.recovery.questions import Answer, Question, apply_answer, ask
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.standing import Standing
 from weir.recovery.standing import clear_stopped
 
@@ -48,8 +48,9 @@ def plan(
         if not name:
             answer = ask(services, Question(run, fail, tuple(lost or ()), code))
             name = answer.run.id
-            standing = standings_now(services, [name]).get(name) if is_now else None
+            standing = standing_named(services, name, name) if is_now else None
             owed = apply_answer(services, answer) if apply else 0
+            answer = _of_cleared(services, answer, standing)
         decided = None if answer is None else answer.plan
         if decided is not None and decided.impossible and standing is not None and standing.behind is None:
             standing = replace(standing, command="")  # the plan says what helps
@@ -68,6 +69,15 @@ def _of_not_begun(services: Services, name: str) -> Standing | None:
     if begun:
         return None
     return standing_named(services, run, name)
+
+
+def _of_cleared(services: Services, answer: Answer, standing: Standing | None) -> Answer:
+    """Where nothing is missing, tell what Airflow computes again of a published run."""
+    cleared = () if standing is None else standing.cleared
+    if not cleared or answer.plan.of(StepKind.RERUN):
+        return answer
+    question = Question(answer.run.id, code=RepairCode.NEWEST, cleared=tuple(each.region for each in cleared))
+    return ask(services, question)
 
 
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:

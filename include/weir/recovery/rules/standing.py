@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.execution.failure_words import happened_in
-from weir.execution.run_state import CLOSE, AttemptState
+from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
@@ -33,11 +33,13 @@ OVER: Final = ("success", "failed")
 class Stand(Enum):
     """How an epoch stands.
 
-    A stopped one does not go on by itself. A waiting one waits for another run, a target or a clear. It is unknown
-    whether one goes on of which no task runs by the ledger, where Airflow was not asked.
+    A published one of which tasks were cleared is run again. A stopped one does not go on by itself. A waiting one
+    waits for another run, a target or a clear. It is unknown whether one goes on of which no task runs by the ledger,
+    where Airflow was not asked.
     """
 
     PUBLISHED = "published"
+    AGAIN = "published, and run again"
     RUNNING = "running"
     WAITING = "waiting"
     STOPPED = "stopped"
@@ -89,6 +91,14 @@ class TaskFacts:
         return not self.is_done and self.seen.state in ("skipped", *NOT_IN_AIRFLOW)
 
     @property
+    def is_cleared(self) -> bool:
+        """Report whether Airflow runs it again, though it has a result: not one whose process has yet to end."""
+        if self.seen is None or self.seen.state in (*_ENDED, *NOT_IN_AIRFLOW):
+            return False
+        is_ending = self.state in FINISHED and self.seen.try_number <= self.try_number
+        return not (is_ending and self.seen.state == "running")
+
+    @property
     def is_computing(self) -> bool:
         """Report whether a process computes it: that goes on without the scheduler."""
         return self.state is AttemptState.RUNNING and (self.seen is None or self.seen.state == "running")
@@ -117,7 +127,7 @@ class EpochFacts:
 
     `close_awaits` is the run that has to be closed before it. `asked` says why Airflow was not asked; empty if it was.
     `dag_run` is None while it is not needed. `has_unknown_tasks`: no run of its dataflow has begun, and
-    `tasks` are only those that failed to.
+    `tasks` are only those that failed to. Of a closed run, `tasks` are those that Airflow runs again.
     """
 
     run: RunId
@@ -138,7 +148,8 @@ class EpochFacts:
 class Standing:
     """How a run stands, why and since when, the one command that goes on, and the standing of the run it waits for.
 
-    `stopped` are the tasks that a person has to have run again. An empty command: there is nothing to do.
+    `stopped` are the tasks that a person has to have run again, `cleared` those of a published run that Airflow runs
+    again. An empty command: there is nothing to do.
     """
 
     run: RunId
@@ -149,6 +160,7 @@ class Standing:
     was_published: bool = False
     behind: Standing | None = None
     stopped: tuple[TaskFacts, ...] = ()
+    cleared: tuple[TaskFacts, ...] = ()
 
     @property
     def root(self) -> Standing:
@@ -161,6 +173,8 @@ class Standing:
         since = _since(self.since)
         if self.stand is Stand.PUBLISHED:
             return f"{self.run} is published"
+        if self.cleared:
+            return f"{self.run} is published: {self.reason}{since}"
         what = "is published, and no longer up to date" if self.was_published else "is not published"
         if self.stand is Stand.STOPPED:
             return f"{self.run} {what}, and does not go on by itself: {self.reason}{since}"
@@ -199,6 +213,7 @@ class Standing:
             "since": None if self.since is None else self.since.isoformat(),
             "command": self.root.command,
             "stopped": [str(each.region) for each in self.stopped],
+            "cleared": [str(each.region) for each in self.cleared],
             "waits_for": None if self.behind is None else self.behind.to_json(),
         }
 
@@ -213,14 +228,14 @@ def standings(epochs: Iterable[EpochFacts]) -> dict[RunId, Standing]:
 
 def is_undecided(facts: EpochFacts) -> bool:
     """Report whether the answer depends on the DagRun: no task of the run is computed or stopped."""
-    if facts.is_closed or facts.asked or facts.dag_run is not None:
+    if (facts.is_closed and not facts.tasks) or facts.asked or facts.dag_run is not None:
         return False
     return not any(each.is_computing or each.is_stopped for each in facts.tasks)
 
 
 def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
     if facts.is_closed:
-        return _of(facts, Stand.WAITING, facts.undelivered) if facts.undelivered else _of(facts, Stand.PUBLISHED)
+        return _of(facts, Stand.WAITING, facts.undelivered) if facts.undelivered else _closed(facts)
     stopped = tuple(each for each in facts.tasks if each.is_stopped)
     if stopped:
         return _stopped(facts, stopped)
@@ -230,6 +245,19 @@ def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
     if working and kept is None:
         return _working(facts, working)
     return kept or _waiting(facts, known) or _idle(facts)
+
+
+def _closed(facts: EpochFacts) -> Standing:
+    """Return how a closed run stands: a task of it that was cleared runs again, if the scheduler goes on with it."""
+    is_over = facts.dag_run is not None and facts.dag_run.state in (None, *OVER)
+    if not facts.tasks or is_over:
+        return _of(facts, Stand.PUBLISHED)
+    is_computing = any(each.is_computing for each in facts.tasks)
+    kept = None if is_computing or facts.dag_run is None else _kept_by_airflow(facts, facts.dag_run)
+    reason = f"Airflow runs {_names(facts.tasks)} again, since it was cleared"
+    if kept is None:
+        return _of(facts, Stand.AGAIN, f"{reason}; there is nothing to do", cleared=facts.tasks)
+    return _of(facts, kept.stand, f"{reason}; but {kept.reason}", command=kept.command, cleared=facts.tasks)
 
 
 # Stopped

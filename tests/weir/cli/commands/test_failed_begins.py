@@ -8,7 +8,9 @@ from tests.weir.small_dataflow import World
 
 from weir.dataflow import Dataflow, keyed_state, postgres_source, sink
 from weir.errors import Misconfigured
+from weir.execution.failure_class import FailureClass
 from weir.ledger.database.tables import FailedBeginRow, RunRow
+from weir.ledger.failed_begins import record_failed_begin
 
 FLOW = aircraft()
 OTHER = aircraft(states=keyed_state("history", key="k", schema="k STRING, n BIGINT"))
@@ -121,3 +123,38 @@ def test_a_dataflow_of_which_no_run_has_ever_begun_says_how_its_run_stands(tmp_p
     world.airflow.clear_run_by_hand(run)
     world.airflow.run_until_quiet()
     assert world.airflow.state_of(run) == "success"
+
+
+def failed(world, dataflow, dag_id, run_id, error):
+    row = FailedBeginRow(
+        dataflow=dataflow,
+        epoch="20130102T000000Z",
+        dag_id=dag_id,
+        run_id=run_id,
+        task_id=f"{dataflow}.flights",
+        map_index=-1,
+        try_number=1,
+        failed_at=world.airflow.time,
+        failure=FailureClass.FATAL.value,
+        error=error,
+    )
+    with world.ledger.transaction(dataflow) as session:
+        record_failed_begin(session, row)
+
+
+@pytest.mark.parametrize(
+    "other", [("trips", "another_dag"), ("trips", "dag")], ids=["in another DAG", "in the same DAG"]
+)
+def test_a_dagrun_of_another_dataflow_with_the_same_id_is_none_of_its_tries(changed, other):
+    failed(changed, *other, changed.run, "of trips")
+    with pytest.raises(Misconfigured, match=f"type one of {SECOND}, trips@20130102T000000Z"):
+        typed("why", "flights", "--run", changed.run)
+    assert "of trips" not in typed("why", "flights", "--run", SECOND)
+    assert "of trips" in typed("why", "flights", "--run", "trips@20130102T000000Z")
+    changed.airflow.deploy(FLOW)
+    changed.airflow.clear_by_hand(changed.run, "flights")
+    changed.airflow.run_until_quiet()
+    for run in (SECOND, changed.run):
+        assert "of trips" not in typed("why", "flights", "--run", run)
+    [line] = [line for line in typed("runs").splitlines() if "ladder" in line and "20130102" in line]
+    assert "failed to begin" not in line

@@ -12,6 +12,7 @@ from tests.weir.keeping import aircraft, epoch
 from tests.weir.small_dataflow import World
 
 from weir.errors import Misconfigured
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.testing.fakes.airflow import Killed
 
 FIRST, SECOND = (f"ladder@{epoch(day)}" for day in (1, 2))
@@ -333,3 +334,43 @@ def test_a_run_whose_results_are_lost_after_it_was_closed_is_planned_as_before(w
     world.lose("known", 0)
     assert json.loads(typed("plan", FIRST, "--json"))["standing"] is None
     assert "2 of 2" in typed("plan", FIRST, "--apply")
+
+
+def steps(run, kind):
+    plan = Plan.from_json(json.loads(typed("plan", run, "--json")))
+    return [str(each.region) for each in plan.of(kind)]
+
+
+def test_a_published_run_whose_task_was_cleared_is_run_again_by_airflow_and_nothing_is_to_do(world):
+    run = world.run_first(1)
+    world.airflow.clear_by_hand(run, "flights")
+    told = standing(FIRST, "flights")
+    assert (told["standing"], told["cleared"], told["command"]) == ("published, and run again", ["flights[0]"], "")
+    assert steps(FIRST, StepKind.RERUN) == ["flights[0]"]
+    assert f"{KNOWN}[0]" in steps(FIRST, StepKind.IF_CHANGED)
+    assert "flights[0] again" in typed("runs")
+    assert "has stopped" in typed("plan", FIRST, "--apply")
+    assert is_well(world)
+    assert world.airflow.executed(run)[f"{KNOWN}[0]"] == 1
+    assert "Nothing is missing" in typed("plan", FIRST)
+
+
+def test_a_published_run_whose_closing_task_was_cleared_restarts_nothing_else(world):
+    run = world.run_first(1)
+    world.airflow.clear_by_hand(run, "weir_close")
+    told = standing(FIRST, "flights")
+    assert (told["standing"], told["cleared"]) == ("published, and run again", ["weir_close[0]"])
+    assert steps(FIRST, StepKind.RERUN) == []
+    assert is_well(world)
+
+
+def test_a_cleared_task_of_a_published_run_that_airflow_keeps_names_what_has_it_go_on(world):
+    run = world.run_first(1)
+    world.airflow.clear_by_hand(run, "flights")
+    world.airflow.is_paused = True
+    told = standing(FIRST, "flights")
+    assert (told["standing"], told["cleared"]) == ("stopped", ["flights[0]"])
+    assert "unpause" in told["command"]
+    world.airflow.is_paused = False
+    world.airflow.marks[run] = "success"
+    assert json.loads(typed("plan", FIRST, "--json"))["standing"] is None
