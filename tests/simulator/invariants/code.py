@@ -100,14 +100,18 @@ def is_of_older_code(history: History, where: RunRegion) -> bool:
 
 
 def a_commit_owes_the_clears_of_siblings_of_older_code(history: History) -> Iterator[str]:
-    """In its own transaction, where no code has made all of a stage's results; those that run need no clear."""
+    """In its own transaction, where no code has made all of a stage's results; those that run need no clear.
+
+    Not what is of older code itself: the newest may be of a try that Airflow has lost, and which another one repeats.
+    """
     ledger = history.ledger
     for row in ledger.new_commits:
         if row.is_restored or row.generation is None:
             continue
         owed = {each.run_region for each in ledger.pending_clears()}
         for partition in history.topology_of(row.run).outputs(row.run_region[1]):
-            for other in ledger.behind(Partition(row.run, partition)):
+            behind = ledger.behind(Partition(row.run, partition))
+            for other in () if Partition(row.run, partition) in behind else behind:
                 producer = history.epochs.producer(other)
                 if producer not in owed and not ledger.is_running(*producer):
                     yield f"{row.id} has committed {partition} with newer code, and {other.id} is not to be cleared"
