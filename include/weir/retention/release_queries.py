@@ -24,6 +24,7 @@ from weir.ledger.database.tables import AttemptRow, CheckpointRow, PublicationRo
 from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
+from weir.recovery.inputs import checkpointed
 from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
 from weir.topology.regions import PartitionId, Topology
 
@@ -123,12 +124,15 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
     row = session.get_one(RunRow, run.id)
     state = run_state(session, run)
     stored = stored_results(session, run.id)
+    checkpoints = _checkpointed(session, run.id)
+    is_deleted = row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now
+    is_due = not is_deleted and (row.closed_at is None or bool(checkpoints))
     return RunRetention(
         state=state,
         stored=tuple(_stored(each, run.topology) for each in stored),
         pins={
             **_read(session, stored, now),
-            **_checkpointed(session, run.id),
+            **checkpoints,
             **_published(session, run.id, stored),
         },
         needed_later=_needed_later(session, row, settings, now),
@@ -136,7 +140,8 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
         closed_after=None if row.closed_at is None else _closed_after(session, row),
         is_close_newest=_is_close_newest(session, row),
         last_event=last_event(session, row),
-        is_deleted=row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now,
+        is_deleted=is_deleted,
+        to_checkpoint=checkpointed(run.topology) if is_due else frozenset(),
         states=frozenset(run.topology.states),
         subsumed=why_subsumed(session, row, run.topology, settings.retained_checkpoints),
     )

@@ -69,6 +69,8 @@ class RunRetention:
     """The DagRun was deleted in Airflow."""
     states: Set[str] = frozenset()
     """The stages that are states: checkpoints decide about these, not consumers."""
+    to_checkpoint: Set[PartitionId] = frozenset()
+    """What the checkpoint of the run names, or will when the run is closed or its checkpoint is completed once more."""
     subsumed: str | None = None
     """The reason why no run will continue from its states: its checkpoint is subsumed."""
 
@@ -134,6 +136,8 @@ class _Evaluation:
         return ReleaseDecision(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
 
     def _by_use(self, stored: StoredResult) -> ReleaseDecision:
+        if stored.partition in self._run.to_checkpoint:
+            return ReleaseDecision(stored, is_released=False, reason="a checkpoint of its run is to name it")
         consumers = self._run.state.consumers(stored.partition)
         unread = next(self._unread(stored), None)
         is_consumed = bool(consumers) and unread is None

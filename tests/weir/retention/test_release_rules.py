@@ -189,6 +189,7 @@ def random_life(random, run=None):
         is_close_newest=closed and random.random() < 0.7,
         last_event=NOW - random.choice([0, 0.5, 2, 300, 400]) * HOUR,
         is_deleted=random.random() < 0.05,
+        to_checkpoint=frozenset(each for each in run.results if random.random() < 0.1),
     )
 
 
@@ -224,7 +225,11 @@ def needs(life, stored):
         return False
     if stored.partition.stage in life.needed_later:
         return True
-    if is_over(life) or is_given_up(life):
+    if is_given_up(life):
+        return False
+    if stored.partition in life.to_checkpoint:
+        return True
+    if is_over(life):
         return False
     consumers = state.topology.consumers(stored.partition)
     return not consumers or any(has_to_run(state, each) or not reads_it(state, each, stored) for each in consumers)
