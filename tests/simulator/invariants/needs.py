@@ -241,14 +241,15 @@ def reader_of(history: History, result: Result) -> str | None:
 
 
 def why_kept(history: History, result: Result) -> str | None:
-    """Return the policy that keeps a current result which no consumer needs."""
-    if not result.is_current or _is_given_up(history, result.run):
+    """Return the policy that keeps a current result which no consumer needs; of a closed run also if it is given up."""
+    closed_at, is_given_up = history.ledger.runs()[result.run].closed_at, _is_given_up(history, result.run)
+    is_unkept = is_given_up and (closed_at is None or _is_gone(history, result.run))
+    if not result.is_current or is_unkept:
         return None
     keep, runs = RetentionPolicy.from_text(history.flow.keep or USUAL_KEEP), history.ledger.runs()
     if str(keep) == "on_consumed":
         return None
-    closed_at = runs[result.run].closed_at
-    if not _is_over(history, result.run) or closed_at is None:
+    if closed_at is None or not (is_given_up or _is_over(history, result.run)):
         return "its run is not over"
     of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
     later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch and runs[run].closed_at]
