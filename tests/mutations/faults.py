@@ -16,6 +16,7 @@ LEDGER: Final = "include/weir/ledger/"
 RETENTION: Final = "include/weir/retention/"
 STATE: Final = "include/weir/state/"
 SNAPSHOTS: Final = "include/weir/snapshots/"
+REBUILD: Final = "include/weir/rebuild/"
 STORE: Final = "include/weir/store/"
 PLUGIN: Final = "plugins/weir_airflow/"
 
@@ -60,6 +61,14 @@ COORDINATOR: Final = (
         "if newest > begun.attempt.generation:",
         "if newest > begun.attempt.generation + 1:",
         "A subtask commits with older code after another one has committed with newer.",
+    ),
+    _fault(
+        "other-splits-are-committed",
+        f"{ATTEMPTS}commit_check",
+        "    _require_own_splits(session, begun)\n",
+        "",
+        "An attempt commits what it read of splits that the ledger has lost, after the source was resolved anew.",
+        of="f827bc5",
     ),
     _fault(
         "leases-after-the-transaction",
@@ -260,6 +269,17 @@ LEDGERS: Final = (
         "found = raise_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
         "found = read_revision(session, dataflow, reads_timeline=self._reads_timeline)\n        if found is None and",
         "On PostgreSQL two transactions of one dataflow overlap, and no revision is raised.",
+    ),
+)
+
+REBUILDING: Final = (
+    _fault(
+        "other-splits-are-taken",
+        f"{REBUILD}rebuild",
+        "    refused |= other_splits(readers, splits)\n",
+        "",
+        "A ledger that catches up takes results of splits that it has lost beside those of newer ones.",
+        of="f827bc5",
     ),
 )
 
@@ -502,4 +522,4 @@ PLUGINS: Final = (
     ),
 )
 
-FAULTS: Final = (*COORDINATOR, *RECOVERING, *LEDGERS, *RETAINING, *STATES, *STORES, *CODES, *PLUGINS)
+FAULTS: Final = (*COORDINATOR, *RECOVERING, *LEDGERS, *REBUILDING, *RETAINING, *STATES, *STORES, *CODES, *PLUGINS)

@@ -26,12 +26,13 @@ MIXES: dict[str, Callable[[int], tuple[Scene, Sequence[Event]]]] = {
     "usual": scene_and_events,
     "stateful": partial(scene_and_events, shares=replace(USUAL, stateful=1.0)),
     "gated": partial(scene_and_events, shares=replace(USUAL, gated=1.0)),
+    "listed": partial(scene_and_events, shares=replace(USUAL, listed=1.0, lossy=1.0, stateful=0.0)),
     "race": partial(race, stateful=0.0),
     "stateful race": partial(race, stateful=1.0),
 }
 """Scenes and schedules by seed: those of the simulator (`--stateful 1`, `--gated 1`), and short ones."""
 
-WEIGHTS = {"usual": 0.35, "stateful": 0.15, "gated": 0.1, "race": 0.2, "stateful race": 0.2}
+WEIGHTS = {"usual": 0.3, "stateful": 0.15, "gated": 0.1, "listed": 0.15, "race": 0.15, "stateful race": 0.15}
 """The parts of the processor time."""
 
 STATEFUL = {"stateful": 0.5, "stateful race": 0.5}
@@ -41,6 +42,7 @@ WEIGHTS_OF = {
     "include/weir/retention/checkpoints.py": STATEFUL,
     "include/weir/ledger/checkpoints.py": STATEFUL,
     "include/weir/ledger/restores.py": STATEFUL,
+    "include/weir/rebuild/": {"listed": 0.8, "usual": 0.2},
     "include/weir/quality/": {"gated": 0.8, "usual": 0.2},
 }
 """The same for the modules of one kind of scene."""

@@ -27,6 +27,7 @@ _SHARES: Final = {
     "lossy": "of schedules in which the ledger loses commits",
     "forgotten": "of schedules in which Airflow loses commits",
     "told": "of scenes with a receiver of notifications",
+    "listed": "of schedules in which files of sources come, go, and are corrected",
 }
 
 

@@ -270,6 +270,13 @@ def _spoil_source(world: World, event: Event) -> None:
     world.content[stage] *= -1
 
 
+def _change_listing(world: World, event: Event) -> None:
+    """Let a file of a source come, go, or be corrected."""
+    sources = world.listings.sources
+    if sources:
+        world.listings.change(sources[event.number % len(sources)], event.number // len(sources), event.how)
+
+
 # Code
 
 
@@ -316,6 +323,7 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.RESTORE: _undo_damage,
     Verb.CHANGE: _change_source,
     Verb.SPOIL: _spoil_source,
+    Verb.FILE: _change_listing,
     Verb.EDIT: _edit,
     Verb.BREAK: _edit,
     Verb.COLLECT: collect,

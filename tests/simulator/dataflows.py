@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tests.simulator.engine import EXPECTED, Nature
+from tests.simulator.listings import FILES_OF, LISTED
 from tests.simulator.receiver import simulated_receiver
 
 from weir.code.generation_rules import RepairCode
@@ -80,6 +81,11 @@ class Scene:
     def sources(self) -> list[str]:
         """Return the stages that read sources."""
         return [stage.name for stage in self.flow.stages if stage.kind is StageKind.SOURCE]
+
+    @property
+    def listed(self) -> list[str]:
+        """Return the sources whose files are listed."""
+        return [stage.name for stage in self.flow.stages if stage.resolve == LISTED]
 
     @property
     def keeps_state(self) -> bool:
@@ -161,6 +167,17 @@ def collecting_scene(random: Random, scene: Scene) -> Scene:
     """Return the same scene with policies by which results are released and swept."""
     keep, keep_failed = random.choice(KEEPS), random.choice([None, None, "2 hours"])
     return replace(scene, flow=_changed(scene.flow, keep=keep, keep_failed=keep_failed))
+
+
+def listed_scene(scene: Scene) -> Scene:
+    """Return the same scene, in which sources with splits list files; all sources where none has any."""
+    sliced = {stage.name for stage in scene.flow.stages if stage.resolve} or {*scene.sources}
+    stages = [_listed(stage) if stage.name in sliced else stage for stage in scene.flow.stages]
+    return replace(scene, flow=_changed(scene.flow, stages=stages))
+
+
+def _listed(stage: Stage) -> Stage:
+    return replace(stage, resolve=LISTED, options={FILES_OF: stage.name})
 
 
 def told_scene(scene: Scene) -> Scene:
@@ -284,7 +301,7 @@ def _random_nature(random: Random, stage: Stage) -> Nature:
 
 def _described(stage: Stage, nature: Nature) -> str:
     kind = "" if stage.deterministic else " chancy"
-    kind += " sliced" if stage.resolve else ""
+    kind += " listed" if stage.resolve == LISTED else " sliced" if stage.resolve else ""
     kind += "".join(f" keeps={_kept(state)}" for state in stage.states)
     kind += "".join(f" gate={gate.suite}/{gate.when.value}/{gate.policy.value}" for gate in stage.gates)
     states = {state.name for state in stage.states}
@@ -341,7 +358,7 @@ def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], mor
     gates = [_gate_from_text(each.removeprefix("gate=")) for each in more if each.startswith("gate=")]
     if not exchanges:
         resolve = SLICES if "sliced" in more else None
-        return source(
+        found = source(
             name,
             function,
             parallelism=parallelism,
@@ -350,6 +367,7 @@ def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], mor
             state=states,
             quality=gates,
         )
+        return _listed(found) if "listed" in more else found
     inputs = {("before_" if each.is_previous else "") + each.stage: each for each in exchanges}
     return Stage(name, function, inputs, parallelism, deterministic=deterministic, state=states, quality=gates)
 

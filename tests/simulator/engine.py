@@ -84,6 +84,8 @@ class Made:
 
     contents: dict[str, str] = field(default_factory=dict)
     own: dict[str, object] = field(default_factory=dict)
+    splits: dict[str, list[str]] = field(default_factory=dict)
+    """By source whose files are listed, the files that it was given to read."""
     edits: dict[str, int] = field(default_factory=dict)
     """By stage, the number of edits of the function that has run."""
     has_failed: bool = False
@@ -163,6 +165,9 @@ class _Computation(FakeEngine):
                 read.append(self._read_state(each, each.state))
             else:
                 read += [self._read(file) for part in each.partitions for file in part.files]
+        if isinstance(stage.slice, list):
+            read += stage.slice
+            self._made.splits[stage.name] = stage.slice
         nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
@@ -186,6 +191,7 @@ class _Computation(FakeEngine):
             # Whatever that attempt had made it of, it is made of now.
             before = self._engine.made[stage.resume.attempt]
             self._made.own |= before.own
+            self._made.splits |= before.splits
             self._made.edits |= before.edits
         self._note(stage, content)
         return content

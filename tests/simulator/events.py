@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from tests.simulator.listings import COMES, CORRECTED, GOES
 from tests.simulator.process import NO_FAULT, FaultKind, ProcessFault
 
 
@@ -77,6 +78,8 @@ class Verb(Enum):
     """The damage of a file is undone."""
     CHANGE = "change"
     """A source reads other rows from now on."""
+    FILE = "file"
+    """A file of a source comes, goes, or is corrected: a source that is resolved from now on has other splits."""
     EDIT = "edit"
     """The function of a stage is edited, and deployed."""
     BREAK = "break"
@@ -111,6 +114,7 @@ HOWS: Final = {
     Verb.AGAIN: ("same", OTHER),
     Verb.CLOCK: ("right", "fast", "slow", "minutes-fast", "minutes-slow", *("hours-fast", "hours-slow") * 3),
     Verb.LOSE_COMMITS: ("promoted", "restored"),
+    Verb.FILE: (COMES, GOES, CORRECTED),
 }
 
 OLD: Final = "old"

@@ -487,7 +487,8 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
         topology = epochs.topology_of(run)
         for region in topology.region_ids():
             edits = _edits(world, run, region)
-            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__, edits)
+            splits = world.history.ledger.splits
+            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__, edits, splits)
             found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
             found |= _given(world, run, topology.outputs(region))
     return found

@@ -66,6 +66,16 @@ _MET: Final = (
 _ACTORS: Final = {Verb.UPKEEP: 6, Verb.COLLECT: 4, Verb.STEP: 10, Verb.RESUME: 2, Verb.SAVEPOINT: 2, Verb.GO_BACK: 2}
 """The processes that are suspended at once on purpose."""
 
+_AFTER_A_FILE: Final = (
+    (),
+    (Verb.STEP,),
+    (Verb.CLEAR, Verb.STEP, Verb.STEP),
+    (Verb.CLEAR_RUN, Verb.STEP, Verb.FILE, Verb.STEP),
+    (Verb.LOSE, Verb.STEP, Verb.STEP),
+    (Verb.RECREATE, Verb.STEP),
+)
+"""What is seen of a file that has changed, and by whom."""
+
 _CORRECTIONS: Final = (Verb.CHANGE, Verb.CLEAR_RUN)
 
 _LOST: Final = (1, 1, 2, 2, 3, 4, 5, 6, 8, MOST_LOST)
@@ -277,6 +287,17 @@ def with_forgotten_tries(draw: Drawing, events: Sequence[Event]) -> tuple[Event,
     for _ in range(draw.choice([1, 1, 2])):
         at = draw.randrange(len(found) // 4, len(found) + 1)
         found.insert(at, Event(Verb.FORGET, draw.choice([1, 1, 2, 2, 3, 4, 6])))
+    return tuple(found)
+
+
+def with_files(draw: Drawing, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with files of sources that come, go and are corrected, also between two tries of a source."""
+    found = list(events)
+    for _ in range(draw.choice([1, 2, 3, 4])):
+        before = [Event(Verb.STEP, draw.randrange(100), fault=random_fault(draw)) for _ in range(draw.randrange(4))]
+        after = [_event(draw, verb) for verb in draw.choice(_AFTER_A_FILE)]
+        at = draw.randrange(len(found) * 2 // 3 + 1)
+        found[at:at] = [*before, _event(draw, Verb.FILE), *after]
     return tuple(found)
 
 

@@ -24,6 +24,7 @@ from tests.simulator.dataflows import (
     Scene,
     collecting_scene,
     gated_scene,
+    listed_scene,
     random_scene,
     stateful_scene,
     told_scene,
@@ -42,6 +43,7 @@ from tests.simulator.schedules import (
     with_clocks,
     with_dag_runs,
     with_edits,
+    with_files,
     with_forgotten_tries,
     with_losses,
     with_meetings,
@@ -89,6 +91,8 @@ class Shares:
     """Airflow's database goes back in time."""
     told: float = 0.1
     """Somebody receives notifications."""
+    listed: float = 0.15
+    """Files of sources come, go, and are corrected. Drawn last: the schedules of other seeds are as before it was."""
 
 
 USUAL: Final = Shares()
@@ -100,7 +104,8 @@ DRAWN: Final = None
 
 def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, tuple[Event, ...]]:
     """Return the scene and the events of a seed; without shares, of shares and a mix that it draws, too."""
-    draw = Drawing(seed if shares is not None else f"drawn {seed}")
+    is_drawn = shares is DRAWN
+    draw = Drawing(f"drawn {seed}" if is_drawn else seed)
     if shares is None:
         draw.draw_mix()
         shares = _drawn_shares(draw)
@@ -130,13 +135,15 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         events = with_forgotten_tries(draw, events)
     if draw.random() < shares.told:
         scene = told_scene(scene)
+    if draw.random() < (draw.random() ** 4 if is_drawn else shares.listed):
+        scene, events = listed_scene(scene), with_files(draw, events)
     return scene, events
 
 
 def _drawn_shares(draw: Drawing) -> Shares:
-    """Draw shares of a seed: all of them are small in some seeds, and large in others."""
+    """Draw shares of a seed, without that of `listed`: all of them are small in some seeds, and large in others."""
     exponent = draw.choice([0.5, 1, 2, 4])
-    return Shares(*(draw.random() ** exponent for _ in fields(Shares)))
+    return Shares(*(draw.random() ** exponent for _ in fields(Shares)[:-1]))
 
 
 def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:

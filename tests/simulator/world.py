@@ -17,6 +17,7 @@ from tests.simulator.dataflows import Scene, suite_folder
 from tests.simulator.engine import SimulatedEngine
 from tests.simulator.history.history import History
 from tests.simulator.ledger import SimulatedLedger
+from tests.simulator.listings import Listings
 from tests.simulator.observer import Broken, Observer
 from tests.simulator.process import BACK, NO_FAULT, FaultKind, Process, ProcessFault
 from tests.simulator.receiver import RECEIVED_BY, Log
@@ -53,6 +54,7 @@ class World:
         self.is_lossy = copies > 0
         """True if the ledger may lose commits; it may lose `copies` at once."""
         self.content: dict[str, int] = {}
+        self.listings = Listings(scene.listed)
         self.files = MemoryFiles(
             lambda: self._process,
             self._file_changed,
@@ -71,6 +73,7 @@ class World:
             new_uuid=lambda: uuid.UUID(int=next(numbers) << 96),
             recovery=RecoverySettings(largest_plan=scene.largest_plan),
             expectations=EXPECTATIONS if self._suites is None else self._suites.name,
+            variables=self.listings.variable,
         )
         self.engine = SimulatedEngine(self.store, self.content, scene.natures)
         self.airflow = SimulatedAirflow(self.services, self.engine, scene.flow)
@@ -80,6 +83,7 @@ class World:
         self.history = History(
             self.ledger.connection, Topology(scene.flow), self.engine, self.files.data, lambda: self.airflow.time
         )
+        self.history.listings = self.listings
         self.history.cleared, self.history.archives = self.airflow.cleared, self.airflow.archives
         self.observer = Observer(self.history)
         self.airflow.on_stop = self.observer.attempt_stopped

@@ -17,6 +17,7 @@ from tests.simulator.history.ledger_view import LedgerView, Read, Result
 from tests.simulator.history.publications import Publications
 from tests.simulator.history.restores import Restores
 from tests.simulator.history.snapshots import Snapshots
+from tests.simulator.listings import Listings
 
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import TaskKey
@@ -64,6 +65,8 @@ class History:
         """What persons have cleared: task instances, and their newest tries then."""
         self.archives: Mapping[str, Mapping[str, int]] = {}
         """By fingerprint of an archive, the edits of functions by stage."""
+        self.listings = Listings(())
+        """The files of sources, and all listings that there were."""
         self.slack = timedelta()
         """How far two clocks were apart at most."""
         self.deleted: set[str] = set()

@@ -190,6 +190,8 @@ class LedgerView:
         """By attempt, the refresh at which it was first seen committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
+        self.splits: dict[tuple[str, str], list[Any]] = {}
+        """By run and source, what each of its subtasks is to read."""
         self.without_a_manifest: set[Partition] = set()
         """Inputs of later epochs of which a rebuild has found no manifest: what was read of them holds until they are
         computed again."""
@@ -284,6 +286,8 @@ class LedgerView:
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
         self.failovers |= {row.id: row for row in self.new_failovers}
+        splits = self._connection.execute("SELECT run, stage, slices FROM source_slice")
+        self.splits = {(run, stage): json.loads(slices) for run, stage, slices in splits}
         leases = {row.id: row for row in map(Lease._make, self._rows(Lease, "lease"))}
         self.new_leases = [row for row in leases.values() if (row.holder, row.result) not in self._leased]
         self._leased |= {(row.holder, row.result) for row in self.new_leases}

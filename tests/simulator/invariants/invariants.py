@@ -49,6 +49,10 @@ from tests.simulator.invariants.snapshots import (
     a_checkpoint_is_what_is_current,
     a_retained_checkpoint_can_be_read_whole,
 )
+from tests.simulator.invariants.sources import (
+    a_source_is_recorded_as_it_once_was,
+    results_of_a_source_are_of_one_listing,
+)
 
 from weir.coordination.values import Begun
 from weir.dataflow.dataflow import FailoverStrategy
@@ -233,6 +237,8 @@ def _shown(result: Result | None) -> str:
 
 AFTER_A_REBUILD: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     results_of_a_region_are_of_one_attempt,
+    a_source_is_recorded_as_it_once_was,
+    results_of_a_source_are_of_one_listing,
     a_valid_result_is_what_its_inputs_give,
     a_stage_has_one_code,
     the_archives_of_all_attempts_are_there,
@@ -252,6 +258,8 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     a_commit_has_read_nothing_damaged,
     only_finished_and_valid_inputs_are_read,
     what_is_called_lost_was_harmed,
+    a_source_is_recorded_as_it_once_was,
+    results_of_a_source_are_of_one_listing,
     a_valid_result_is_what_its_inputs_give,
     an_adopted_result_is_valid_and_wanted,
     a_closed_run_has_read_what_is_current,

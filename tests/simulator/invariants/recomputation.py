@@ -5,7 +5,7 @@ Invariant: no state file is read; the state of an epoch is that of the one befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ from tests.simulator.engine import Nature, content_of
 from tests.simulator.history.epochs import Epochs, RunRegion
 from tests.simulator.history.history import History
 from tests.simulator.history.ledger_view import Partition
+from tests.simulator.listings import LISTED
 from tests.simulator.rows import (
     applied,
     changes_of,
@@ -32,13 +33,16 @@ from weir.units import time_from_text
 Content = Callable[[Partition], str | None]
 """The content of a partition; None where it is not deterministic."""
 
+Splits = Mapping[tuple[str, str], Sequence[Sequence[str]]]
+"""By run and source, the files that each subtask is to read."""
+
 UNKNOWN: Final = object()
 
 
 def recomputed(
     history: History, partition: Partition, own: Mapping[str, object], edits: Mapping[str, int]
 ) -> Mapping[str, str | None]:
-    """Recompute the region of `partition` from the current inputs, by these edits; return its contents by stage."""
+    """Recompute the region of `partition` from the current inputs and recorded splits, by these edits, by stage."""
 
     def content(read: Partition) -> str:
         current = history.ledger.current[read]
@@ -46,7 +50,8 @@ def recomputed(
 
     natures = history.engine.natures
     where = history.epochs.producer(partition)
-    return contents_of(history.epochs, where, natures, lambda stage: own[stage], content, edits)
+    splits = history.ledger.splits
+    return contents_of(history.epochs, where, natures, lambda stage: own[stage], content, edits, splits)
 
 
 def contents_of(
@@ -56,10 +61,11 @@ def contents_of(
     own: Callable[[str], object],
     content: Content,
     edits: Mapping[str, int],
+    splits: Splits,
 ) -> dict[str, str | None]:
     """Compute the contents of a region's stages; `own` is what a stage's content follows from besides its inputs.
 
-    `edits` are the numbers of edits of the functions, by stage.
+    `edits` are the numbers of edits of the functions, by stage, and `splits` what sources are to read.
     """
     found: dict[str, str | None] = {}
     kept: dict[str, _StateBefore] = {}
@@ -67,7 +73,7 @@ def contents_of(
         if stage.name in kept:
             found[stage.name] = kept[stage.name].after(found[next(iter(stage.exchanges.values())).stage])
             continue
-        read = list(_read(epochs, where, stage, found, kept, content))
+        read = [*_files(splits, where, stage), *_read(epochs, where, stage, found, kept, content)]
         nature, made_of = natures.get(stage.name, Nature.FINE), own(stage.name) if stage.function else None
         known = [each for each in read if each is not None]
         if made_of is UNKNOWN or len(known) < len(read):
@@ -78,6 +84,14 @@ def contents_of(
         else:
             (found[stage.name],) = known
     return found
+
+
+def _files(splits: Splits, where: RunRegion, stage: Stage) -> Sequence[str | None]:
+    """Return the files that a subtask of a source reads; None where they are not known."""
+    if stage.resolve != LISTED:
+        return ()
+    recorded = splits.get((where[0], stage.name), ())
+    return recorded[where[1].subtask] if where[1].subtask < len(recorded) else (None,)
 
 
 def _read(

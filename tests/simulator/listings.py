@@ -1,0 +1,76 @@
+"""The files that sources list: they come, go and are corrected, so that a source resolved later reads other ones.
+
+Invariant: a listing is divided among subtasks in such a way that parts of two listings have files twice, or lack some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from weir.dataflow.stage import ResolveContext
+from weir.errors import Misconfigured
+
+LISTED: Final = "tests.simulator.listings:listed"
+"""The resolver of a source whose files are listed."""
+
+FILES_OF: Final = "files_of"
+"""The option by which the resolver knows its source."""
+
+COMES, GOES, CORRECTED = "comes", "goes", "corrected"
+
+_NAMES: Final = "abcdefg"
+_FIRST: Final = ("b@0", "d@0", "f@0")
+
+Files = tuple[str, ...]
+"""The names of files, each with the number of the last change of its content: `b@0`."""
+
+
+def listed(context: ResolveContext) -> list[list[str]]:
+    """Resolve a source: each subtask reads a part of the files that there are now."""
+    files: list[str] = json.loads(context.variable(context.options[FILES_OF]))
+    return divided(files, context.parallelism)
+
+
+def divided(files: Sequence[str], parallelism: int) -> list[list[str]]:
+    """Return the files of each subtask: one that comes or goes moves all that follow it."""
+    return [list(files[subtask::parallelism]) for subtask in range(parallelism)]
+
+
+class Listings:
+    """The files of sources, and all listings that they have ever had."""
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        self._of: dict[str, list[Files]] = {source: [_FIRST] for source in sources}
+        self._changes = 0
+
+    @property
+    def sources(self) -> list[str]:
+        """Return the sources whose files are listed."""
+        return list(self._of)
+
+    def ever(self, source: str) -> Sequence[Files]:
+        """Return all listings that a source has had, the present one last."""
+        return self._of[source]
+
+    def variable(self, key: str) -> str:
+        """Return the present files of a source as JSON, as a variable of Airflow has them."""
+        if key not in self._of:
+            raise Misconfigured(f"there is no variable {key!r}")
+        return json.dumps(self._of[key][-1])
+
+    def change(self, source: str, number: int, how: str) -> None:
+        """Let a file come, go, or be corrected; one that is all that there is stays."""
+        self._changes += 1
+        files = dict(file.split("@") for file in self._of[source][-1])
+        if how == COMES:
+            absent = [name for name in _NAMES if name not in files] or _NAMES
+            files[absent[number % len(absent)]] = str(self._changes)
+        else:
+            there = sorted(files)[number % len(files)]
+            if how == CORRECTED:
+                files[there] = str(self._changes)
+            elif len(files) > 1:
+                del files[there]
+        self._of[source].append(tuple(f"{name}@{mark}" for name, mark in sorted(files.items())))
