@@ -63,14 +63,6 @@ COORDINATOR: Final = (
         "A subtask commits with older code after another one has committed with newer.",
     ),
     _fault(
-        "other-splits-are-committed",
-        f"{ATTEMPTS}commit_check",
-        "    _require_own_splits(session, begun)\n",
-        "",
-        "An attempt commits what it read of splits that the ledger has lost, after the source was resolved anew.",
-        of="f827bc5",
-    ),
-    _fault(
         "leases-after-the-transaction",
         f"{ATTEMPTS}gathering",
         """\
