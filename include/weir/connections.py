@@ -206,7 +206,7 @@ def from_environment(conn_id: str, environ: Mapping[str, str] | None = None) -> 
     if not text:
         raise Misconfigured(
             f"there is no connection {conn_id!r}: outside of Airflow's tasks set {name}, as JSON or as a URI, to what "
-            f"the connection is in Airflow (`airflow connections get {conn_id} --output json` shows it)"
+            f"the connection is in Airflow (`weir airflow connections get {conn_id} --output json` shows it)"
         )
     try:
         return _from_json(conn_id, text) if text.lstrip().startswith("{") else _from_uri(conn_id, text)

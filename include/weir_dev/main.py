@@ -23,6 +23,7 @@ app = command_line(
     {
         **COMMANDS,
         "doctor": "weir_dev.commands.doctor:doctor",
+        "airflow": "weir_dev.commands.airflow:airflow",
         "up": "weir_dev.commands.stack:up",
         "down": "weir_dev.commands.stack:down",
         "status": "weir_dev.commands.stack:status",

@@ -65,8 +65,8 @@ FOLLOWS: Final = "but Airflow calls"
 NEEDS_A_PERSON: Final = ("was skipped in Airflow", FOLLOWS, AGAIN_AND_AGAIN, NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
 
-GONE: Final = "Airflow has no task instance of "
-"""The error where a DagRun that was read is deleted: a person creates it again."""
+GONE: Final = ("Airflow's DagRun was deleted: ", "Airflow has no task instance of ")
+"""The errors where a DagRun that was read is deleted: a person creates it again."""
 
 AT_FIRST: Final = ("cannot be used: expected a folder",)
 """The error where the store cannot be used at the very first begin: its URL may be wrong."""
@@ -263,7 +263,7 @@ def _do_as_is_said(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
         if world.scene.flow.keeps_state:  # that of a day that was deleted may hold bad rows
             _create_again(world, " ".join(world.history.deleted))
     for each in said:
-        if GONE in each or NOT_CLOSED in each:
+        if any(gone in each for gone in (*GONE, NOT_CLOSED)):
             _create_again(world, each)
     if any(NOT_CLOSED in each for each in said):
         stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
@@ -417,7 +417,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         was_marked = task.key in world.airflow.marked
         by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.has_marked else ()
         by_marks += (
-            (GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
+            (*GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )
         is_by_gate = world.scene.is_gated and _is_refused(said)
         # A person closes what a rebuild names; till then, the close of a later day may find an earlier one open.

@@ -53,8 +53,12 @@ COMMANDS: Final = {
     "run": "weir.cli.commands.ledger:run_app",
     "ledger": "weir.cli.commands.ledger:ledger_app",
     "state": "weir.cli.commands.state:state_app",
+    "airflow": "weir.cli.airflow_program:airflow",
 }
 """Where each verb of the product is, in the order in which they are listed."""
+
+OF_ANOTHER_PROGRAM: Final = frozenset({"airflow"})
+"""Verbs after which all words are another program's, `--help` too."""
 
 
 class WeirApp(typer.Typer):
@@ -139,6 +143,12 @@ def _help_of(place: str) -> str | None:
     return None
 
 
+_PASSED_ON: Final[Mapping[str, Any]] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+}
+
+
 def _imported(name: str, place: str) -> Any:
     module, _, attribute = place.partition(":")
     found = getattr(import_module(module), attribute)
@@ -146,7 +156,7 @@ def _imported(name: str, place: str) -> Any:
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)
     else:
-        alone.command(name)(found)
+        alone.command(name, **(_PASSED_ON if name in OF_ANOTHER_PROGRAM else {}))(found)
     return get_group(alone).commands[name]
 
 

@@ -229,7 +229,7 @@ MAY_CLEAR = _airflow(
 UPKEEP = _airflow(
     "weir_upkeep",
     "an unpaused DAG: it delivers pending clears, reclaims space and scrubs",
-    "airflow dags unpause {name}   (or the switch in Airflow's UI)",
+    "weir airflow dags unpause {name}   (or the switch in Airflow's UI)",
     seconds=40.0,
 )
 NO_UPKEEP = replace(

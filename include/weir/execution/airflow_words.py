@@ -5,6 +5,7 @@ They are a module of their own, since rules import nothing that asks Airflow.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 MISSING: Final = "missing"
@@ -21,3 +22,9 @@ FINAL: Final = CLEARABLE | {"skipped", *NOT_IN_AIRFLOW}
 
 UNSUCCESSFUL: Final = ("queued", "running", "failed")
 """The states of a DagRun that is no success."""
+
+
+def run_again(dag_id: str, start: datetime) -> str:
+    """Return the command that creates the DagRun again of the interval that begins at `start`."""
+    day = start.isoformat()
+    return f"`weir airflow backfill create --dag-id {dag_id} --from-date {day} --to-date {day}`"

@@ -119,7 +119,7 @@ def _too_late(row: RunRow, later: RunRow) -> str:
     return (
         f"epoch {row.epoch} of dataflow {row.dataflow} comes too late: the dataflow keeps state, and epoch "
         f"{later.epoch} (run {later.run_id}) {since}. Epochs of such a dataflow are computed in order: a backfill that "
-        "runs backwards, or begins before the first epoch, is refused. Delete this run; or, if later epochs are to be "
-        f"computed again with this one, `weir run adopt {later.id}`, then clear {row.run_id}, then {later.run_id}. "
-        "Nothing was run"
+        "runs backwards, or begins before the first epoch, is refused. To have later epochs computed again with this "
+        f"one, `weir run adopt {later.id}`, then clear {row.run_id}, then {later.run_id}. Or delete this run: then "
+        "later epochs go on without its rows. Nothing was run"
     )

@@ -18,7 +18,7 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Misconfigured
-from weir.execution.airflow_words import NOT_IN_AIRFLOW
+from weir.execution.airflow_words import NOT_IN_AIRFLOW, run_again
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
@@ -29,6 +29,9 @@ from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.restarts.delays import FIRST_WAIT, LONGEST_WAIT
 from weir.topology.ids import OWN_RUN
 from weir.topology.regions import RegionId
+
+DELETED = "Airflow's DagRun was deleted: "
+"""The beginning of the error about an earlier run that nothing computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
     answers = clearer.inspect([each.item for each in asked])
     answers = as_airflow_makes_them(clearer, [each.wanted for each in asked], answers)
     for each, answer in zip(asked, answers, strict=True):
-        _require_runnable(each, answer)
+        _require_runnable(each, answer, clearer)
     to_start = {each.run.id: each.run for each, answer in zip(asked, answers, strict=True) if _is_to_come(each, answer)}
     for earlier in to_start.values():
         clearer.start(earlier.dag_id, earlier.run_id)
@@ -127,7 +130,7 @@ def _require_computed(asked: Iterable[_Asked]) -> None:
             )
 
 
-def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
+def _require_runnable(asked: _Asked, answer: ClearAnswer, clearer: Clearer) -> None:
     region, run = asked.region, asked.run
     if answer.state in ("failed", "upstream_failed") and not asked.is_owed and region.is_of_own_run:
         raise Misconfigured(
@@ -141,12 +144,13 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
             "this task"
         )
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
+        if clearer.exists(run.dag_id, run.run_id) is False:
+            raise Misconfigured(_deleted(run, region))
         raise Misconfigured(
             f"Airflow has no task instance of {region}, which is read as the epoch before ({answer.item.task_id}, map "
-            f"index {answer.item.map_index}, in run {run.run_id}), and will not make it by itself: have that interval "
-            "run again (clear its whole run; if that is deleted, a backfill, or a trigger with its date). If the DAG "
-            f"has no such task any more, `weir run adopt {run.id}` gives the results of that run up, which then "
-            "follows the DAG; if its DagRun is deleted, this epoch goes on from the one before. Then clear this task"
+            f"index {answer.item.map_index}, in run {run.run_id}), and will not make it by itself: clear that whole "
+            f"run. If the DAG has no such task any more, `weir run adopt {run.id}` first, which has the run computed "
+            "again as the DAG is now. Then clear this task"
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(
@@ -154,6 +158,16 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer) -> None:
             f"({answer.item.task_id}, map index {answer.item.map_index}): the DAG has changed. "
             f"`weir run adopt {run.id}` moves the run to the current dataflow"
         )
+
+
+def _deleted(run: Run, region: RegionId) -> str:
+    """Say that the DagRun of an earlier run is deleted: first what loses nothing, then what loses its rows."""
+    return (
+        f"{DELETED}{run.run_id} of the epoch before, and with it {region}, which is read. Have its interval run again, "
+        f"which loses nothing: {run_again(run.dag_id, run.interval[0])}, or trigger it with its date. Then clear this "
+        f"task. (`weir run adopt {run.id}` gives the epoch up instead: this one then goes on from the one before it, "
+        "and what it and all later ones make lacks the rows of the epoch that is given up)"
+    )
 
 
 def _repairs(session: Session, run: Run, region: RegionId) -> list[PendingClearRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from weir.cli.options import AsJson
 from weir.doctor.deployment import Subject
 from weir_dev.commands.stack import stack_of_project
 from weir_dev.stack.doctor_subject import local_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ENVIRONMENT: Final = (
     "WEIR_STORE",
@@ -36,6 +39,11 @@ def doctor(
 
 def subject_of(*, here: bool) -> Subject:
     """Return this environment, if it describes a deployment or with `here`, else the local stack of the project."""
-    if here or any(os.environ.get(name) for name in ENVIRONMENT):
+    if here or is_a_deployment(os.environ):
         return Subject.of_this_environment()
     return local_stack(stack_of_project())
+
+
+def is_a_deployment(environ: Mapping[str, str]) -> bool:
+    """Report whether an environment describes a deployment of its own."""
+    return any(environ.get(name) for name in ENVIRONMENT)

@@ -12,7 +12,7 @@ from weir.doctor.examination import Status
         (api.permission_finding("weir", ["trips"], []), "ok", "trips"),
         (api.permission_finding("weir", ["trips"], ["secret_dag"]), "problem", "PUT on task instances"),
         (api.upkeep_finding(table.UPKEEP.name, is_paused=None), "problem", "from weir_airflow.upkeep.upkeep import"),
-        (api.upkeep_finding(table.UPKEEP.name, is_paused=True), "problem", "airflow dags unpause weir_upkeep"),
+        (api.upkeep_finding(table.UPKEEP.name, is_paused=True), "problem", "weir airflow dags unpause weir_upkeep"),
         (api.upkeep_finding(table.UPKEEP.name, is_paused=False), "ok", "unpaused"),
     ],
 )

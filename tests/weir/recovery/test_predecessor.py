@@ -1,5 +1,6 @@
 """An epoch before that never was: its DagRun was deleted in Airflow, and nothing of it had been committed."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -168,7 +169,25 @@ def test_a_run_that_has_committed_results_is_not_given_up_and_the_error_names_th
     assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
     task = days.airflow.task(third, AIRCRAFT, 0)
     assert task.state == "failed"
-    assert f"weir run adopt ladder@{EPOCHS[1]}" in task.notes[-1]
+    commands = re.findall("`weir (.+?)`", task.notes[-1])
+    day = "2013-01-02T00:00:00+00:00"
+    assert commands == [
+        f"airflow backfill create --dag-id dag --from-date {day} --to-date {day}",
+        f"run adopt ladder@{EPOCHS[1]}",
+    ]
+
+
+def test_a_day_whose_dagrun_was_deleted_and_came_again_is_in_the_state_of_later_ones(days):
+    """The first command of the error loses nothing."""
+    third = committed_and_deleted(days)
+    again = days.airflow.dag_run(2, kind="backfill")
+    days.airflow._previous = lambda run_id: previous_of(days, run_id)
+    rest(days)
+    days.airflow.clear_run_by_hand(third)
+    rest(days)
+    assert is_green(days, again)
+    assert is_green(days, third)
+    assert predecessors(days)[EPOCHS[2]] == EPOCHS[1]
 
 
 def test_adopting_a_deleted_run_gives_it_up_and_the_next_epoch_goes_on_from_the_one_before(days):

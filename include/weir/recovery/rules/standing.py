@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from weir.execution.airflow_words import NOT_IN_AIRFLOW
+from weir.execution.airflow_words import NOT_IN_AIRFLOW, run_again
 from weir.execution.failure_words import happened_in
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.topology.ids import RunId
@@ -332,10 +332,13 @@ def _has_error(task: TaskFacts) -> bool:
 
 
 def _deleted(facts: EpochFacts) -> Standing:
-    day = facts.start.isoformat()
-    command = f"`airflow backfill create --dag-id {facts.dag_id} --from-date {day} --to-date {day}`"
     reason = f"its DagRun {facts.run_id} was deleted in Airflow"
-    return _of(facts, Stand.STOPPED, reason, command=f"{command}, which has its interval run again")
+    return _of(
+        facts,
+        Stand.STOPPED,
+        reason,
+        command=f"{run_again(facts.dag_id, facts.start)}, which has its interval run again",
+    )
 
 
 def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
@@ -360,11 +363,11 @@ def _kept_by_airflow(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
 
 def _kept_by_dag(facts: EpochFacts, dag_run: SeenDagRun) -> Standing | None:
     if dag_run.has_import_errors:
-        command = "correct what `weir check` says of the file (in Airflow: `airflow dags list-import-errors`)"
+        command = "correct what `weir check` says of the file (in Airflow: `weir airflow dags list-import-errors`)"
         reason = f"the file of the DAG {facts.dag_id} does not import any more, so that no task of it can begin"
         return _of(facts, Stand.STOPPED, reason, command=command)
     if dag_run.is_paused:
-        command = f"switch {facts.dag_id} on in Airflow (`airflow dags unpause {facts.dag_id}`)"
+        command = f"switch {facts.dag_id} on in Airflow (`weir airflow dags unpause {facts.dag_id}`)"
         return _of(facts, Stand.STOPPED, f"the DAG {facts.dag_id} is paused", command=command)
     return None
 

@@ -238,7 +238,7 @@ def test_a_paused_dag_is_named_with_the_command_that_has_it_go_on(world):
     world.airflow.is_paused = True
     told = standing(FIRST)
     assert told["standing"] == "stopped"
-    assert "`airflow dags unpause dag`" in told["command"]
+    assert "`weir airflow dags unpause dag`" in told["command"]
     world.airflow.is_paused = False
     assert standing(FIRST)["standing"] == "running"
 
