@@ -80,11 +80,14 @@ def api_url(airflow_home):
 
 @pytest.fixture(scope="session")
 def enter_dags(airflow_home):
-    """Write a DAG file and enter its DAGs into Airflow's database; the file, and the bag that it was read into."""
+    """Write a DAG file, enter what it has into Airflow's database, and return it and the bag that it was read into.
+
+    What it has are DAGs, or an error if it does not import.
+    """
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
 
-    def enter(name, text):
+    def enter(name, text, *, imports=True):
         file = airflow_home / "dags" / name
         file.write_text(text)
         manager = DagBundlesManager()
@@ -92,7 +95,7 @@ def enter_dags(airflow_home):
         bundle = next(iter(manager.get_all_dag_bundles()))
         bundle.initialize()
         bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name)
-        assert not bag.import_errors
+        assert bool(bag.import_errors) is not imports
         sync_bag_to_db(bag, bundle.name, bundle.version)
         return file, bag
 

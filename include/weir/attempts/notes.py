@@ -6,7 +6,7 @@ calls a success is closed, or its note says that it is not. A note of a person's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt, Awaiting, BeginRequest, TaskKey
 from weir.errors import Retryable, WeirError
-from weir.execution.failure_words import NOTE_LENGTH, SAYS, healed, note_of_failure
+from weir.execution.failure_words import CLEARS, NOTE_LENGTH, SAYS, healed, healed_by_clear, note_of_failure
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import RunRow
@@ -31,6 +31,11 @@ from weir.secrecy import without_secrets
 from weir.topology.regions import RegionId
 
 NOT_CLOSED: Final = f"{SAYS}this run is not closed, and nothing was published of it. "
+
+MARKED: Final = f"{SAYS}marked as a success by hand, after a failure: "
+"""How the note begins of a failed task that is green without a result."""
+
+_HAVE_FAILED: Final = (AttemptState.FAILED.value, AttemptState.RETRYING.value)
 
 _ALL: Final = "Clear the whole run, and it is closed"
 
@@ -117,17 +122,19 @@ def try_to_withdraw_note(
 ) -> None:
     """Say that this try has succeeded, and what had happened, in place of what an earlier try or a wait has noted.
 
-    A try that was killed could leave no note, and gets one now; notes of others stay.
+    A try that was killed could leave no note, and gets one now; notes of others stay, and what a clear has noted where
+    nothing had gone wrong.
     """
     if try_number <= 1 and not may_have_waited:
         return
     try:
         seen = task.airflow.note(key)
-        if seen and not seen.startswith(SAYS):
+        if seen and not seen.startswith((SAYS, CLEARS)):
             return
         failures = task.coordinator.past_failures(dataflow, key, try_number) if try_number > 1 else []
-        if seen or failures:
-            annotate(task.airflow, key, healed(failures, try_number))
+        note = healed_by_clear(seen) if seen.startswith(CLEARS) and not failures else healed(failures, try_number)
+        if (seen or failures) and note:
+            annotate(task.airflow, key, note)
     except WeirError as error:
         task.log(f"The note of an earlier try is still at the task instance: {error}")
 
@@ -144,9 +151,10 @@ def try_to_withdraw_run_note(task: TaskPorts, key: TaskKey) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """The newest attempt of a region, which has failed finally."""
+    """The newest attempt of a region, which has failed, and its state; `note` is that of its failure."""
 
     attempt: str
+    state: str
     region: RegionId
     item: ClearItem
     note: str
@@ -154,19 +162,24 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A run that the ledger does not call closed, its closing task, and its regions that have failed finally."""
+    """A run that the ledger does not call closed, its closing task, and its regions that have failed."""
 
     run: str
     close: ClearItem
     failed: tuple[_Failed, ...]
 
+    @property
+    def items(self) -> list[ClearItem]:
+        """The task instances that are asked about."""
+        return [self.close, *(each.item for each in self.failed)]
+
 
 def annotate_open_runs(services: Services, airflow: Airflow) -> list[str]:
     """Leave the notes that are missing at runs that are not closed; return a line for the log for each.
 
-    These are the notes of DagRuns that a person's mark has made a success, and of failures whose task could not leave
-    one. What cannot be asked or noted has a line, too, and keeps no other run from its notes. Raises Retryable if the
-    ledger does not answer.
+    These are the notes of DagRuns and of failed tasks that a person's mark has made a success, and of failures whose
+    task could not leave one. What cannot be asked or noted has a line, too, and keeps no other run from its notes.
+    Raises Retryable if the ledger does not answer.
     """
     by_dag: dict[str, list[_Open]] = {}
     with services.ledger.transaction() as session:
@@ -175,13 +188,13 @@ def annotate_open_runs(services: Services, airflow: Airflow) -> list[str]:
     lines: list[str] = []
     for dag_id, runs in by_dag.items():
         try:
-            answers = airflow.inspect([each.close for each in runs])
+            answers = {each.item: each for each in airflow.inspect([item for of in runs for item in of.items])}
         except WeirError as error:
             lines.append(without_secrets(f"Notes may be missing in DAG {dag_id}: {error}"))
             continue
-        for each, answer in zip(runs, answers, strict=True):
+        for each in runs:
             try:
-                lines.extend(_annotate(services, airflow, each, answer))
+                lines.extend(_annotate(services, airflow, each, answers))
             except WeirError as error:
                 where = f"DagRun {each.close.run_id} of DAG {dag_id}"
                 lines.append(without_secrets(f"Notes may be missing in {where}: {error}"))
@@ -201,19 +214,22 @@ def _open_runs(session: Session) -> Iterator[_Open]:
 def _failures(session: Session, run: RunRow) -> Iterator[_Failed]:
     for region, tries in newest_attempts(session, run.id).items():
         row = tries[-1]
-        if row.state == AttemptState.FAILED.value:
+        if row.state in _HAVE_FAILED:
             item = ClearItem(run.dag_id, run.run_id, row.task_id, row.map_index, None)
             message, labels = row.error or "", row.labels or {}
             note = note_of_failure(message, message, labels, delay=None, kind=row.failure or "")
-            yield _Failed(row.id, region, item, note)
+            yield _Failed(row.id, row.state, region, item, note)
 
 
-def _annotate(services: Services, airflow: Airflow, found: _Open, answer: ClearAnswer) -> Iterator[str]:
+def _annotate(
+    services: Services, airflow: Airflow, found: _Open, answers: Mapping[ClearItem, ClearAnswer]
+) -> Iterator[str]:
     """Leave the missing notes of one run, and yield a line for each. Raises Retryable or Misconfigured."""
-    if _is_unclosed(services, found.run, answer) and _say_not_closed(airflow, answer):
+    close = answers[found.close]
+    if _is_unclosed(services, found.run, close) and _say_not_closed(airflow, close):
         yield f"DagRun {found.close.run_id} of DAG {found.close.dag_id} is a success, but is not closed"
     for each in found.failed:
-        if _say_why_failed(services, airflow, found.run, each):
+        if _say_why_failed(services, airflow, found.run, each, answers[each.item].state):
             yield f"{each.item.task_id}[{each.item.map_index}] of {found.close.run_id} has a note of its failure now"
 
 
@@ -236,22 +252,25 @@ def _say_not_closed(airflow: Airflow, answer: ClearAnswer) -> bool:
     return True
 
 
-def _say_why_failed(services: Services, airflow: Airflow, run: str, failed: _Failed) -> bool:
-    """Note the failure at a task instance that is there, is red, and has no note."""
-    if airflow.note(_key(failed.item)):
+def _say_why_failed(services: Services, airflow: Airflow, run: str, failed: _Failed, state: str | None) -> bool:
+    """Note the failure at a task instance that is red and has no note, or that a person has marked as a success."""
+    if state not in ("failed", "success"):
         return False
-    (answer,) = airflow.inspect([failed.item])
-    if answer.state != "failed" or not _is_failed(services, run, failed):
+    seen = airflow.note(_key(failed.item))
+    is_told = bool(seen) if state == "failed" else seen.startswith(MARKED) or not seen.startswith(SAYS)
+    is_final = failed.state == AttemptState.FAILED.value
+    if is_told or not (is_final or state == "success") or not _is_failed(services, run, failed):
         return False
-    annotate(airflow, _key(failed.item), failed.note)
+    note = failed.note if state == "failed" else f"{MARKED}{failed.note.removeprefix(SAYS)}"
+    annotate(airflow, _key(failed.item), note)
     return True
 
 
 def _is_failed(services: Services, run: str, failed: _Failed) -> bool:
-    """Report whether the attempt is still the region's newest, and has failed finally."""
+    """Report whether the attempt is still the region's newest, and has failed as before."""
     with services.ledger.transaction() as session:  # after Airflow's answer, as in `_is_unclosed`
         newest = newest_attempts(session, run).get(failed.region, [])
-        return bool(newest) and (newest[-1].id, newest[-1].state) == (failed.attempt, AttemptState.FAILED.value)
+        return bool(newest) and (newest[-1].id, newest[-1].state) == (failed.attempt, failed.state)
 
 
 def _key(item: ClearItem) -> TaskKey:

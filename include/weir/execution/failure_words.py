@@ -18,6 +18,9 @@ from weir.secrecy import without_secrets
 SAYS: Final = "Weir: "
 """How the notes begin that a task leaves at its own task instance. Those of clears do not."""
 
+CLEARS: Final = "weir: "
+"""How the notes of clears begin: why the task runs again."""
+
 VISIBLE: Final = 100
 """The characters of a note that Airflow's lists show."""
 
@@ -34,6 +37,11 @@ _UNAVAILABLE: Final = re.compile(
     r"(?P<count>\d+) result partition\(s\) unavailable: (?P<first>\S+).*?: "
     r"(?P<fault>missing, it was released|[\w ]+(?=,))"
 )
+
+_CLEARED_FOR_LOSS: Final = re.compile(
+    r"(?P<first>\S+) \([^()]*\) of \S+: (?P<fault>missing, it was released|[\w ]+(?=,))"
+)
+_CLEARED_FOR_FAILURE: Final = re.compile(r"(?P<first>\S+\[\d+\]) has failed for good")
 
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.<>]+(?::[^\n]*)?)")
 _ABORTED: Final = "Job aborted due to stage failure"
@@ -119,6 +127,18 @@ def healed(failures: Sequence[PastFailure], try_number: int) -> str:
     return f"{SAYS}healed: {'; '.join(texts)}. `weir why` shows all tries"
 
 
+def healed_by_clear(note: str) -> str:
+    """Compose the note of a task that was cleared with `note`, and has succeeded; empty where nothing had gone wrong.
+
+    A task that runs again since its input has changed has nothing to heal: the note of its clear says why it ran.
+    """
+    if lost := _CLEARED_FOR_LOSS.search(note):
+        return f"{SAYS}healed: {lost['first']} {_fault(lost)}, and was computed again. `weir why` shows all tries"
+    if failed := _CLEARED_FOR_FAILURE.search(note):
+        return f"{SAYS}healed: {failed['first']} had failed. `weir why` shows all tries"
+    return ""
+
+
 def happened_in(kind: str, message: str) -> str:
     """Return in one line what has happened, its cause as near to the beginning as it goes.
 
@@ -167,8 +187,12 @@ def _past(failed: PastFailure) -> str:
 
 
 def _inputs(found: re.Match[str]) -> str:
-    count, fault = int(found["count"]), _FAULTS.get(found["fault"], f"were {found['fault']}")
+    count, fault = int(found["count"]), _fault(found)
     return f"the input {found['first']} {fault}" if count == 1 else f"{count} inputs {fault}"
+
+
+def _fault(found: re.Match[str]) -> str:
+    return _FAULTS.get(found["fault"], f"were {found['fault']}")
 
 
 def _own(labels: Mapping[str, str]) -> str:

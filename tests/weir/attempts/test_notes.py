@@ -1,12 +1,16 @@
 """Notes in Airflow: green tasks show no failure, failed ones show theirs, and no DagRun is green without a word."""
 
+import re
+
 import pytest
 from sqlalchemy import select
 
 from weir.attempts import notes
-from weir.attempts.notes import NOT_CLOSED, annotate, annotate_open_runs
+from weir.attempts.notes import MARKED, NOT_CLOSED, annotate, annotate_open_runs
+from weir.attempts.registration import region_of_task
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.recovery.questions import Question, apply_answer, ask
 from weir.testing.fakes.airflow import Killed
 
 RUN = "ladder@20130101T000000Z"
@@ -58,7 +62,7 @@ def test_a_task_that_has_healed_says_what_was_lost_and_how_many_tasks_ran_again(
     world.airflow.run_until_quiet()
     said = [note for task in world.airflow.tasks.values() for note in task.notes if note.startswith("Weir: healed")]
     assert said
-    assert all("the input weather[0] had been deleted" in note for note in said)
+    assert all("weather[0] had been deleted" in note for note in said)
     assert sum("a task ran again" in note for note in said) == 1
 
 
@@ -70,7 +74,70 @@ def test_a_note_that_a_person_has_left_stays_at_the_green_task(world):
     assert world.airflow.task(run, "weather").notes == ["the provider has corrected its file"]
 
 
-def test_a_clears_note_stays_at_the_green_task(world):
+@pytest.mark.parametrize("mark", ["the task", "the run"])
+def test_upkeep_says_of_a_failed_task_that_a_person_has_marked_it_as_a_success(world, mark):
+    error = ValueError("boom") if mark == "the run" else SyntaxError("boom")
+    fail_once(world, "weather", error)
+    run = world.airflow.dag_run()
+    task = world.airflow.task(run, "weather")
+    world.airflow.step(task)
+    assert task.state == ("up_for_retry" if mark == "the run" else "failed")
+    if mark == "the task":
+        task.notes.pop()  # the fake keeps the reason of a failure there, too
+    task.state = "success"
+    (line,) = annotate_open_runs(world.services, world.airflow)
+    assert line.startswith("weather[-1]")
+    assert task.notes[-1].startswith(
+        f"{MARKED}SyntaxError: boom" if mark == "the task" else f"{MARKED}ValueError: boom"
+    )
+    assert annotate_open_runs(world.services, world.airflow) == []
+    world.airflow.run_until_quiet()
+    assert task.state == "success"
+    assert task.notes[-1].startswith("Weir: healed: ")
+
+
+def healed_notes(world):
+    return {
+        str(region_of_task("", task.key))
+        for task in world.airflow.tasks.values()
+        if task.notes and task.notes[-1].startswith("Weir: healed: ")
+    }
+
+
+def failure_notes(world):
+    """The green tasks whose note names a loss or a failure, and does not say that it is healed."""
+    return [
+        task.notes[-1]
+        for task in world.airflow.tasks.values()
+        if task.state == "success" and re.search("missing|fail|Error", (task.notes or [""])[-1])
+    ]
+
+
+def test_a_producer_that_was_cleared_for_a_loss_says_that_it_is_healed(world):
+    world.run_first(1)
+    world.lose("weather", 0)
+    world.lose("joined", 1)
+    answer = ask(world.services, Question(RUN))
+    apply_answer(world.services, answer)
+    world.airflow.deliver_clears("ladder")
+    world.airflow.run_until_quiet()
+    assert {"joined[1]"} <= healed_notes(world)
+    assert failure_notes(world) == []
+
+
+def test_a_task_that_failed_and_that_weir_cleared_says_why_it_had_failed(world):
+    fail_once(world, "weather", SyntaxError("bad stage"))
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    assert world.airflow.task(run, "weather").state == "failed"
+    apply_answer(world.services, ask(world.services, Question(RUN)))
+    world.airflow.deliver_clears("ladder")
+    world.airflow.run_until_quiet()
+    assert "weather[0]" in healed_notes(world)
+    assert "bad stage" in world.airflow.task(run, "weather").notes[-1]
+
+
+def test_a_clears_note_stays_at_the_green_task_where_nothing_had_gone_wrong(world):
     run = world.run_first(1)
     task = world.airflow.task(run, "weather")
     world.content["weather"] = "corrected"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -124,6 +125,30 @@ def test_every_clearer_tells_of_a_dag_and_of_its_runs_that_are_no_success(cleare
     assert (seen.is_paused, seen.has_scheduler, seen.has_import_errors) == (False, False, False)
     assert clearer.seen_dag("no such dag") is None
     assert clearer.open_runs("no such dag") == []
+
+
+_MARSH = """
+from airflow.sdk import DAG, BaseOperator
+
+with DAG("marsh", schedule=None):
+    BaseOperator(task_id="spring")
+"""
+
+
+def until_it_is(expected, clearer):
+    """Ask until the answer is the expected one: another thread serves the API, and reads when it comes to it."""
+    deadline = time.monotonic() + 60
+    while clearer.seen_dag("marsh").has_import_errors is not expected:
+        assert time.monotonic() < deadline
+
+
+def test_every_clearer_tells_that_the_file_of_a_dag_does_not_import(clearer, enter_dags):
+    enter_dags("marsh.py", _MARSH)
+    until_it_is(False, clearer)
+    enter_dags("marsh.py", f"import no_such_module\n{_MARSH}", imports=False)
+    until_it_is(True, clearer)
+    enter_dags("marsh.py", _MARSH)
+    until_it_is(False, clearer)
 
 
 def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):
