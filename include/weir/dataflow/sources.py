@@ -110,6 +110,8 @@ def files_source(
     _require_encoding(where, format, reader or {})
     if schema:
         _require_columns(where, schema, format)
+        if format != "parquet":
+            _require_locale(where, schema, reader or {})
     options = {
         "path": path,
         "format": format,
@@ -370,6 +372,23 @@ def _require_encoding(where: str, form: str, reader: Mapping[str, str]) -> None:
             f"{where}: Spark cannot tell the lines of files in {encoding}: write the order of its bytes and the end "
             'of a line, such as reader={"encoding": "UTF-16LE", "lineSep": "\\n"}'
         )
+
+
+def _require_locale(where: str, schema: str, reader: Mapping[str, str]) -> None:
+    """Refuse numbers of another language: in 1.234 a German reads thousands, Spark so too or not, by their type."""
+    locale = next((str(value) for key, value in reader.items() if str(key).lower() == "locale"), "en")
+    if re.split("[-_]", locale)[0].lower() == "en":
+        return
+    numbers = [name for name, field in declared_fields(schema).items() if _has_fractions(field.kind)]
+    if numbers:
+        raise Misconfigured(
+            f"{where}: reader= has the locale {locale!r}, by which Spark reads some numbers and not others. Write "
+            f"STRING for {', '.join(numbers)} in schema=, and convert the text in the next stage"
+        )
+
+
+def _has_fractions(kind: Kind) -> bool:
+    return kind.name.startswith(("decimal", "double", "float")) or any(_has_fractions(part) for _, part in kind.parts)
 
 
 def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:

@@ -85,6 +85,17 @@ def test_a_wrong_declaration_says_what_to_write(declare, problem):
         declare()
 
 
+@pytest.mark.parametrize("kind", ["DECIMAL(10,2)", "numeric", "DOUBLE", "REAL", "ARRAY<STRUCT<a: FLOAT>>"])
+@pytest.mark.parametrize("locale", ["de-DE", "fr"])
+def test_numbers_of_another_language_are_read_as_texts(kind, locale):
+    """Spark takes 1.234 for 1234 as DECIMAL, and for 1.234 as DOUBLE."""
+    given = {"format": "json", "reader": {"Locale": locale}}
+    with pytest.raises(Misconfigured, match="STRING for price "):
+        files_source("prices", "/in/*", schema=f"price {kind}, id BIGINT", **given)
+    assert files_source("prices", "/in/*", schema="price STRING, id BIGINT, day DATE", **given)
+    assert files_source("prices", "/in/*", schema=f"price {kind}", format="json", reader={"locale": "en_GB"})
+
+
 @pytest.mark.parametrize(
     ("stage", "problem"),
     [
