@@ -11,7 +11,7 @@ the ledger calls running or about to run, Airflow may have ended: it is asked, i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import select
@@ -21,7 +21,7 @@ from weir.coordination.airflow import ClearItem
 from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, WeirError
-from weir.execution.airflow_words import FINAL
+from weir.execution.airflow_words import FINAL, run_again
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, end, newest_attempts
@@ -43,7 +43,10 @@ UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """The results, unended attempts and pending clears that were taken out of use."""
+    """The results, unended attempts and pending clears that were taken out of use.
+
+    `recreate` is the command that creates its DagRun again, if Airflow has deleted that.
+    """
 
     run: str
     dag_id: str
@@ -51,6 +54,7 @@ class Adoption:
     results: int
     fenced: tuple[str, ...]
     owed: int
+    recreate: str = ""
 
     def __str__(self) -> str:
         """Describe what was done and the next command."""
@@ -58,9 +62,18 @@ class Adoption:
         return (
             f"Run {self.run} is free of its record: {self.results} result(s) superseded, {len(self.fenced)} attempt(s) "
             f"fenced{fenced}, {self.owed} pending clear(s) dropped. Published versions stay until the run closes "
-            "again.\n"
-            f"Next: clear the whole run {self.run_id} of DAG {self.dag_id} in Airflow. Its first task that begins pins "
-            "it to the dataflow that the DAG file declares then."
+            f"again.\nNext: {self._next()}"
+        )
+
+    def _next(self) -> str:
+        if self.recreate:
+            return (
+                f"its DagRun was deleted in Airflow. {self.recreate} has its interval computed again; without that, "
+                "later runs go on without its rows. Then clear what has failed of them"
+            )
+        return (
+            f"clear the whole run {self.run_id} of DAG {self.dag_id} in Airflow. Its first task that begins pins it to "
+            "the dataflow that the DAG file declares then."
         )
 
 
@@ -77,7 +90,9 @@ def adopt(
         found = named_run(session, name)
         making = [] if interrupts else being_made(session, found)
     services.store_id()
-    ended, why_not = _ended(making, asked or Asked(airflow=None))
+    asked = asked or Asked(airflow=None)
+    ended, why_not = _ended(making, asked)
+    is_deleted = _is_deleted(found, asked)
     with services.ledger.transaction(found.dataflow) as session:
         row = session.get_one(RunRow, found.id)
         making = [] if interrupts else [each for each in being_made(session, row) if each.cause not in ended]
@@ -90,7 +105,7 @@ def adopt(
             )
         adoption = free_run(session, services, row, MOVED)
     write_record(services, found.id)
-    return adoption
+    return replace(adoption, recreate=run_again(found.dag_id, found.interval_start)) if is_deleted else adoption
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +161,13 @@ def _ended(making: Sequence[Making], asked: Asked) -> tuple[set[str | int], str]
         if answer.state in FINAL or (is_over and answer.state is None)
     )
     return set(ended), ""
+
+
+def _is_deleted(row: RunRow, asked: Asked) -> bool:
+    try:
+        return asked.airflow is not None and asked.airflow.exists(row.dag_id, row.run_id) is False
+    except WeirError:
+        return False
 
 
 def _wait_for(run: str, making: Sequence[Making], why_not: str) -> str:

@@ -351,3 +351,15 @@ def test_nothing_is_lost_of_a_run_without_results_that_is_about_to_run(world):
     assert clear_stopped(world.services, RUN, standing, world.airflow).delivered
     assert world.airflow.task(run, "weather").state is None
     assert refusal(world) == ""
+
+
+def test_where_its_dagrun_was_deleted_what_creates_it_again_comes_before_what_goes_on_without_it(world):
+    world.run_first(1)
+    assert adopt(world.services, RUN, asked=Asked(airflow=world.airflow)).recreate == ""
+    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
+    world.airflow.run_until_quiet()
+    world.airflow.delete("scheduled__2013-01-01")
+    done = adopt(world.services, RUN, asked=Asked(airflow=world.airflow))
+    day = "2013-01-01T00:00:00+00:00"
+    assert done.recreate == f"`weir airflow backfill create --dag-id dag --from-date {day} --to-date {day}`"
+    assert done.recreate in str(done)
