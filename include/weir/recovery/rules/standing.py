@@ -39,7 +39,7 @@ class Stand(Enum):
     """
 
     PUBLISHED = "published"
-    AGAIN = "published, and run again"
+    AGAIN = "runs_again"
     RUNNING = "running"
     WAITING = "waiting"
     STOPPED = "stopped"

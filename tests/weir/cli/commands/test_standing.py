@@ -345,7 +345,7 @@ def test_a_published_run_whose_task_was_cleared_is_run_again_by_airflow_and_noth
     run = world.run_first(1)
     world.airflow.clear_by_hand(run, "flights")
     told = standing(FIRST, "flights")
-    assert (told["standing"], told["cleared"], told["command"]) == ("published, and run again", ["flights[0]"], "")
+    assert (told["standing"], told["cleared"], told["command"]) == ("runs_again", ["flights[0]"], "")
     assert steps(FIRST, StepKind.RERUN) == ["flights[0]"]
     assert f"{KNOWN}[0]" in steps(FIRST, StepKind.IF_CHANGED)
     assert "flights[0] again" in typed("runs")
@@ -359,7 +359,7 @@ def test_a_published_run_whose_closing_task_was_cleared_restarts_nothing_else(wo
     run = world.run_first(1)
     world.airflow.clear_by_hand(run, "weir_close")
     told = standing(FIRST, "flights")
-    assert (told["standing"], told["cleared"]) == ("published, and run again", ["weir_close[0]"])
+    assert (told["standing"], told["cleared"]) == ("runs_again", ["weir_close[0]"])
     assert steps(FIRST, StepKind.RERUN) == []
     assert is_well(world)
 
