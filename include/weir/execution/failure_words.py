@@ -42,6 +42,9 @@ _CLEARED_FOR_LOSS: Final = re.compile(
     r"(?P<first>\S+) \([^()]*\) of \S+: (?P<fault>missing, it was released|[\w ]+(?=,))"
 )
 _CLEARED_FOR_FAILURE: Final = re.compile(r"(?P<first>\S+\[\d+\]) has failed for good")
+_CLEARED_FOR_FILES: Final = re.compile(
+    r"the published files of (?P<first>\S+) (?:are|were) (?P<fault>[\w ]+?)(?: and |$)"
+)
 
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.<>]+(?::[^\n]*)?)")
 _ABORTED: Final = "Job aborted due to stage failure"
@@ -136,6 +139,10 @@ def healed_by_clear(note: str) -> str:
         return f"{SAYS}healed: {lost['first']} {_fault(lost)}, and was computed again. `weir why` shows all tries"
     if failed := _CLEARED_FOR_FAILURE.search(note):
         return f"{SAYS}healed: {failed['first']} had failed. `weir why` shows all tries"
+    if files := _CLEARED_FOR_FILES.search(note):
+        return (
+            f"{SAYS}healed: the published files of {files['first']} were {files['fault']}. `weir why` shows all tries"
+        )
     return ""
 
 

@@ -4,7 +4,16 @@ import pytest
 
 from weir.errors import Fault, Loss, ResultUnavailable
 from weir.execution.failure_class import FailureClass
-from weir.execution.failure_words import NOTE_LENGTH, SAYS, VISIBLE, PastFailure, healed, message_of, note_of_failure
+from weir.execution.failure_words import (
+    NOTE_LENGTH,
+    SAYS,
+    VISIBLE,
+    PastFailure,
+    healed,
+    healed_by_clear,
+    message_of,
+    note_of_failure,
+)
 
 LABELS = {"type": "application", "exception": "KeyError", "team": "routes"}
 
@@ -39,6 +48,16 @@ def test_what_became_of_inputs_is_told_and_counted(fault):
     assert two.startswith(f"{SAYS}healed: 2 inputs ")
     assert "a task ran again" in one
     assert "2 tasks ran again" in two
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_a_result_that_a_clear_had_computed_again_is_named(fault):
+    loss = Loss("shop@20130101T000000Z", "clean", 0, "k/128", "t1", fault, "x: y, z")
+    assert healed_by_clear(f"weir: {loss}; needed by totals[0]").startswith(f"{SAYS}healed: clean[0] ")
+
+
+def test_a_clear_where_nothing_had_gone_wrong_is_no_healing():
+    assert healed_by_clear("weir: clean[0] (plain) of shop@20130101T000000Z has changed") == ""
 
 
 WORKER = """PythonException: \n  An exception was thrown from the Python worker. Please see the stack trace below.

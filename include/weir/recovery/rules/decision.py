@@ -27,6 +27,8 @@ SMALLEST_HELD_BACK = 4
 _FAILED = "no attempt computes it now: it has failed for good, and its consumers wait until a person clears it"
 _PENDING = "its clear is pending: the DAG weir_upkeep or the next task of this dataflow delivers it"
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
+_PUBLISHED = {Fault.DAMAGED: "damaged", Fault.STALE: "in quarantine"}
+"""What has become of published files, where they are not gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,8 @@ def _close_again(state: RunState, failure: Failure, found: Backtracked) -> dict[
     ]
     if failure.unpublished or not gone:
         return {CLOSE: failure.unpublished} if failure.unpublished else {}
-    return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are gone"}
+    what = _PUBLISHED.get(gone[0].fault, "gone")
+    return {CLOSE: f"the published files of {gone[0].stage}[{gone[0].subtask}] are {what}"}
 
 
 def _is_of_a_probe(state: RunState, loss: Loss) -> bool:
