@@ -24,6 +24,7 @@ from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.formats.paths import folder_of, manifest_path, name_of
 from weir.ledger.leases import LEASE
+from weir.topology.ids import is_synthetic
 from weir.topology.regions import Topology
 
 Try = tuple[*RunRegion, int]
@@ -98,7 +99,8 @@ class History:
     def why_unknown(self, path: str) -> str | None:
         """Return which result a file is of that was committed, that the ledger has lost, and has not caught up with.
 
-        Of a DagRun that was deleted nobody needs it, nor of an older pin, which the ledger notes.
+        Of a DagRun that was deleted nobody needs it, nor of an older pin, which the ledger notes; nor of a restore that
+        is lost, and of which nothing was read: it is as if it had not been carried out.
         """
         folder = folder_of(path)
         run = self.ledger.runs().get("@".join(path.split("/")[:2]))
@@ -108,7 +110,12 @@ class History:
         is_known = name_of(folder) in self.ledger.attempts or name_of(folder) in given_up
         if folder not in self.lost or folder in self.damaged or is_known:
             return None
+        if is_synthetic(name_of(folder)) and not self._was_read(name_of(folder)):
+            return None
         return "its result was committed, and the ledger does not know its attempt any more"
+
+    def _was_read(self, attempt: str) -> bool:
+        return any(read.attempt == attempt for reads in self.ledger.reads.values() for read in reads)
 
     @property
     def strategy(self) -> FailoverStrategy:
