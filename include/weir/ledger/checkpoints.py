@@ -203,23 +203,24 @@ def enter_taken(
     now: datetime,
     kind: SnapshotKind = SnapshotKind.CHECKPOINT,
     folder: str = "",
+    attempt: str = "",
 ) -> None:
-    """Add a number of which only is known that it was assigned."""
+    """Add a number of which only is known that it was assigned; it is pending if an attempt writes a savepoint."""
     session.add(
         CheckpointRow(
             dataflow=dataflow,
             number=number,
             kind=kind.value,
-            status=CheckpointStatus.FAILED.value,
+            status=(CheckpointStatus.PENDING if attempt else CheckpointStatus.FAILED).value,
             epoch="",
             run="",
             lineage=0,
-            attempt="",
+            attempt=attempt,
             content="",
             folder=folder,
             results=[],
             triggered_at=now,
-            deleted_at=now if folder else None,
+            deleted_at=now if folder and not attempt else None,
             full_bytes=0,
             incremental_bytes=0,
             new_files=0,

@@ -13,6 +13,8 @@ with: pins of forks are entered before any dataflow is rebuilt.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
@@ -46,6 +48,7 @@ from weir.ledger.restores import origins_of
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.rebuild.ledger import enter_pins
 from weir.snapshots.restored_results import partitions_in
+from weir.snapshots.savepoint import CLAIM
 from weir.snapshots.source import Folder, Source, read_savepoint
 from weir.store.catalogue import restored, stored_dataflows
 from weir.store.errors import NotFound
@@ -186,31 +189,46 @@ def _is_closed(session: Session, run: str) -> bool:
 # Savepoints
 
 
-def stored_savepoints(services: Services, dataflow: str) -> tuple[Source | str, ...]:
-    """Read the savepoints of a dataflow in the store itself, or why one cannot be read. Raises Retryable."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The folder of a savepoint that cannot be read, or is not finished; `attempt` writes it, empty if none does."""
+
+    url: str
+    why: str
+    attempt: str
+
+
+StoredSavepoints = tuple[Source | Unread, ...]
+
+
+def stored_savepoints(services: Services, dataflow: str) -> StoredSavepoints:
+    """Read the savepoints of a dataflow in the store itself. Raises Retryable."""
     folder = savepoints_folder(dataflow)
     names = [name for name in folders_in(services.store, folder) if name != NUMBERS]
     return tuple(_read_savepoint(Folder(services.store, f"{folder}/{name}")) for name in names)
 
 
-def _read_savepoint(folder: Folder) -> Source | str:
+def _read_savepoint(folder: Folder) -> Source | Unread:
     try:
         return read_savepoint(folder)
     except Misconfigured as error:
-        return f"savepoint {folder.url} is left out: {error}"
+        why, claim = f"savepoint {folder.url} is left out: {error}", b""
+    with suppress(NotFound):
+        claim = folder.store.read(folder.at(CLAIM))
+    return Unread(folder.url, why, claim.decode())
 
 
-def restore_savepoints(session: Session, dataflow: str, found: tuple[Source | str, ...]) -> tuple[str, ...]:
-    """Enter savepoints that the ledger does not have; return notes.
+def restore_savepoints(session: Session, dataflow: str, found: StoredSavepoints) -> tuple[str, ...]:
+    """Enter savepoints that the ledger does not have, or of which it has only the number; return notes.
 
     Without a manifest, a checkpoint of the same number was begun when the ledger had lost that the number was taken.
     """
-    notes = [each for each in found if isinstance(each, str)]
+    notes = [each.why for each in found if isinstance(each, Unread)]
     for each in found:
-        if isinstance(each, str):
+        if isinstance(each, Unread):
             continue
         known = checkpoint_row(session, dataflow, each.checkpoint.number)
-        if known is not None and not known.is_savepoint and _was_never_written(known):
+        if known is not None and _was_never_written(known):
             session.delete(known)
             session.flush()
             known = None
@@ -222,6 +240,8 @@ def restore_savepoints(session: Session, dataflow: str, found: tuple[Source | st
 
 
 def _was_never_written(row: CheckpointRow) -> bool:
+    if row.is_savepoint:
+        return not row.run
     return row.status == CheckpointStatus.FAILED.value and row.deleted_at is not None
 
 
@@ -233,16 +253,22 @@ def _enter_savepoint(session: Session, source: Source) -> None:
 
 
 def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
-    """Read the numbers of savepoints in other stores, and of what was deleted, with their folders. Raises Retryable."""
+    """Read the numbers of savepoints, with their folders, and of checkpoints that were deleted. Raises Retryable."""
     folder = numbers_folder(dataflow)
     names = files_in(services.store, folder)
     numbers = {int(name): name for name in names if name.isdecimal()}
     return {number: services.store.read(f"{folder}/{name}").decode() for number, name in numbers.items()}
 
 
-def restore_numbers(session: Session, dataflow: str, taken: Mapping[int, str], now: datetime) -> None:
-    """Enter numbers as taken that the ledger does not have; a savepoint has a folder."""
+def restore_numbers(
+    session: Session, dataflow: str, taken: Mapping[int, str], savepoints: StoredSavepoints, now: datetime
+) -> None:
+    """Enter numbers as taken that the ledger does not have; a savepoint has a folder.
+
+    One that an attempt writes in the store is pending, and goes when it is old.
+    """
+    writing = {each.url: each.attempt for each in savepoints if isinstance(each, Unread)}
     for number, url in taken.items():
         if checkpoint_row(session, dataflow, number) is None:
             kind = SnapshotKind.SAVEPOINT if url else SnapshotKind.CHECKPOINT
-            enter_taken(session, dataflow, number, now, kind, url)
+            enter_taken(session, dataflow, number, now, kind, url, writing.get(url, ""))

@@ -37,6 +37,7 @@ from weir.ledger.runs import (
 from weir.ledger.snapshot import run_state
 from weir.rebuild.checkpoints import (
     Found,
+    StoredSavepoints,
     enter_pins_of_all,
     kept_numbers,
     restore_checkpoints,
@@ -74,7 +75,6 @@ from weir.rebuild.rules import (
     unfinished_restores,
     without,
 )
-from weir.snapshots.source import Source
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
@@ -113,7 +113,7 @@ class InStore:
 
     epochs: tuple[EpochCatalogue, ...]
     checkpoints: Found
-    savepoints: tuple[Source | str, ...]
+    savepoints: StoredSavepoints
     numbers: Mapping[int, str]
     archives: tuple[StoredArchive | str, ...]
 
@@ -232,7 +232,7 @@ def enter_stored(
     restore_archives(session, name, [each for each in stored.archives if not isinstance(each, str)], services.now())
     notes += restore_checkpoints(session, name, stored.checkpoints, services.now())
     notes += restore_savepoints(session, name, stored.savepoints)
-    restore_numbers(session, name, stored.numbers, services.now())
+    restore_numbers(session, name, stored.numbers, stored.savepoints, services.now())
     tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)

@@ -296,7 +296,10 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
         drop_leases(session, row.attempt)
-        return _savepoint(services, complete(session, row.dataflow, row.number, row.attempt, services.now()))
+        known = checkpoint_row(session, row.dataflow, row.number)
+        if known is not None and known.run and known.attempt == row.attempt:
+            return _savepoint(services, complete(session, row.dataflow, row.number, row.attempt, services.now()))
+    raise services.ledger.behind(row.dataflow, f"it does not know savepoint {row.number}, which is whole")
 
 
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:

@@ -24,6 +24,7 @@ from weir.errors import LedgerBehind, Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
 from weir.formats.paths import checkpoint_path, number_path
 from weir.ledger.database.tables import CheckpointRow, LeaseRow, ResultRow
+from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
@@ -32,6 +33,7 @@ from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import fast_folder
 from weir.testing.fakes.stores import store_in_memory
+from weir.upkeep import release_everywhere
 
 NUMBER = number_path("ladder", 3)
 """What keeps the number of the first savepoint."""
@@ -263,6 +265,52 @@ def test_a_close_finds_the_savepoint_that_the_ledger_has_lost_instead_of_giving_
     assert savepoints(days.services, "ladder") == (made,)
     with days.ledger.transaction() as session:
         assert session.scalar(select(CheckpointRow.number).where(CheckpointRow.epoch == EPOCHS[2])) == made.number + 1
+
+
+class LosingRow:
+    """Files that let the ledger lose the savepoint and catch up, once, before its manifest is written."""
+
+    def __init__(self, days):
+        self._files, self._lose = days.store.files, [lambda: lose(days)]
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+    def create(self, path, data):
+        if path.endswith("/savepoint.json"):
+            while self._lose:
+                self._lose.pop()()
+        self._files.create(path, data)
+
+
+def lose(days):
+    with days.ledger.transaction("ladder") as session:
+        session.execute(delete(CheckpointRow).where(CheckpointRow.number == 3))
+    assert catch_up(days.services, "ladder") is not None
+
+
+def test_one_that_the_ledger_loses_while_it_is_written_is_entered_when_it_is_whole(days):
+    whole, days.store.files = days.store.files, LosingRow(days)
+    with pytest.raises(LedgerBehind):
+        make(days, name="mine")
+    days.store.files = whole
+    release_everywhere(days.services).require_whole()
+    assert [(each.number, each.status, each.epoch) for each in savepoints(days.services)] == [
+        (3, "completed", EPOCHS[1])
+    ]
+
+
+def test_one_that_the_ledger_has_lost_and_that_was_not_finished_is_removed_when_it_is_old(days):
+    before = lying(days.store, "ladder")
+    whole, days.store.files = days.store.files, Refusing(days.store.files, 4, Dead(), is_dead=True)
+    with pytest.raises(Dead):
+        make(days, name="mine")
+    days.store.files = whole
+    lose(days)
+    assert [each.status for each in savepoints(days.services)] == ["pending"]
+    days.airflow.time += timedelta(days=30)
+    assert tidy(days.services, "ladder", Store.open) == (3,)
+    assert lying(days.store, "ladder") == before | {NUMBER}
 
 
 def test_a_rebuild_leaves_a_savepoint_as_it_is_though_a_checkpoint_in_the_store_has_its_number(days):
