@@ -30,6 +30,7 @@ from tests.simulator.receiver import not_told
 from tests.simulator.store import Condition
 from tests.simulator.world import MACHINES, World
 
+from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
@@ -233,6 +234,7 @@ def _newest_try(world: World, task: FakeTask) -> Attempt | None:
 
 def _run_until_well(world: World) -> None:
     """Run all that may run, then clear as a person where only a person can, and repeat."""
+    applied = set[tuple[TaskKey, int]]()
     for _ in range(MOST_WORDS):
         _run_until_quiet(world)
         require("a_green_dag_run_is_closed", _green_and_open(world))
@@ -244,9 +246,12 @@ def _run_until_well(world: World) -> None:
         stuck = _without_late_runs(world, stuck)
         stuck = _do_as_is_said(world, stuck)
         for task in {task.key: task for task in stuck}.values():
-            # Weir clears nothing that is skipped: it would be skipped again. A plan may be lost with its commit.
-            if task.state == "skipped" or not _is_held_back(task) or world.is_lossy:
+            # Weir clears nothing that is skipped: it would be skipped again. A plan may be lost with its commit. It has
+            # no part for a try that began before its DagRun was known to be another one.
+            at = task.key, task.try_number
+            if task.state == "skipped" or not _is_held_back(task) or world.is_lossy or at in applied:
                 world.airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+            applied.add(at)
     raise Broken("all_heals_in_the_end", f"a person has cleared repeatedly: {world.airflow.states()}")
 
 
