@@ -41,7 +41,7 @@ from sqlalchemy.exc import (
 )
 
 from weir.connections import LIBPQ, Connection
-from weir.errors import Misconfigured, Retryable, first_line, is_for_person
+from weir.errors import Message, Misconfigured, Retryable, first_line, is_for_person
 from weir.refusals import Verdict, is_login_refused, is_passing, verdict
 from weir.secrecy import without_secrets
 
@@ -84,10 +84,7 @@ def opened(connection: Connection) -> Iterator[Catalog]:
         try:
             catalog = load_catalog(name, **properties)
         except (ValueError, ArgumentError, NoSuchModuleError, NoSuchPropertyException, NotInstalledError) as error:
-            raise Misconfigured(
-                f"the connection {conn_id} describes no catalog that PyIceberg can open: {said(error)}. Its extra has "
-                "the properties of PyIceberg's catalog configuration"
-            ) from error
+            raise Misconfigured(Message("catalogs.catalog_unusable", conn_id=conn_id, said=said(error))) from error
         try:
             yield catalog
         finally:
@@ -101,7 +98,9 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
     taken as it is, but for `name`, the catalog's name, which is the connection's id else.
     """
     if connection.kind != _KIND:
-        raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected {_KIND!r}")
+        raise Misconfigured(
+            Message("catalogs.not_a_catalog", connection_id=connection.id, kind=connection.kind, expected=_KIND)
+        )
     given = {key: _text(value) for key, value in connection.extra.items() if value is not None}
     name = given.pop("name", connection.id)
     require_location(f"the warehouse of connection {connection.id}", given.get("warehouse", ""))
@@ -119,8 +118,13 @@ def require_location(what: str, location: str) -> None:
     found = _CUT.search(location)
     if found:
         raise Misconfigured(
-            f"{what} is {location!r}, and PyIceberg would read and write {location[: found.start()]!r}: give the "
-            f"folder a name without {found[0]!r}"
+            Message(
+                "catalogs.path_is_read_otherwise",
+                what=what,
+                location=location,
+                read_as=location[: found.start()],
+                found=found[0],
+            )
         )
 
 
@@ -130,10 +134,7 @@ def _text(value: object) -> str:
 
 def _uri(connection: Connection) -> str:
     if "://" not in connection.host:
-        raise Misconfigured(
-            f"the host of connection {connection.id} is {connection.host!r}, expected the catalog's URI with its "
-            "scheme, such as https://catalog.example.com/api"
-        )
+        raise Misconfigured(Message("catalogs.no_uri", connection_id=connection.id, host=connection.host))
     port = "" if connection.port is None else f":{connection.port}"
     return f"{connection.host.rstrip('/')}{port}"
 
@@ -143,7 +144,7 @@ def _of_database(connection: Connection, uri: str) -> str:
     try:
         url = make_url(uri)
     except ArgumentError:
-        raise Misconfigured(f"the connection {connection.id} has no URL of a database in host or extra's uri") from None
+        raise Misconfigured(Message("catalogs.no_database_url", connection_id=connection.id)) from None
     if connection.login or connection.password:
         url = url.set(username=connection.login or None, password=connection.password or None)
     if url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
@@ -157,17 +158,14 @@ def _answering(conn_id: str) -> Iterator[None]:
     try:
         yield
     except (UnauthorizedError, ForbiddenError, OAuthError, PermissionError) as error:
-        raise Misconfigured(
-            f"the catalog of connection {conn_id} refuses access: {said(error)}. Give its account the right to read "
-            "and write the table and its files"
-        ) from error
+        raise Misconfigured(Message("catalogs.access_refused", conn_id=conn_id, said=said(error))) from error
     except PydanticError as error:  # no answer of a catalog: that of a proxy, for example
-        raise CatalogAway(f"the catalog of connection {conn_id} cannot be understood: {said(error)}") from error
+        raise CatalogAway(Message("catalogs.not_understood", conn_id=conn_id, said=said(error))) from error
     except Exception as error:
         if is_refusal(error) or verdict(error) is Verdict.REFUSED:
-            raise Misconfigured(f"the catalog of connection {conn_id} cannot do that: {said(error)}") from error
+            raise Misconfigured(Message("catalogs.not_possible", conn_id=conn_id, said=said(error))) from error
         if isinstance(error, (RESTError, OSError, DBAPIError)):
-            raise CatalogAway(f"the catalog of connection {conn_id} cannot be reached: {said(error)}") from error
+            raise CatalogAway(Message("catalogs.not_reached", conn_id=conn_id, said=said(error))) from error
         raise
 
 

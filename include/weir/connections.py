@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.secrecy import hide, secrets_of_account
 
 VARIABLE = "AIRFLOW_CONN_"
@@ -64,7 +64,7 @@ class Connection:
         Raises Misconfigured for one of another type.
         """
         if self.kind != "postgres":
-            raise Misconfigured(f"the connection {self.id} has the type {self.kind!r}, expected 'postgres'")
+            raise Misconfigured(Message("connections.not_postgres", id=self.id, kind=self.kind))
         given = {
             "host": self.host,
             "port": self.port,
@@ -97,14 +97,11 @@ class S3Account:
         """Return the account of an Airflow connection of type aws. Raises Misconfigured."""
         extra = connection.extra
         if connection.kind != "aws":
-            raise Misconfigured(f"the connection {connection.id} has the type {connection.kind!r}, expected 'aws'")
+            raise Misconfigured(Message("connections.not_aws", connection_id=connection.id, kind=connection.kind))
         session = extra.get("session_kwargs") or {}
         foreign = next((each for each in ("role_arn", "profile_name") if extra.get(each) or session.get(each)), None)
         if foreign:
-            raise Misconfigured(
-                f"the connection {connection.id} has {foreign}, which Weir does not use: give it login and password "
-                "(and aws_session_token), or leave conn_id out and give the environment of Airflow's tasks the role"
-            )
+            raise Misconfigured(Message("connections.aws_extra_unknown", connection_id=connection.id, foreign=foreign))
         for_s3 = (extra.get("service_config") or {}).get("s3") or {}
         return cls(
             key=connection.login or str(extra.get("aws_access_key_id") or ""),
@@ -195,7 +192,7 @@ def variable_from_environment(key: str, environ: Mapping[str, str] | None = None
     name = f"{VARIABLE_OF_VARIABLE}{key.upper()}"
     found = (os.environ if environ is None else environ).get(name)
     if found is None:
-        raise Misconfigured(f"there is no variable {key!r}: outside of Airflow's tasks set {name} to its value")
+        raise Misconfigured(Message("connections.variable_missing", key=key, name=name))
     return found
 
 
@@ -204,15 +201,12 @@ def from_environment(conn_id: str, environ: Mapping[str, str] | None = None) -> 
     name = f"{VARIABLE}{conn_id.upper()}"
     text = (os.environ if environ is None else environ).get(name)
     if not text:
-        raise Misconfigured(
-            f"there is no connection {conn_id!r}: outside of Airflow's tasks set {name}, as JSON or as a URI, to what "
-            f"the connection is in Airflow (`weir airflow connections get {conn_id} --output json` shows it)"
-        )
+        raise Misconfigured(Message("connections.connection_missing", conn_id=conn_id, name=name))
     try:
         return _from_json(conn_id, text) if text.lstrip().startswith("{") else _from_uri(conn_id, text)
     except (ValueError, TypeError, AttributeError):
         # Not chained: the cause would show the text, and with it the password.
-        raise Misconfigured(f"{name} is neither JSON nor a URI of an Airflow connection: see Airflow's guide") from None
+        raise Misconfigured(Message("connections.connection_malformed", name=name)) from None
 
 
 def as_variable(connection: Connection) -> tuple[str, str]:
@@ -352,7 +346,7 @@ def _asked(path: str, wanted: Mapping[str, str]) -> Any:
             client.sendall(json.dumps(wanted).encode() + b"\n")
             answer = json.loads(client.makefile("rb").read())
     except (OSError, ValueError) as error:
-        raise Retryable(f"the task does not answer when asked for {wanted}: {error}") from error
+        raise Retryable(Message("connections.task_does_not_answer", wanted=wanted, error=error)) from error
     if "found" in answer:
         return answer["found"]
     kind, message = next(iter(answer.items()))

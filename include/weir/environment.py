@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.local_stack import local_stack
 from weir.settings import Settings, read_settings
 
@@ -65,10 +65,7 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
 
 
 def _no_ledger(name: str) -> Misconfigured:
-    return Misconfigured(
-        f"there is no ledger{name} yet: start the local stack of your project (./weir up), or set WEIR_LEDGER and "
-        "WEIR_STORE to those of your workers; `weir ledger rebuild --all` rebuilds a lost one"
-    )
+    return Misconfigured(Message("environment.no_ledger", name=name))
 
 
 def open_store(url: str) -> Store:

@@ -1,14 +1,87 @@
 """The errors that Weir raises: the kind says what the caller must do.
 
-Invariant: a message names the object, what was expected, what was found and the next command or setting.
+Invariants: a message names the object, what was expected, what was found and the next command or setting. The text of
+each kind of message stands in messages.toml, where all are read as a whole; code and tests know its kind and names.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from typing import Self, TypeGuard
+
+
+class Message(str):
+    """The text of a kind with the values of its names: a str, wherever a text is wanted."""
+
+    __slots__ = ("kind", "names")
+
+    kind: str
+    """Its section and name in messages.toml, as in "store.marker_missing"."""
+    names: Mapping[str, object]
+
+    def __new__(cls, kind: str, /, **names: object) -> Self:
+        """Make the message of a kind. A KeyError says that there is no such kind, or that its text has another name.
+
+        The parts of a list, set or dictionary are joined by what follows the colon of `{name:, }`.
+        """
+        shown = {name: _Listed(value) if _has_parts(value) else value for name, value in names.items()}
+        return cls._of(texts()[kind].format(**shown), kind, names)
+
+    def with_text(self, text: str) -> Self:
+        """Return it with another text, such as one that has its place, too."""
+        return self._of(text, self.kind, self.names)
+
+    @classmethod
+    def _of(cls, text: str, kind: str, names: Mapping[str, object]) -> Self:
+        message = super().__new__(cls, text)
+        message.kind, message.names = kind, names
+        return message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let it be copied, and travel to another process, as its text: the values of its names may not."""
+        return str, (str(self),)
+
+
+class _Listed:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Iterable[object]) -> None:
+        self.value = value
+
+    def __format__(self, between: str) -> str:
+        return between.join(map(str, self.value)) if between else str(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _has_parts(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+@cache
+def texts() -> Mapping[str, str]:
+    """Return the text of each kind of message."""
+    import tomllib  # noqa: PLC0415  a DAG file has none to say
+    from importlib.resources import files  # noqa: PLC0415
+
+    rooms = tomllib.loads(files("weir").joinpath("messages.toml").read_text("utf-8"))
+    return {f"{room}.{name}": text for room, kinds in rooms.items() for name, text in kinds.items()}
+
+
+def at(place: str, problem: str) -> str:
+    """Return a problem with its place before it; a message stays of its kind."""
+    text = f"{place}: {problem}"
+    return problem.with_text(text) if isinstance(problem, Message) else text
+
+
+def said_by(error: BaseException) -> str:
+    """Return the text of an error: its message, where it has one of a kind."""
+    return next((argument for argument in error.args if isinstance(argument, Message)), str(error))
 
 
 class WeirError(Exception):

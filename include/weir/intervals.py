@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 
@@ -60,9 +60,7 @@ def time_zone(name: str) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise Misconfigured(
-            f"the time zone {name!r} is not known here: if it is right, install the package tzdata ({error})"
-        ) from error
+        raise Misconfigured(Message("intervals.zone_unknown", name=name, error=error)) from error
 
 
 def offset_name(offset: timedelta | None) -> str:

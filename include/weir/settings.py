@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.store.local import is_local
 from weir.topology.layouts import SMALL_RESULT
@@ -124,14 +124,9 @@ def store_options(environ: Mapping[str, str]) -> dict[str, Any] | None:
         options = json.loads(text)
     except ValueError as error:
         # The text itself, and what `json` quotes of it, may be a secret.
-        raise Misconfigured(
-            f"WEIR_STORE_OPTIONS is not JSON ({type(error).__name__}): expected an object of fsspec options, such as "
-            '{"endpoint_url": "https://...", "key": "...", "secret": "..."}'
-        ) from None
+        raise Misconfigured(Message("settings.store_options_not_json", name=type(error).__name__)) from None
     if not isinstance(options, dict):
-        raise Misconfigured(
-            f"WEIR_STORE_OPTIONS: expected a JSON object of fsspec options, found a {type(options).__name__}"
-        )
+        raise Misconfigured(Message("settings.store_options_not_an_object", name=type(options).__name__))
     return options
 
 
@@ -151,7 +146,7 @@ def _of_section(read: Callable[[Mapping[str, Any]], T], environ: Mapping[str, st
     try:
         return read({**section, **own})
     except Misconfigured as error:
-        raise Misconfigured(f"the section [weir] of airflow.cfg, or the environment in its place: {error}") from error
+        raise Misconfigured(Message("settings.section_wrong", error=error)) from error
 
 
 def _store(
@@ -169,7 +164,4 @@ def _store(
 
 
 def _unknown(key: str, connection: str) -> Misconfigured:
-    return Misconfigured(
-        f"Weir does not know its {key}: set WEIR_{key.upper()} in the environment of every worker, "
-        f"or `{key}` in the section [weir] of airflow.cfg, or {connection}"
-    )
+    return Misconfigured(Message("settings.key_unknown", key=key, upper=key.upper(), connection=connection))

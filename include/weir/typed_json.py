@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 T = TypeVar("T")
 
@@ -59,10 +59,7 @@ def message_from_json(version: int, target: type[T], text: str) -> T:
     """Decode what a program of Weir is asked, or answers. Raises Misconfigured for another version."""
     found = json.loads(text)
     if found.get("version") != version:
-        raise Misconfigured(
-            f"a message has version {found.get('version')!r}, expected {version}: use the program of the same Weir "
-            "version"
-        )
+        raise Misconfigured(Message("typed_json.version_differs", found=found.get("version"), version=version))
     return typed(target.__name__, target, found["message"])
 
 

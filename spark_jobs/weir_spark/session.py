@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
-from weir.errors import Misconfigured, first_line
+from weir.errors import Message, Misconfigured, first_line
 from weir.settings import SPARK_VARIABLE
 
 try:
@@ -115,10 +115,7 @@ def active(session: SparkSession) -> Iterator[None]:
 def _check(key: str, value: str) -> None:
     forced = FORCED.get(key)
     if forced is not None and value.lower() != forced.lower():
-        raise Misconfigured(
-            f"the Spark setting {key} is {value!r}, but Weir needs {forced!r} in every session, so that equal rows "
-            "have equal digests: remove it from `spark` of the stages of this region"
-        )
+        raise Misconfigured(Message("session.setting_forced", key=key, value=value, forced=forced))
 
 
 def _are_set_at_once(session: SparkSession, settings: Mapping[str, str]) -> bool:
@@ -139,9 +136,7 @@ def _set(session: SparkSession, key: str, value: str) -> None:
         session.conf.set(key, value)
     except (AnalysisException, IllegalArgumentException) as error:
         raise Misconfigured(
-            f"the Spark setting {key}={value!r} cannot be set for a session: {first_line(error)}. What only a start "
-            "can set (memory, cores, jars) belongs where the Connect server is started; in `spark` of a stage it has "
-            "an effect where the region is submitted, by a connection of the type 'spark'"
+            Message("session.setting_refused", key=key, value=value, error=first_line(error))
         ) from error
 
 

@@ -40,7 +40,7 @@ from weir.coordination.values import (
     NotInRecord,
     TaskKey,
 )
-from weir.errors import Conflict, Fenced, InputUnreadable, QualityFailed, ResultUnavailable, Retryable
+from weir.errors import Conflict, Fenced, InputUnreadable, Message, QualityFailed, ResultUnavailable, Retryable
 from weir.execution.failure_class import FailureClass, classify
 from weir.execution.failure_words import SAYS
 from weir.formats.region_job import RegionReport
@@ -147,9 +147,7 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         yield
     except InputUnreadable as error:
         coordinator.check_inputs(begun)
-        raise InputUnreadable(
-            f"{error}. By now it is there, as recorded: nothing is lost, and the task tries again"
-        ) from error
+        raise InputUnreadable(Message("attempts.input_is_back", error=error)) from error
     except (Conflict, Fenced, Retryable):
         raise
     except Exception as error:

@@ -16,7 +16,7 @@ from weir.code.archive import Archive, archive_of, archived
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
 from weir.formats.region_job import CodeToRun
@@ -140,12 +140,7 @@ class Archives:
 
 
 def _lost(fingerprint: str, why: object) -> Misconfigured:
-    return Misconfigured(
-        f"the code of the task in this run (archive {fingerprint[:16]}) is lost: {why}. Clear one of its subtasks in "
-        'Airflow (in a dataflow with repair_code="as_it_was": `weir plan RUN --lost RESULT --code newest --apply`), '
-        "which runs the whole stage with the code that is deployed. If none has begun yet, type `weir run adopt RUN`: "
-        "it pins the run to the code that is deployed, and computes all of it again"
-    )
+    return Misconfigured(Message("attempts.code_lost", fingerprint=fingerprint[:16], why=why))
 
 
 def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
@@ -164,9 +159,7 @@ def require_archive(services: Services, dataflow: str, code: CodeToRun) -> None:
         services.store_id()  # on an unmounted disk everything seems missing
         with services.ledger.transaction(dataflow) as session:
             forget_archive(session, dataflow, code.archive, code.path)
-        raise Retryable(
-            f"the code that it runs was lost while it ran ({code.path}: {error}): the next try stores it again"
-        ) from error
+        raise Retryable(Message("attempts.code_lost_meanwhile", code_path=code.path, error=error)) from error
 
 
 def choose_code(
@@ -223,9 +216,13 @@ def _stored(
         code, path = deployed, archives.path(session, deployed.archive)
     if path is None:
         raise Misconfigured(
-            f"the code that computed {region.name} (version {short(code.version)}, archive {code.archive[:16]}) is "
-            f"lost: clear a subtask of {region.name} in Airflow, which runs the whole stage with the code that is "
-            f"deployed (version {short(deployed.version)})"
+            Message(
+                "attempts.code_of_region_lost",
+                region=region.name,
+                short=short(code.version),
+                archive=code.archive[:16],
+                deployed=short(deployed.version),
+            )
         )
     if code.archive == deployed.archive:
         _require_functions(archives.deployed.files, functions, region)
@@ -240,11 +237,7 @@ def _stored(
 def _require_functions(files: Mapping[str, bytes], functions: Sequence[str], region: RegionId) -> None:
     missing = lacking_functions(files, functions)
     if missing:
-        raise Misconfigured(
-            f"the run is pinned to a dataflow in which {region.name} runs {', '.join(missing)}, which the deployed "
-            "code does not have: deploy it, or move the run to the present dataflow by `weir run adopt RUN`. Nothing "
-            f"of {region.name} was computed"
-        )
+        raise Misconfigured(Message("attempts.function_missing", region=region.name, missing=missing))
 
 
 def _inherited(

@@ -26,7 +26,7 @@ from weir.coordination.airflow import ClearAnswer, Clearer
 from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt, Begun, Committed
-from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
+from weir.errors import Conflict, Fault, Internal, Message, Misconfigured, ResultUnavailable
 from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.checks import gate_results
@@ -251,7 +251,11 @@ def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:
     expected = set(begun.topology.outputs(begun.attempt.region))
     found = {result.partition for result in results}
     if expected != found:
-        raise Internal(f"{begun.attempt.id} was to write {sorted(expected)} but reports {sorted(found)}")
+        raise Internal(
+            Message(
+                "attempts.outputs_differ", attempt_id=begun.attempt.id, expected=sorted(expected), found=sorted(found)
+            )
+        )
 
 
 def require_equal_schemas(
@@ -275,9 +279,7 @@ def require_equal_schemas(
     if finished:
         one = unlike[finished[0]]
         raise Misconfigured(
-            f"{one.partition} has other columns or types than {', '.join(map(str, finished))}, which are not known to "
-            f"be of older code. Clear the whole stage {one.partition.stage}, so that all of its subtasks run again. "
-            "Nothing was committed"
+            Message("attempts.columns_differ", partition=one.partition, finished=finished, stage=one.partition.stage)
         )
     return frozenset(state.results[each].attempt for each in unlike)
 
@@ -289,7 +291,7 @@ def require_none_since(before: RunState, attempt: Attempt, results: Sequence[New
             by = before.results[partition].attempt
             if by not in known:
                 raise Conflict(
-                    f"{partition} of {by} was committed with other columns than {result.partition} meanwhile"
+                    Message("attempts.committed_with_other_columns", partition=partition, by=by, other=result.partition)
                 )
 
 

@@ -17,7 +17,7 @@ from weir.code.generation_rules import short
 from weir.coordination.registered import newest_of
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
-from weir.errors import Conflict, Fault, Loss
+from weir.errors import Conflict, Fault, Loss, Message
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import InputRead
@@ -71,8 +71,7 @@ def _require_all_read(state: RunState, begun: Begun) -> None:
     for partition in state.inputs_of(region):
         if not partition.is_of_own_run and (partition.run, partition.stage) not in read:
             raise Conflict(
-                f"{region} began without {partition.stage} of {partition.run}, whose dataflow has it now (`weir run "
-                "adopt`): it begins again"
+                Message("attempts.stage_adopted_since", region=region, stage=partition.stage, run=partition.run)
             )
 
 
@@ -84,9 +83,7 @@ def _require_own_splits(session: Session, begun: Begun) -> None:
             continue
         known = slices_of(session, begun.run.id, stage.name)
         if known is None or known[region.subtask] != stage.slice:
-            raise Conflict(
-                f"source {stage.name} was resolved anew since {region} began: it begins again, and reads that"
-            )
+            raise Conflict(Message("attempts.source_resolved_anew", stage=stage.name, region=region))
 
 
 def _require_newest_code(state: RunState, begun: Begun) -> None:
@@ -98,8 +95,13 @@ def _require_newest_code(state: RunState, begun: Begun) -> None:
     newest = max(state.region(RegionId(region.name, each)).committed_generation for each in subtasks)
     if newest > begun.attempt.generation:
         raise Conflict(
-            f"{region} ran version {short(code.version)} of its code (generation {begun.attempt.generation}), but "
-            f"another subtask has committed with newer code meanwhile (generation {newest}): it begins again, with that"
+            Message(
+                "attempts.newer_code_committed",
+                region=region,
+                short=short(code.version),
+                generation=begun.attempt.generation,
+                newest=newest,
+            )
         )
 
 
@@ -111,8 +113,13 @@ def _require_held(session: Session, services: Services, begun: Begun) -> None:
         found = results[number]
         if found.state is not None:
             raise Conflict(
-                f"{begun.attempt.region} read the state {found.stage}[{found.subtask}] of {found.attempt}, but its "
-                "lease ran out and the state was released meanwhile, so that its files may be deleted: it begins again"
+                Message(
+                    "attempts.state_released",
+                    region=begun.attempt.region,
+                    stage=found.stage,
+                    subtask=found.subtask,
+                    attempt=found.attempt,
+                )
             )
 
 
@@ -127,7 +134,14 @@ def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRe
         why = _why_changed(state, read, partition, damaged)
         if why:
             raise Conflict(
-                f"{region} read {partition} of {read.attempt} ({read.digest}), but {why}: it begins again",
+                Message(
+                    "attempts.input_changed",
+                    region=region,
+                    partition=partition,
+                    attempt=read.attempt,
+                    digest=read.digest,
+                    why=why,
+                ),
                 [Loss(*_names(read), Fault.DAMAGED, _DAMAGED)] if why is _DAMAGED else (),
             )
 

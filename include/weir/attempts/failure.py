@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services, attempt_folder
 from weir.coordination.values import Action, FailedTry, FailureDecision, TaskKey
-from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
+from weir.errors import Conflict, DiskFull, Fault, Message, ResultUnavailable, Retryable, WeirError
 from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
 from weir.execution.failure_words import PastFailure, message_of
 from weir.execution.labels import built_in_labels
@@ -168,7 +168,7 @@ def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnava
             if isinstance(decided.answer, Plan):
                 return _end(session, services, run, row.id, decided.answer, error)
         asked = probe_for(services, store_id, decided, decided.answer)
-    raise Conflict(f"the run changed {ROUNDS} times while the recovery of {failed} was planned")
+    raise Conflict(Message("attempts.run_keeps_changing", rounds=ROUNDS, failed=failed))
 
 
 def _end(

@@ -20,7 +20,7 @@ from weir.dataflow import DigestRule, Stage
 from weir.dataflow.key_types import key_types, require_equal_key_types
 from weir.dataflow.stage import ResolveContext, StageKind, checked_splits, spark_conf
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
-from weir.errors import Fenced, Misconfigured
+from weir.errors import Fenced, Message, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest
 from weir.formats.region_job import (
@@ -211,8 +211,7 @@ def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, M
     if len(schemas) > 1:
         one, other = list(schemas.values())[:2]
         raise Misconfigured(
-            f"{one} and {other} have different columns or types, though they count as made by one code of stage "
-            f"{read.producer}. Clear the whole stage {read.producer}, so that all of its subtasks run again"
+            Message("attempts.columns_of_subtasks_differ", one=one, other=other, producer=read.producer)
         )
 
 
@@ -282,9 +281,7 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
         with services.ledger.transaction(run.dataflow.name) as session:
             row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
             if row is None or row.state != AttemptState.RUNNING.value:
-                raise Fenced(
-                    f"attempt {attempt} ended while it resolved the splits of {stage.name}. Nothing was changed"
-                )
+                raise Fenced(Message("attempts.ended_while_resolving", attempt=attempt, stage=stage.name))
             known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
     return known[subtask]
 

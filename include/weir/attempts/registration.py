@@ -36,7 +36,7 @@ from weir.coordination.values import (
     SparkWork,
     TaskKey,
 )
-from weir.errors import Conflict, Fenced, Misconfigured
+from weir.errors import Conflict, Fenced, Message, Misconfigured
 from weir.execution.airflow_words import MISSING
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
@@ -110,7 +110,14 @@ def register_committed(
     Raises Fenced unless Airflow runs this try now, and otherwise as `register`.
     """
     if not _is_present(clearer, request):
-        raise Fenced(f"try {request.try_number} of {request.key.task_id} has committed ({committed})")
+        raise Fenced(
+            Message(
+                "attempts.already_committed",
+                try_number=request.try_number,
+                task_id=request.key.task_id,
+                committed=committed,
+            )
+        )
     return _register_anew(services, request, committed, may_adopt=False)
 
 
@@ -173,7 +180,9 @@ def _succeed(services: Services, request: BeginRequest, newest: str, *, may_adop
         every = [row for row in attempts_ever_of(session, run.id, region) if row.is_of_dag_run]
         if every and every[-1].id != newest:
             raise Fenced(
-                f"try {request.try_number} of {region} comes too late: {every[-1].id} has begun. Nothing was changed"
+                Message(
+                    "attempts.too_late_for_success", try_number=request.try_number, region=region, every_id=every[-1].id
+                )
             )
         lost = [row for row in every if row.try_number >= request.try_number]
         older = [row for row in every if row.try_number < request.try_number]
@@ -237,7 +246,7 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
             return _with_present_archive(services, archives, found)
         if found is not None:
             return found
-    raise Conflict(f"the run of {request.key.run_id} was moved to another dataflow {ROUNDS} times while a task began")
+    raise Conflict(Message("attempts.moved_too_often", run_id=request.key.run_id, rounds=ROUNDS))
 
 
 def _register_or_pin(
@@ -252,7 +261,9 @@ def _register_or_pin(
         _pin(services, request, store_id, archives)
     except _RunUnknown:
         run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
-        raise services.ledger.behind(request.dataflow.name, f"it does not know run {run}, which has a record") from None
+        raise services.ledger.behind(
+            request.dataflow.name, Message("attempts.run_unknown_to_ledger", run=run)
+        ) from None
     return None
 
 
@@ -267,7 +278,7 @@ def _with_present_archive(services: Services, archives: Archives, registered: Re
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = session.get(AttemptRow, attempt.id)
         if row is None:
-            raise Fenced(f"the ledger, rebuilt since, has no attempt of {attempt.region}")
+            raise Fenced(Message("attempts.attempt_unknown", region=attempt.region))
         archives.enter(session, code.archive, code.path)
         row.archive = code.archive
     return replace(registered, attempt=replace(attempt, code=code))
@@ -435,15 +446,21 @@ def _resumed(earlier: list[AttemptRow], request: BeginRequest, region: RegionId)
     if is_of_earlier_incarnation(earlier, request.try_number, request.ti_id):
         raise OtherHistory(
             newest.id,
-            f"try {request.try_number} of {region} is registered in the ledger for another DagRun. Clear the task",
+            Message("attempts.of_another_dag_run", try_number=request.try_number, region=region),
         )
     is_same = (newest.try_number, newest.ti_id) == (request.try_number, request.ti_id)
     if is_same and newest.state in (AttemptState.WAITING.value, AttemptState.COMMITTED.value):
         return newest
     raise OtherHistory(
         newest.id,
-        f"try {request.try_number} of {region} comes too late: try {newest.try_number} ({newest.id}, {newest.state}) "
-        "is registered. Nothing was changed",
+        Message(
+            "attempts.too_late",
+            try_number=request.try_number,
+            region=region,
+            newest=newest.try_number,
+            newest_id=newest.id,
+            state=newest.state,
+        ),
     )
 
 

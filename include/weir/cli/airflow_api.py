@@ -13,7 +13,7 @@ from weir.coordination.clearing import EndpointClearer
 from weir.coordination.services import Services
 from weir.coordination.values import ClearOutcome, DeliveredClear
 from weir.environment import API_VARIABLE, command_environment
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Message, Misconfigured, WeirError
 from weir.ledger.names import as_epoch
 from weir.recovery.pending_clears import deliver
 from weir.recovery.rules.standing import Stand, Standing
@@ -31,7 +31,7 @@ def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
         return None
     url = urlsplit(given)
     if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
-        raise Misconfigured(f"{API_VARIABLE} is no address: expected http://LOGIN:PASSWORD@HOST:PORT")
+        raise Misconfigured(Message("cli.api_variable_malformed", api_variable=API_VARIABLE))
     address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
     client = AirflowClient(address, unquote(url.username), unquote(url.password or ""), source=API_VARIABLE)
     client.log_in()

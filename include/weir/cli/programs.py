@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from weir.environment import command_environment
-from weir.errors import EngineLost, Misconfigured
+from weir.errors import EngineLost, Message, Misconfigured
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.content_check import answer_from_json, request_to_json
 from weir.formats.region_job import RegionReport
@@ -66,10 +66,7 @@ def lines_of(program: str, request: str, remote: str | None, environ: Mapping[st
             with running:
                 yield from _lines(running)
         if running.returncode:
-            raise EngineLost(
-                f"not all contents could be compared: {_end(log)}. No result is reported as bad because of "
-                "that; try again, or name another Spark Connect server: --remote sc://host:port"
-            )
+            raise EngineLost(Message("cli.contents_not_compared", end=_end(log)))
 
 
 def _lines(program: subprocess.Popen[str]) -> Iterator[str]:
@@ -132,7 +129,7 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
             check=False,
         )
         if done.returncode:
-            raise Misconfigured(f"the query was not answered: {_problem(done.stderr)}")
+            raise Misconfigured(Message("cli.query_not_answered", problem=_problem(done.stderr)))
         with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
             return cast("pa.Table", stream.read_all())
 

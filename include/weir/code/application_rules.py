@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from weir.code.sql_rules import is_sql
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured, said_by
 from weir.secrecy import secrets_in
 from weir.wording import did_you_mean
 
@@ -85,16 +85,13 @@ def application_problems(application: Application, inputs: Collection[str]) -> I
     """Yield the problems of an application of a stage that has these inputs."""
     path, arguments, main_class = application.path, application.arguments, application.main_class
     if not is_application(path) or not _PATH.fullmatch(path):
-        yield (
-            f"the path of its application is {path!r}: write that of a .jar or .py file below the folder of the DAG "
-            'file, such as "jars/routes.jar", neither absolute nor with ..'
-        )
+        yield Message("code.application_path_malformed", path=path)
     if not isinstance(main_class, str) or (main_class and not _CLASS.fullmatch(main_class)):
-        yield f'main_class is {main_class!r}: write the name of a class, such as "com.example.Routes"'
+        yield Message("code.main_class_malformed", main_class=main_class)
     elif main_class and str(path).endswith(PYTHON):
-        yield f"{path} is a program in Python, which has no main_class: leave main_class={main_class!r} out"
+        yield Message("code.main_class_of_python", path=path, main_class=main_class)
     if not isinstance(arguments, tuple) or not all(isinstance(each, str) for each in arguments):
-        yield f'arguments are a list of texts, such as ["--out", "{{{{ output }}}}"], not {arguments!r}'
+        yield Message("code.arguments_malformed", arguments=arguments)
         return
     written = [_written(found) for each in arguments for found in _TEMPLATE.finditer(each)]
     for each in arguments:
@@ -102,10 +99,10 @@ def application_problems(application: Application, inputs: Collection[str]) -> I
     for each in written:
         yield from _value_problems(each, inputs)
     if "output" not in written:
-        yield "no argument of its application is {{ output }}, the folder that it has to write: add it"
+        yield Message("code.argument_of_output_missing")
     for name in inputs:
         if f"inputs.{name}" not in written:
-            yield f"no argument of its application is {{{{ inputs.{name} }}}}: add it, or leave the input out"
+            yield Message("code.argument_of_input_missing", name=name)
 
 
 def secrets_of(application: Application) -> Iterator[str]:
@@ -128,12 +125,12 @@ def parameter_problems(application: Application, parameters: Mapping[str, Any]) 
             continue
         if name not in parameters:
             hint = did_you_mean(name, parameters, f'write Dataflow(..., parameters={{"{name}": ...}})')
-            yield f"the dataflow has no parameter {name!r}: {hint}"
+            yield Message("code.parameter_unknown", name=name, hint=hint)
             continue
         try:
             _text(written, parameters[name])
         except Misconfigured as error:
-            yield str(error)
+            yield said_by(error)
 
 
 def bound(arguments: Sequence[str], values: Mapping[str, Any]) -> list[str]:
@@ -145,7 +142,7 @@ def bound(arguments: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     def text(found: re.Match[str]) -> str:
         written = _written(found)
         if written not in values:
-            raise Misconfigured(f"{{{{ {written} }}}} has no value in this run: there are {', '.join(sorted(values))}")
+            raise Misconfigured(Message("code.value_unknown", written=written, values=sorted(values)))
         return _text(written, values[written])
 
     return [_TEMPLATE.sub(text, each) for each in arguments]
@@ -158,9 +155,9 @@ def _written(found: re.Match[str]) -> str:
 def _text_problems(argument: str) -> Iterator[str]:
     rest = _TEMPLATE.sub("", argument)
     if "{%" in rest or "{#" in rest:
-        yield f"the argument {argument!r} has a block of Jinja, and only {{{{ ... }}}} is known"
+        yield Message("code.argument_with_block", argument=argument)
     elif "{{" in rest:
-        yield f"the argument {argument!r} opens {{{{ and does not close it"
+        yield Message("code.argument_not_closed", argument=argument)
 
 
 def _value_problems(written: str, inputs: Collection[str]) -> Iterator[str]:
@@ -168,10 +165,12 @@ def _value_problems(written: str, inputs: Collection[str]) -> Iterator[str]:
     if match is None:
         name = re.sub(r"^(params|ctx\.params|parameters)\.", "ctx.parameters.", written)
         right = _OF_AIRFLOW.get(written) or (f"{{{{ {name} }}}}" if _VALUE.fullmatch(name) else "")
-        yield f"{{{{ {written} }}}} is unknown: {f'write {right}' if right else f'there are {_KNOWN}'}"
+        yield Message(
+            "code.argument_value_unknown", written=written, advice=f"write {right}" if right else f"there are {_KNOWN}"
+        )
     elif match["input"] is not None and match["input"] not in inputs:
         hint = did_you_mean(match["input"], inputs, f"it has {', '.join(map(repr, inputs)) or 'none'}")
-        yield f"{{{{ {written} }}}} names no input of the stage: {hint}"
+        yield Message("code.argument_names_no_input", written=written, hint=hint)
 
 
 def _text(written: str, value: object) -> str:
@@ -179,4 +178,4 @@ def _text(written: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise Misconfigured(f"{{{{ {written} }}}} is {value!r}: only a text, a number or a truth value fits an argument")
+    raise Misconfigured(Message("code.value_is_no_text", written=written, value=value))

@@ -27,7 +27,7 @@ from typing import Final
 from weir.code.application_rules import is_stored_application, name_in_archive
 from weir.code.data_beside import DataBeside, data_beside
 from weir.code.syntax import top_level_imports
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir.units import format_size
 
 _OWN = frozenset({"weir", "weir_spark", "weir_airflow"})
@@ -142,9 +142,7 @@ def pack(
     texts = {name: text.encode() for name, text in sql.items()}
     twice = next((name for name, text in texts.items() if files.get(name, text) != text), None)
     if twice is not None:
-        raise Misconfigured(
-            f"the pipeline's modules have another file {twice}: give the SQL file of the stage another name"
-        )
+        raise Misconfigured(Message("code.sql_file_twice", twice=twice))
     stored = {name_in_archive(path): content for path, content in applications.items()}
     return Archive({**packages, **data, **files, **texts, **stored})
 
@@ -188,17 +186,13 @@ def _packed(owner: str, files: Callable[[], Iterator[tuple[str, bytes]]]) -> dic
         except (FileNotFoundError, NotADirectoryError) as error:
             gone = error
         except OSError as error:
-            raise Misconfigured(
-                f"a file of {owner} cannot be read, so that it cannot travel to Spark: {error}: let the user of "
-                "Airflow's workers read it, or move it away"
-            ) from error
+            raise Misconfigured(Message("code.file_unreadable", owner=owner, error=error)) from error
     missing = Path(str(gone.filename))
     if missing.is_symlink():
         raise Misconfigured(
-            f"{owner} has the link {str(missing)!r} to {str(missing.readlink())!r}, where there is nothing, so that it "
-            "cannot travel to Spark: put the file there, or delete the link"
+            Message("code.link_leads_nowhere", owner=owner, missing=str(missing), readlink=str(missing.readlink()))
         ) from gone
-    raise Retryable(f"a file of {owner} vanished while it was packed: {gone}") from gone
+    raise Retryable(Message("code.file_vanished", owner=owner, gone=gone)) from gone
 
 
 def _encodable(name: str) -> str:
@@ -206,10 +200,7 @@ def _encodable(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise Misconfigured(
-            f"the pipeline's modules have a file whose name is no UTF-8, {name!r}: rename it, so that it can travel "
-            "to Spark"
-        ) from error
+        raise Misconfigured(Message("code.file_name_not_utf8", name=name)) from error
     return name
 
 
@@ -268,10 +259,7 @@ class _Walk:
         found = folder.stat()
         identity = (found.st_dev, found.st_ino)
         if identity in above:
-            raise Misconfigured(
-                f"the linked folder {source} leads to a folder that it lies in, so that a copy of it has no end: "
-                "delete the link, or let it lead elsewhere"
-            )
+            raise Misconfigured(Message("code.link_without_end", source=source))
         with os.scandir(folder) as entries:
             wanted = [each for each in entries if not _is_left_out(each.name) and (not beside or beside(each.name))]
         for entry in wanted:
@@ -291,9 +279,7 @@ class _Walk:
         self.copied += entry.stat().st_size
         if self.copied > MOST_COPIED:
             raise Misconfigured(
-                f"{source}, with what was found before it, has more than {format_size(MOST_COPIED)}, and would travel "
-                f"to Spark with each change of code, since it is linked in, or named by modules in, {self.folder}: "
-                "keep there only what functions read, and declare large data as a source"
+                Message("code.too_large", source=source, format_size=format_size(MOST_COPIED), folder=self.folder)
             )
 
 
@@ -322,10 +308,7 @@ def _found(module: str) -> ModuleSpec | None:
 def _spec(module: str) -> ModuleSpec:
     spec = _found(module)
     if spec is None or (spec.submodule_search_locations is None and not _is_file(Path(str(spec.origin)))):
-        raise Misconfigured(
-            f"the pipeline's module {module!r} is not on this machine, so that it cannot travel to Spark: install its "
-            "package where the task runs, or correct the function's name"
-        )
+        raise Misconfigured(Message("code.module_not_here", module=module))
     return spec
 
 

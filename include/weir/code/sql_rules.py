@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from weir.code.sql_relation_rules import QUERIES, unknown_relations
 from weir.code.sql_token_rules import Token, UnclosedError, pieces, tokens
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured, at, said_by
 from weir.wording import closest, did_you_mean
 
 SUFFIX: Final = ".sql"
@@ -50,10 +50,7 @@ def is_sql(reference: object) -> bool:
 def path_problems(reference: str) -> Iterator[str]:
     """Yield a problem unless a SQL file is named as it can be found."""
     if not _PATH.fullmatch(reference):
-        yield (
-            f'sql={reference!r}: write the path of a file below the folder of the DAG file, such as "sql/by_zone.sql", '
-            "with letters, digits, underscores, dots and hyphens, neither absolute nor with .."
-        )
+        yield Message("code.sql_path_malformed", reference=reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,7 @@ def text_of(content: bytes, owner: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise Misconfigured(
-            f"{owner}, line {line}: the byte {content[error.start : error.start + 1]!r} is no UTF-8: save the file as "
-            "UTF-8, since another character would be another value"
+            Message("code.bytes_not_utf8", owner=owner, line=line, content=content[error.start : error.start + 1])
         ) from error
 
 
@@ -126,9 +122,7 @@ def require_bindable(name: str, value: object) -> None:
     """Require a value that Spark can bind. Raises Misconfigured."""
     values = value if isinstance(value, list) else [value]
     if any(isinstance(each, dict | list) for each in values):
-        raise Misconfigured(
-            f"{{{{ {name} }}}} holds others: only texts, numbers, truth values and lists of them can be bound"
-        )
+        raise Misconfigured(Message("code.value_not_bindable", name=name))
 
 
 def _written(template: str) -> str:
@@ -143,14 +137,14 @@ def _query_problems(query: Sequence[Token]) -> Iterator[str]:
     while found and found[-1].text == ";":
         found.pop()
     if not found:
-        yield "it has no query: write SELECT ..."
+        yield Message("code.no_query")
         return
     end = next((token for token in found if token.text == ";"), None)
     if end is not None:
-        yield f"line {end.line}: a second statement follows: a stage is one query, write the others as stages"
+        yield Message("code.second_statement", line=end.line)
     first = next((token for token in found if token.text != "("), found[0])
     if first.lower not in QUERIES:
-        yield f"line {first.line}: it begins with {first.text!r}, but a stage is one query: SELECT ..., or WITH ..."
+        yield Message("code.not_a_query", line=first.line, text=first.text)
     yield from _bracket_problems(found)
 
 
@@ -162,11 +156,11 @@ def _bracket_problems(found: Sequence[Token]) -> Iterator[str]:
         elif token.text in _CLOSED_BY.values():
             if not opened or _CLOSED_BY[opened[-1].text] != token.text:
                 before = f", where the {opened[-1].text} of line {opened[-1].line} is open" if opened else ""
-                yield f"line {token.line}: this {token.text} closes nothing{before}"
+                yield Message("code.bracket_closes_nothing", line=token.line, text=token.text, before=before)
                 return
             opened.pop()
     for token in opened:
-        yield f"line {token.line}: a {token.text} is opened and not closed"
+        yield Message("code.bracket_not_closed", line=token.line, text=token.text)
 
 
 def _problems_of_server(found: Sequence[Token]) -> Iterator[str]:
@@ -182,24 +176,17 @@ def _problems_of_server(found: Sequence[Token]) -> Iterator[str]:
         else:
             continue
         if written:
-            yield (
-                f"line {token.line}: Spark replaces {written[0]} by a setting, or by what its server has, which is no "
-                "input of the stage, and by nothing where there is none: write {{ ctx.parameters.NAME }}, or, for the "
-                "text itself, '$' || '{...}'"
-            )
+            yield Message("code.value_of_server", line=token.line, written=written[0])
 
 
 def _value_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[str]:
     if token.kind in ("text", "name"):
         quoted = _IN_QUOTES.search(token.text)
         if quoted:
-            yield (
-                f"line {token.line}: {quoted[0]} stands in quotes: leave them out, since a value is bound and never "
-                "becomes part of a text (|| joins texts)"
-            )
+            yield Message("code.value_in_quotes", line=token.line, quoted=quoted[0])
     elif token.kind == "block":
         block = token.text[:40]
-        yield f"line {token.line}: {block} is a block of Jinja, and only {{{{ ... }}}} is known: write a function"
+        yield Message("code.value_with_block", line=token.line, block=block)
     elif token.kind == "template":
         yield from _template_problems(token, parameters)
 
@@ -213,16 +200,18 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
         known = (
             f"there are {_VALUES}, {{{{ ctx.subtask }}}}, {{{{ ctx.parallelism }}}} and {{{{ ctx.parameters.NAME }}}}"
         )
-        yield f"line {token.line}: {token.text} is unknown: {f'write {right}' if right else known}"
+        yield Message(
+            "code.sql_value_unknown", line=token.line, text=token.text, advice=f"write {right}" if right else known
+        )
     elif match["parameter"] is not None and match["parameter"] not in parameters:
         write = f'write Dataflow(..., parameters={{"{match["parameter"]}": ...}})'
         hint = did_you_mean(match["parameter"], parameters, write)
-        yield f"line {token.line}: the dataflow has no parameter {match['parameter']!r}: {hint}"
+        yield Message("code.sql_parameter_unknown", line=token.line, match=match["parameter"], hint=hint)
     elif match["parameter"] is not None:
         try:
             require_bindable(written, parameters[match["parameter"]])
         except Misconfigured as error:
-            yield f"line {token.line}: {error}"
+            yield at(f"line {token.line}", said_by(error))
 
 
 def _input_problems(found: Sequence[Token], inputs: Collection[str]) -> Iterator[str]:
@@ -230,7 +219,7 @@ def _input_problems(found: Sequence[Token], inputs: Collection[str]) -> Iterator
     for relation in unknown_relations(found, inputs):
         name = relation.name or relation.token.text
         meant.update(closest(name, inputs))
-        yield f"line {relation.token.line}: {no_input(name, inputs)}"
+        yield at(f"line {relation.token.line}", no_input(name, inputs))
     named = {token.lower for token in found if token.is_name} | {
         token.text[1:-1].lower()
         for token in found
@@ -238,7 +227,7 @@ def _input_problems(found: Sequence[Token], inputs: Collection[str]) -> Iterator
     }
     for name in inputs:
         if name.lower() not in named and name not in meant:
-            yield f"it does not read the input {name!r}: leave it out of inputs="
+            yield Message("code.input_not_read", name=name)
 
 
 def no_input(name: str, inputs: Collection[str] = ()) -> str:
@@ -246,7 +235,7 @@ def no_input(name: str, inputs: Collection[str] = ()) -> str:
     last = name.rpartition(".")[2]
     write = f'inputs=[blocking("{last if last.isidentifier() else "prices"}")]'
     hint = did_you_mean(name, inputs, f"give the stage or source with these rows, as in {write}")
-    return f"it reads {name!r}, which is no input of the stage: {hint}"
+    return Message("code.relation_is_no_input", name=name, hint=hint)
 
 
 def line_of(text: str, name: str) -> int | None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from weir.errors import Message
+
 _KINDS: Final = re.compile(
     r"""
     (?P<space>\A\ufeff|\s+|--(?:\\\n|[^\r\n])*)
@@ -62,7 +64,7 @@ def pieces(text: str) -> Iterator[Token]:
     line, at = 1, 0
     while match := _KINDS.match(text, at):
         if match.lastgroup == "symbol" and match[0] in _QUOTES:
-            raise UnclosedError(f"line {line}: a quote {match[0]} is opened and not closed")
+            raise UnclosedError(Message("code.quote_not_closed", line=line, match=match[0]))
         end = _end_of_comment(text, at, line) if match.lastgroup == "comment" else match.end()
         yield Token(str(match.lastgroup), text[at:end], line)
         line += text.count("\n", at, end)
@@ -80,4 +82,4 @@ def _end_of_comment(text: str, at: int, line: int) -> int:
         depth += 1 if mark[0] == "/*" else -1
         if depth == 0:
             return mark.end()
-    raise UnclosedError(f"line {line}: a comment /* is opened and not closed")
+    raise UnclosedError(Message("code.comment_not_closed", line=line))

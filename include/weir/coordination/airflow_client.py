@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from weir.connections import LOOPBACK
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,7 +92,15 @@ class AirflowClient:
         """Send one request and return the JSON object of the answer. Raises as `call`, Misconfigured for 404 too."""
         response = self.call(method, path, body, **query)
         if response.is_error:
-            raise Misconfigured(f"Airflow at {self.base_url} answered {method} {path} with {_text_of(response)}")
+            raise Misconfigured(
+                Message(
+                    "coordination.airflow_failed",
+                    base_url=self.base_url,
+                    method=method,
+                    path=path,
+                    text_of=_text_of(response),
+                )
+            )
         found: dict[str, Any] = response.json()
         return found
 
@@ -113,12 +121,17 @@ class AirflowClient:
             response = self._request("POST", _LOG_IN, json=account)
         if response.is_server_error or response.status_code in _TRANSIENT:
             raise Retryable(
-                f"Airflow at {self.base_url} answered {_text_of(response)} when asked for a token; try again later"
+                Message("coordination.token_refused_for_now", base_url=self.base_url, text_of=_text_of(response))
             )
         if not response.is_success:
             raise Misconfigured(
-                f"Airflow at {self.base_url} gave no token to {self._login or 'an anonymous caller'}: it answered "
-                f"{_text_of(response)}. Check login and password of {self._source}"
+                Message(
+                    "coordination.token_refused",
+                    base_url=self.base_url,
+                    login=self._login or "an anonymous caller",
+                    text_of=_text_of(response),
+                    source=self._source,
+                )
             )
         return str(response.json()["access_token"])
 
@@ -136,22 +149,43 @@ class AirflowClient:
                 is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 is_harmless = method == "GET" or path == _LOG_IN or is_unsent
                 if not (left and is_harmless):
-                    raise Retryable(f"Airflow's API at {url} did not answer {method} {path}: {error!r}") from error
+                    raise Retryable(
+                        Message("coordination.airflow_silent", url=url, method=method, path=path, error=error)
+                    ) from error
 
     def _raise_for_error(self, method: str, path: str, response: httpx.Response) -> None:
         code = response.status_code
         if code in _REFUSED:
             raise Misconfigured(
-                f"Airflow at {self.base_url} refused {method} {path} with {_text_of(response)}: the account "
-                f"{self._login or '(token)'} of {self._source} needs the permission to edit task instances and runs "
-                "of this DAG (PUT on TASK_INSTANCE and on RUN; role `user` of the simple auth manager)"
+                Message(
+                    "coordination.permission_missing",
+                    base_url=self.base_url,
+                    method=method,
+                    path=path,
+                    text_of=_text_of(response),
+                    login=self._login or "(token)",
+                    source=self._source,
+                )
             )
         if response.is_server_error or code in _TRANSIENT:
-            raise Retryable(f"Airflow's API at {self.base_url} answered {method} {path} with {_text_of(response)}")
+            raise Retryable(
+                Message(
+                    "coordination.airflow_busy",
+                    base_url=self.base_url,
+                    method=method,
+                    path=path,
+                    text_of=_text_of(response),
+                )
+            )
         if response.is_error and code not in _RETURNED:
             raise Misconfigured(
-                f"Airflow at {self.base_url} did not understand {method} {path}: {_text_of(response)}. "
-                "Do its version and that of Weir's plugin fit together?"
+                Message(
+                    "coordination.request_not_understood",
+                    base_url=self.base_url,
+                    method=method,
+                    path=path,
+                    text_of=_text_of(response),
+                )
             )
 
 

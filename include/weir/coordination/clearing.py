@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, by_dag
 from weir.coordination.airflow_client import AirflowClient, path_of
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.airflow_words import UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH
 
@@ -110,11 +110,7 @@ class EndpointClearer:
         """Ask the plugin's endpoint. Raises Misconfigured where the api-server does not serve it."""
         response = self._api.call("POST", path_of("weir", "dags", dag_id, verb), body)
         if response.status_code in NO_ROUTE:
-            raise Misconfigured(
-                f"the api-server at {self._api.base_url} has no /weir, Weir's plugin, by which lost results are "
-                "recomputed: at the api-server, install weir in the version of the workers and restart it. `airflow "
-                "plugins` there lists the plugin weir, or the error of its import"
-            )
+            raise Misconfigured(Message("coordination.plugin_missing", base_url=self._api.base_url))
         found: dict[str, Any] = response.json()
         return found
 

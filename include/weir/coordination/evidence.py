@@ -22,7 +22,7 @@ from sqlalchemy import select
 from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Message, Misconfigured, WeirError
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.codec import checkpoint_from_json, manifest_from_json, region_job_from_json
 from weir.formats.manifest import Manifest
@@ -78,7 +78,9 @@ def require_not_behind(services: Services, dataflow: str) -> None:
         versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run.in_(newest_runs))))
     for epoch in sorted(set(epochs) - known):
         if _see_record(services, dataflow, epoch) is not None:
-            raise services.ledger.behind(dataflow, f"{epoch_folder(dataflow, epoch)} is of a run that it does not know")
+            raise services.ledger.behind(
+                dataflow, Message("coordination.run_unknown", epoch_folder=epoch_folder(dataflow, epoch))
+            )
     require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
 
 
@@ -89,7 +91,7 @@ def require_known_checkpoints(services: Services, dataflow: str) -> None:
         services.ledger.require_not_behind(session, dataflow)
         unknown = numbers - numbers_taken(session, dataflow, numbers)
     if unknown:
-        raise services.ledger.behind(dataflow, f"it does not know checkpoint or savepoint {min(unknown)}")
+        raise services.ledger.behind(dataflow, Message("coordination.checkpoint_unknown", min=min(unknown)))
     _require_own_manifests(services, dataflow, numbers)
 
 
@@ -107,7 +109,10 @@ def _require_own_manifests(services: Services, dataflow: str, numbers: set[int])
             continue
         if (found.dataflow, found.number) == (dataflow, row.number) and is_other(row, found):
             services.ledger.saw(dataflow, found.revision)
-            raise services.ledger.behind(dataflow, f"it does not know checkpoint {found.number}, of {found.attempt}")
+            raise services.ledger.behind(
+                dataflow,
+                Message("coordination.checkpoint_of_attempt_unknown", number=found.number, attempt=found.attempt),
+            )
 
 
 def _numbers_in(services: Services, dataflow: str) -> set[int]:
@@ -142,7 +147,7 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
     with services.ledger.transaction() as session:
         lost = [row.id for row, _ in unended_closes(session, dataflow) if row.id in ended]
     if lost:
-        raise services.ledger.behind(dataflow, f"it does not know that {lost[0]}, or a later try, has closed its run")
+        raise services.ledger.behind(dataflow, Message("coordination.close_unknown", lost=lost[0]))
 
 
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
@@ -153,7 +158,7 @@ def require_known_versions(services: Services, dataflow: str, unknown: Iterable[
         except (NotFound, ValueError, KeyError, TypeError, Misconfigured):
             continue
         services.ledger.saw(dataflow, pointer.revision)
-        raise services.ledger.behind(dataflow, f"it does not know the published version {path}")
+        raise services.ledger.behind(dataflow, Message("coordination.version_unknown", path=path))
 
 
 def require_known_publications(services: Services, run: str, sinks: Iterable[str]) -> None:
@@ -191,7 +196,9 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
         manifest = _manifest(services, folder)
         if manifest is not None and _is_of(manifest, pinned):
             services.ledger.saw(manifest.dataflow, manifest.revision)
-            raise services.ledger.behind(manifest.dataflow, f"it does not know that {attempt} has written {folder}")
+            raise services.ledger.behind(
+                manifest.dataflow, Message("coordination.result_unknown", attempt=attempt, folder=folder)
+            )
 
 
 def look_for_results(services: Services, run: str, partitions: Iterable[PartitionId], *, running: bool = True) -> None:

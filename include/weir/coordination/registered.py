@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.values import Attempt, SparkWork
-from weir.errors import Conflict, Fenced
+from weir.errors import Conflict, Fenced, Message
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.ledger.attempts import Origin, attempts_of
@@ -58,16 +58,28 @@ def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries:
     """Return the newest of a region's attempts, which must be `attempt`. Raises Fenced or Conflict, as above."""
     newest = next(reversed(tries), None)
     if newest is None:
-        raise Fenced(f"attempt {attempt} of {region} may not commit: the ledger was rebuilt, and does not know it")
+        raise Fenced(Message("coordination.attempt_not_in_ledger", attempt=attempt, region=region))
     lineage = session.connection().execute(_LINEAGE, {"dataflow": run.dataflow.name}).scalar_one()
     if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
         raise Fenced(
-            f"attempt {attempt} of {region} may not commit: {newest.id} is {newest.state}. Nothing was changed"
+            Message(
+                "coordination.attempt_not_newest",
+                attempt=attempt,
+                region=region,
+                newest_id=newest.id,
+                state=newest.state,
+            )
         )
     if newest.lineage != lineage:
         raise Conflict(
-            f"attempt {attempt} of {region} is of lineage {newest.lineage}, but {run.dataflow.name} is at {lineage} "
-            "now: it begins again"
+            Message(
+                "coordination.lineage_changed",
+                attempt=attempt,
+                region=region,
+                lineage=newest.lineage,
+                dataflow=run.dataflow.name,
+                current=lineage,
+            )
         )
     return newest
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Conflict
+from weir.errors import Conflict, Message
 from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
@@ -46,7 +46,7 @@ def write_record(services: Services, run: str) -> None:
             record = record_of(row)
         if _write(services, record):
             return
-    raise Conflict(f"run {run} was pinned anew {ROUNDS} times while its record was written")
+    raise Conflict(Message("coordination.record_keeps_changing", run=run, rounds=ROUNDS))
 
 
 def write_records(services: Services, dataflow: str) -> int:

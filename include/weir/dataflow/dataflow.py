@@ -20,7 +20,7 @@ from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.units import size_from_text, time_from_text
 
 
@@ -115,10 +115,7 @@ class Dataflow:
     def __post_init__(self, is_record: bool) -> None:
         require("Dataflow(...)", "name", self.name, str, 'Dataflow("name_of_dataflow", [stages])')
         if isinstance(self.stages, str | Mapping) or not isinstance(self.stages, Iterable):
-            raise Misconfigured(
-                f"dataflow {self.name!r}: stages is {shown(self.stages)}: write a list of all stages, with the sources "
-                "and sinks"
-            )
+            raise Misconfigured(Message("dataflow.stages_not_a_list", name=self.name, stages=shown(self.stages)))
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
@@ -145,12 +142,10 @@ class Dataflow:
             if self.quota is not None:
                 size_from_text("quota", self.quota)
         except Misconfigured as error:
-            raise Misconfigured(f"dataflow {self.name!r}: {error}") from error
+            raise Misconfigured(Message("dataflow.retention_wrong", name=self.name, error=error)) from error
         retained: object = self.retained_checkpoints
         if retained is not None and (type(retained) is not int or retained < 1):
-            raise Misconfigured(
-                f"dataflow {self.name!r}: retained_checkpoints is {retained!r}, expected a whole number of at least 1"
-            )
+            raise Misconfigured(Message("dataflow.retained_checkpoints_wrong", name=self.name, retained=retained))
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name. Raises Misconfigured where there is none."""
@@ -158,7 +153,7 @@ class Dataflow:
             if stage.name == name:
                 return stage
         known = ", ".join(stage.name for stage in self.stages)
-        raise Misconfigured(f"dataflow {self.name!r} has no stage {name!r}; it has {known}")
+        raise Misconfigured(Message("dataflow.stage_unknown", name=self.name, stage=name, known=known))
 
     def max_parallelism_of(self, stage: str) -> int:
         """Return the number of key groups that the stage's keyed inputs are divided into."""
@@ -175,7 +170,7 @@ class Dataflow:
         states = {state.name: state for stage in self.stages for state in stage.states}
         if name not in states:
             known = ", ".join(states) or "none"
-            raise Misconfigured(f"dataflow {self.name!r} keeps no state {name!r}; it keeps {known}")
+            raise Misconfigured(Message("dataflow.state_unknown", name=self.name, state=name, known=known))
         return states[name]
 
     def to_json(self) -> dict[str, Any]:
@@ -200,8 +195,9 @@ class Dataflow:
         version = document.get("version")
         if version != VERSION or isinstance(version, bool):
             raise Misconfigured(
-                f"the record of dataflow {document.get('name')!r} has version {version!r}, this Weir reads {VERSION}: "
-                "use the Weir that wrote it"
+                Message(
+                    "dataflow.record_of_other_version", document=document.get("name"), version=version, expected=VERSION
+                )
             )
         return cls(
             name=document["name"],
@@ -223,16 +219,14 @@ def _choice(dataflow: str, what: str, value: object, kinds: type[Enum]) -> Enum:
         if value is kind or value == kind.value:
             return kind
     known = " or ".join(f'{what}="{kind.value}"' for kind in kinds)
-    raise Misconfigured(f"dataflow {dataflow!r}: {what} must not be {value!r}: write {known}")
+    raise Misconfigured(Message("dataflow.choice_wrong", dataflow=dataflow, what=what, value=value, known=known))
 
 
 def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
-        raise Misconfigured(f"dataflow {dataflow!r}: parameters must be a dict with text keys, not {parameters!r}")
+        raise Misconfigured(Message("dataflow.parameters_not_a_dict", dataflow=dataflow, parameters=parameters))
     try:
         copied: dict[str, Any] = json.loads(json.dumps(dict(parameters), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise Misconfigured(
-            f"dataflow {dataflow!r}: parameters must be JSON values ({error}): write dates and paths as text"
-        ) from error
+        raise Misconfigured(Message("dataflow.parameters_not_json", dataflow=dataflow, error=error)) from error
     return copied

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.dataflow.arguments import answers, column_names, shown
+from weir.errors import Message
 
 MOST_PLACES = 15
 """A double has no more significant decimal places."""
@@ -65,20 +66,17 @@ def digest(*, round: Mapping[str, int] | None = None, ignore: str | Sequence[str
 def rule_problems(rule: object) -> Iterator[str]:
     """Yield the problems of a stage's digest rule, and what to write instead."""
     if not isinstance(rule, DigestRule):
-        yield f'digest must be a rule, not {shown(rule)}: write digest=digest(round={{"column": 6}}, ignore=["column"])'
+        yield Message("dataflow.digest_not_a_rule", rule=shown(rule))
         return
     if not isinstance(rule.round, Mapping):
-        yield f'digest(round=...) must name columns with their decimal places, like {{"fare": 6}}, not {rule.round!r}'
+        yield Message("dataflow.digest_round_malformed", round=rule.round)
         return
     for column in (*rule.round, *rule.ignore):
         if not isinstance(column, str) or not column:
-            yield f"digest(...) names columns by non-empty texts, not {column!r}"
+            yield Message("dataflow.digest_column_malformed", column=column)
     for column, places in rule.round.items():
         if not isinstance(places, int) or isinstance(places, bool) or not 0 <= places <= MOST_PLACES:
-            yield (
-                f"digest(round=...) of column {column!r} must be a whole number of decimal places from 0 to "
-                f"{MOST_PLACES}, not {places!r}"
-            )
+            yield Message("dataflow.digest_places_out_of_range", column=column, most_places=MOST_PLACES, places=places)
     for column in rule.round:
         if column in rule.ignore:
-            yield f"digest(...) both rounds and ignores column {column!r}: name it in only one of them"
+            yield Message("dataflow.digest_rounds_and_ignores", column=column)

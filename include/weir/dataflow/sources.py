@@ -27,7 +27,7 @@ from weir.dataflow.quality import Gate
 from weir.dataflow.queries import single_query
 from weir.dataflow.stage import Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.intervals import in_zone, time_zone
 
 FORMATS = ("parquet", "csv", "json")
@@ -87,24 +87,19 @@ def files_source(
     where = f"files_source({name!r})"
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
-        raise Misconfigured(
-            f'{where}: path must be absolute, such as "/data/*.csv" or "s3://bucket/*.csv", not {path!r}'
-        )
+        raise Misconfigured(Message("dataflow.files_path_not_absolute", where=where, path=path))
     name_of_file = filled(where, path, _EXAMPLE).rpartition("/")[2]
     if "://" not in path and ":" in name_of_file:
-        raise Misconfigured(f"{where}: Spark cannot read a file with a colon in its name, such as {name_of_file!r}")
+        raise Misconfigured(Message("dataflow.file_name_with_colon", where=where, name_of_file=name_of_file))
     if format not in FORMATS:
-        raise Misconfigured(f"{where}: format must be one of {', '.join(FORMATS)}, not {format!r}")
+        raise Misconfigured(Message("dataflow.format_unknown", where=where, formats=FORMATS, format=format))
     if if_empty not in ("fail", "empty"):
-        raise Misconfigured(f'{where}: if_empty must be "fail" or "empty", not {if_empty!r}')
+        raise Misconfigured(Message("dataflow.if_empty_unknown", where=where, if_empty=if_empty))
     if if_missing not in ("fail", "null"):
-        raise Misconfigured(f'{where}: if_missing must be "fail" or "null", not {if_missing!r}')
+        raise Misconfigured(Message("dataflow.if_missing_unknown", where=where, if_missing=if_missing))
     _require_on_malformed(where, on_malformed, format, schema, reader)
     if not schema and (format != "parquet" or if_empty == "empty"):
-        raise Misconfigured(
-            f'{where}: schema= is needed for format="csv" and "json" and for if_empty="empty": write Spark DDL such as '
-            '"id BIGINT, at TIMESTAMP"'
-        )
+        raise Misconfigured(Message("dataflow.schema_missing", where=where))
     require(where, "schema", schema, str, 'Spark DDL such as schema="id BIGINT, at TIMESTAMP"')
     _require_reader(where, reader)
     _require_encoding(where, format, reader or {})
@@ -143,7 +138,7 @@ def delta_source(
     where = f"delta_source({name!r})"
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
-        raise Misconfigured(f'{where}: path must be absolute, or a URL such as "s3://lake/orders", not {path!r}')
+        raise Misconfigured(Message("dataflow.delta_path_not_absolute", where=where, path=path))
     require_delta_path(where, path)
     options = {"path": path.rstrip("/"), "partition": _partition(where, partition), "conn_id": conn_id}
     return _source(name, "delta", parallelism, options, settings)
@@ -166,7 +161,7 @@ def iceberg_source(
     where = f"iceberg_source({name!r})"
     _require_text(where, "table", table)
     if table.count(".") < 2 or not all(table.split(".")):
-        raise Misconfigured(f'{where}: table must be "catalog.namespace.table", not {table!r}')
+        raise Misconfigured(Message("dataflow.iceberg_table_malformed", where=where, table=table))
     options = {"table": table, "partition": _partition(where, partition)}
     return _source(name, "iceberg", parallelism, options, settings)
 
@@ -187,8 +182,7 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
         query % dict.fromkeys(BOUNDS, "")
     except (KeyError, ValueError, TypeError) as error:
         raise Misconfigured(
-            f"{where}: query may have %(start)s and %(end)s, or %(start_local)s and %(end_local)s, and any other "
-            f"percent sign is doubled, as in like 'a%%': {type(error).__name__}: {error}"
+            Message("dataflow.query_placeholder_unknown", where=where, name=type(error).__name__, error=error)
         ) from error
     single_query(where, query)
     return _source(name, "postgres", 1, {"conn_id": conn_id, "query": query}, settings)
@@ -230,21 +224,25 @@ def filled(where: str, text: str, interval: tuple[datetime, datetime], zone: str
     rendered = _JINJA.search(text)
     if rendered:
         raise Misconfigured(
-            f"{where}: {text!r} has a template of Airflow, {rendered[0]}, which is not rendered here: write "
-            f"{_PLACEHOLDERS}"
+            Message(
+                "dataflow.airflow_template", where=where, text=text, rendered=rendered[0], placeholders=_PLACEHOLDERS
+            )
         )
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
         if names - set(BOUNDS):
             raise Misconfigured(
-                f"{where}: {text!r} has the placeholder {{{sorted(names - set(BOUNDS))[0]}}}: there are "
-                f"{_PLACEHOLDERS}, with any format of strftime; braces that mean themselves are doubled"
+                Message(
+                    "dataflow.placeholder_unknown",
+                    where=where,
+                    text=text,
+                    names=sorted(names - set(BOUNDS))[0],
+                    placeholders=_PLACEHOLDERS,
+                )
             )
         return text.format(**bounds_of(interval, zone, names))
     except (ValueError, IndexError) as error:
-        raise Misconfigured(
-            f"{where}: {text!r} is no text with placeholders such as {{start:%Y-%m-%d}}: {error}"
-        ) from error
+        raise Misconfigured(Message("dataflow.placeholder_malformed", where=where, text=text, error=error)) from error
 
 
 _PLACEHOLDERS = (
@@ -303,29 +301,24 @@ def _require_columns(where: str, schema: str, form: str) -> None:
     try:
         fields = declared_fields(schema)
     except Misconfigured as error:
-        raise Misconfigured(f"{where}: {error}") from error
+        raise Misconfigured(Message("dataflow.columns_wrong", where=where, error=error)) from error
     seen: dict[str, str] = {}
     for name, field in fields.items():
         if _has_length(field.kind):
             raise Misconfigured(
-                f"{where}: Spark reads no file by a column of type {str(field.kind).upper()}, as {name!r} in schema=: "
-                "write STRING, and check lengths by an expectation"
+                Message("dataflow.type_without_files", where=where, upper=str(field.kind).upper(), name=name)
             )
         if form == "csv" and field.kind.parts:
             raise Misconfigured(
-                f"{where}: a value of csv is a text or a number, and {name!r} in schema= is {str(field.kind).upper()}: "
-                "write STRING, and from_json or split in the next stage"
+                Message("dataflow.type_without_csv", where=where, name=name, upper=str(field.kind).upper())
             )
         if form == "json" and _has_keys_of_another_type(field.kind):
             raise Misconfigured(
-                f"{where}: the keys of a map of JSON are texts, and {name!r} in schema= is {str(field.kind).upper()}: "
-                "write MAP<STRING, ...>, and transform_keys in the next stage"
+                Message("dataflow.map_key_not_a_text", where=where, name=name, upper=str(field.kind).upper())
             )
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            raise Misconfigured(
-                f"{where}: schema= has two columns that Spark cannot tell apart: {other!r} and {name!r}"
-            )
+            raise Misconfigured(Message("dataflow.columns_alike", where=where, other=other, name=name))
 
 
 def _has_length(kind: Kind) -> bool:
@@ -341,17 +334,15 @@ def _has_keys_of_another_type(kind: Kind) -> bool:
 
 def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reader: Mapping[str, str] | None) -> None:
     if chosen not in ("fail", "keep"):
-        raise Misconfigured(f'{where}: on_malformed must be "fail" or "keep", not {chosen!r}')
+        raise Misconfigured(Message("dataflow.on_malformed_unknown", where=where, chosen=chosen))
     if chosen == "fail":
         return
     if form == "parquet":
-        raise Misconfigured(f'{where}: on_malformed="keep" is for lines of csv and json, not for format="parquet"')
+        raise Misconfigured(Message("dataflow.on_malformed_of_parquet", where=where))
     if any(str(each).lower() in ("mode", "columnnameofcorruptrecord") for each in reader or ()):
-        raise Misconfigured(f'{where}: on_malformed="keep" chooses the mode of the reader: leave it out of reader=')
+        raise Misconfigured(Message("dataflow.on_malformed_and_reader", where=where))
     if any(each in schema.lower() for each in ("_corrupt_record", "_corrupt_file")):
-        raise Misconfigured(
-            f'{where}: on_malformed="keep" adds _corrupt_record and _corrupt_file: leave them out of schema='
-        )
+        raise Misconfigured(Message("dataflow.on_malformed_column_taken", where=where))
 
 
 def _require_reader(where: str, reader: object) -> None:
@@ -368,10 +359,7 @@ def _require_encoding(where: str, form: str, reader: Mapping[str, str]) -> None:
     is_wide = plain.startswith(("utf16", "utf32"))
     needs_end = is_wide or form == "json"
     if (is_wide and not plain.endswith(("le", "be"))) or (needs_end and not given.get("linesep")):
-        raise Misconfigured(
-            f"{where}: Spark cannot tell the lines of files in {encoding}: write the order of its bytes and the end "
-            'of a line, such as reader={"encoding": "UTF-16LE", "lineSep": "\\n"}'
-        )
+        raise Misconfigured(Message("dataflow.encoding_without_lines", where=where, encoding=encoding))
 
 
 def _require_locale(where: str, schema: str, reader: Mapping[str, str]) -> None:
@@ -381,10 +369,7 @@ def _require_locale(where: str, schema: str, reader: Mapping[str, str]) -> None:
         return
     numbers = [name for name, field in declared_fields(schema).items() if _has_fractions(field.kind)]
     if numbers:
-        raise Misconfigured(
-            f"{where}: reader= has the locale {locale!r}, by which Spark reads some numbers and not others. Write "
-            f"STRING for {', '.join(numbers)} in schema=, and convert the text in the next stage"
-        )
+        raise Misconfigured(Message("dataflow.locale_with_numbers", where=where, locale=locale, numbers=numbers))
 
 
 def _has_fractions(kind: Kind) -> bool:
@@ -398,7 +383,9 @@ def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], 
     if unknown:
         problem = unknown_argument(f"{kind}_source({name!r})", unknown[0], [*options, *SourceSettings.__annotations__])
         of_reader = f' (an option of Spark\'s reader is written as reader={{"{unknown[0]}": ...}})'
-        raise Misconfigured(f"{problem}{of_reader if 'reader' in options else ''}")
+        raise Misconfigured(
+            Message("dataflow.source_option_wrong", problem=problem, of_reader=of_reader if "reader" in options else "")
+        )
     return source(
         name,
         f"weir_spark.sources.{kind}:read",
@@ -421,4 +408,4 @@ def connections_of(stage: Stage) -> dict[str, str]:
 
 def _require_text(where: str, what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise Misconfigured(f"{where}: {what} must be a text that is not empty, not {value!r}")
+        raise Misconfigured(Message("dataflow.text_empty", where=where, what=what, value=value))

@@ -21,7 +21,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
 from weir.dataflow.targets import Target
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.intervals import in_zone
 from weir.secrecy import secrets_in
 
@@ -133,7 +133,7 @@ def name_of(stage: object) -> str:
     """Return the name of a stage, given as the stage or as its name. Raises Misconfigured for any other value."""
     name = stage.name if isinstance(stage, Stage) else stage
     if not isinstance(name, str):
-        raise Misconfigured(f"{shown(stage)} is not a stage: give the stage itself or its name")
+        raise Misconfigured(Message("dataflow.not_a_stage", stage=shown(stage)))
     return name
 
 
@@ -240,11 +240,9 @@ def _sql_file(where: str, sql: object, function: object) -> str:
     """Return the path of a stage's SQL file. Raises Misconfigured."""
     require(where, "sql", sql, str, 'the path of a file, such as sql="sql/by_zone.sql"')
     if not is_sql(sql):
-        raise Misconfigured(
-            f"{where}: sql is {shown(sql)}: write the path of a file that ends with {SUFFIX}, not its text"
-        )
+        raise Misconfigured(Message("dataflow.sql_not_a_path", where=where, sql=shown(sql), suffix=SUFFIX))
     if function:
-        raise Misconfigured(f"{where} has a function, {shown(function)}, and sql={shown(sql)}: leave one of them out")
+        raise Misconfigured(Message("dataflow.function_and_sql", where=where, function=shown(function), sql=shown(sql)))
     return str(sql)
 
 
@@ -253,7 +251,7 @@ def _application_file(where: str, application: object, function: str) -> str:
     require(where, "application", application, Application, _APPLICATION)
     path = cast("Application", application).path
     if function not in ("", path):
-        raise Misconfigured(f"{where} has an application, {path!r}, and {function!r}: leave one of them out")
+        raise Misconfigured(Message("dataflow.application_and_function", where=where, path=path, function=function))
     return path
 
 
@@ -332,12 +330,10 @@ def _targets(sink: str, to: object) -> tuple[Target, ...]:
     targets = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     for each in targets:
         if not isinstance(each, Target):
-            raise Misconfigured(
-                f"sink {sink!r}: to={shown(each)} is no target: write files(...), postgres(...) or target(...)"
-            )
+            raise Misconfigured(Message("dataflow.not_a_target", sink=sink, each=shown(each)))
     for place, each in enumerate(targets):
         if each in targets[:place]:
-            raise Misconfigured(f"sink {sink!r} names the target {each} twice: each gets a version once")
+            raise Misconfigured(Message("dataflow.target_twice", sink=sink, each=each))
     return targets
 
 
@@ -351,15 +347,11 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
                 raise _no_exchange(stage, "inputs has", exchange)
             argument = exchange.stage
             if argument in named:
-                raise Misconfigured(
-                    f"stage {stage!r} reads {argument!r} twice: name its arguments, for example "
-                    f'inputs={{"{argument}": ..., "other_{argument}": ...}}'
-                )
+                raise Misconfigured(Message("dataflow.argument_twice", stage=stage, argument=argument))
             named[argument] = exchange
     else:
         raise Misconfigured(
-            f"stage {stage!r}: inputs must be a list or a dict of exchanges, not {shown(inputs)}: write "
-            f"{_inputs_for(inputs)}"
+            Message("dataflow.inputs_malformed", stage=stage, inputs=shown(inputs), inputs_for=_inputs_for(inputs))
         )
     for argument, exchange in named.items():
         if not isinstance(exchange, Exchange):
@@ -368,10 +360,7 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
 
 
 def _no_exchange(stage: str, found: str, given: object) -> Misconfigured:
-    return Misconfigured(
-        f"stage {stage!r}: {found} {shown(given)}, not an exchange: "
-        "write pipelined(x), cached(x), blocking(x, by=...), blocking(x, broadcast=True) or previous(x, ...)"
-    )
+    return Misconfigured(Message("dataflow.not_an_exchange", stage=stage, found=found, given=shown(given)))
 
 
 def _inputs_for(given: object) -> str:
@@ -408,18 +397,19 @@ def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
         first, other = merged.setdefault(key, (stage, value))
         if other != value:
             raise Misconfigured(
-                f"stages {first.name!r} and {stage.name!r} run in one task but set {key} differently "
-                f"({other!r} and {value!r}): set it in one of them, or join them by a blocking exchange"
+                Message(
+                    "dataflow.settings_differ", first=first.name, stage=stage.name, key=key, other=other, value=value
+                )
             )
     return {key: value for key, (_, value) in merged.items()}
 
 
 def _no_connection(conn_id: str) -> Any:
-    raise Misconfigured(f"connection {conn_id!r} cannot be looked up here: only tasks of Airflow have connections")
+    raise Misconfigured(Message("dataflow.no_connections_here", conn_id=conn_id))
 
 
 def _no_variable(key: str) -> Any:
-    raise Misconfigured(f"variable {key!r} cannot be looked up here: only tasks of Airflow have variables")
+    raise Misconfigured(Message("dataflow.no_variables_here", key=key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,19 +445,15 @@ def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
     """
     if not isinstance(answer, (list, tuple)) or len(answer) != parallelism or None in answer:
         raise Misconfigured(
-            f"{owner} must return a list of {parallelism} values, one a subtask and none of them None; found "
-            f"{_described(answer)}"
+            Message("dataflow.splits_malformed", owner=owner, parallelism=parallelism, described=_described(answer))
         )
     try:
         splits: list[Any] = json.loads(json.dumps(answer, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise Misconfigured(f"{owner} must return numbers, strings, lists and dicts only: {error}") from error
+        raise Misconfigured(Message("dataflow.splits_not_json", owner=owner, error=error)) from error
     secret = next(secrets_in("its answer", splits), None)
     if secret is not None:
-        raise Misconfigured(
-            f"{owner}: {secret}, and splits are recorded in the ledger, manifests and job files: return what to read "
-            "without the account, and let the source read that where it runs"
-        )
+        raise Misconfigured(Message("dataflow.splits_have_secret", owner=owner, secret=secret))
     return splits
 
 

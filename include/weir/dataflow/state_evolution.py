@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_schema import Fields, Kind, ddl_of, fields_of_ddl
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured, at
 from weir.units import time_from_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def require_compatible(
     if not found:
         return
     listed = found[0] if len(found) == 1 else "\n" + "\n".join(f"- {text}" for text in found)
-    raise Misconfigured(f"{new_name} cannot go on from the state of {old_name}: {listed}. Nothing was run")
+    raise Misconfigured(
+        Message("dataflow.state_incompatible", new_name=new_name, old_name=old_name, listed=listed, found=found)
+    )
 
 
 def incompatibilities(old: Dataflow, new: Dataflow, left_out: Collection[str] = ()) -> Iterator[str]:
@@ -90,11 +92,7 @@ def incompatibilities(old: Dataflow, new: Dataflow, left_out: Collection[str] = 
 def _vanished(state: State, new: Dataflow) -> str:
     names = [each.name for stage in new.stages for each in stage.states]
     there = f"it keeps {', '.join(names)}" if names else "it keeps none"
-    return (
-        f"state {state.name!r} is not declared any more ({there}), and would be lost: declare it again, under the same "
-        f"name; or let it go with `weir restore {new.name} CHECKPOINT --allow-non-restored-state` (`weir checkpoints "
-        f"{new.name}` lists them)"
-    )
+    return Message("dataflow.state_vanished", state=state.name, there=there, new=new.name)
 
 
 def problems(
@@ -103,30 +101,25 @@ def problems(
     """Yield the reasons why a state cannot continue under a new declaration; `old_fields` are the written columns."""
     where = f"state {new.name!r}"
     if old.kind is not new.kind:
-        yield f"{where} was a {old.kind.value} state and is now a {new.kind.value} one: give the new one another name"
+        yield Message("dataflow.state_kind_changed", where=where, kind=old.kind.value, new_kind=new.kind.value)
         return
     if old.kind is not StateKind.KEYED:
         if old.schema != new.schema and fields_of_ddl(old.schema) != fields_of_ddl(new.schema):
-            yield f'{where} had the columns "{old.schema}" and now has "{new.schema}": give the new one another name'
+            yield Message("dataflow.state_schema_changed", where=where, schema=old.schema, new_schema=new.schema)
         return
     if max_parallelism[0] != max_parallelism[1]:
-        yield (
-            f"{where} is divided into {max_parallelism[0]} key groups, and max_parallelism is {max_parallelism[1]}: "
-            f"write max_parallelism={max_parallelism[0]} (parallelism itself may change)"
+        yield Message(
+            "dataflow.state_groups_changed",
+            where=where,
+            max_parallelism=max_parallelism[0],
+            new_max_parallelism=max_parallelism[1],
         )
     if old.keys != new.keys:
-        yield (
-            f"{where} is kept by {_listed(old.keys)}, not by {_listed(new.keys)}: give the new one another name, and "
-            "declare both for one run whose function copies the rows"
-        )
+        yield Message("dataflow.state_key_changed", where=where, listed=_listed(old.keys), new_key=_listed(new.keys))
         return
-    yield from (f"{where}: {text}" for text in _column_problems(new, old_fields or fields_of_ddl(old.schema)))
+    yield from (at(where, problem) for problem in _column_problems(new, old_fields or fields_of_ddl(old.schema)))
     if (old.ttl is None) is not (new.ttl is None):
-        yield (
-            f"{where} had {_ttl(old.ttl)} and now has {_ttl(new.ttl)}: when its rows were last updated "
-            "is only known of a state that has always had one (a ttl may be shortened or lengthened). Give the new one "
-            "another name"
-        )
+        yield Message("dataflow.state_ttl_changed", where=where, ttl=_ttl(old.ttl), new_ttl=_ttl(new.ttl))
 
 
 def _ttl(ttl: str | None) -> str:
@@ -139,21 +132,17 @@ def _column_problems(new: State, before: Fields) -> Iterator[str]:
     for name, field in after.items():
         if name not in before:
             if field.is_required:
-                yield f"the new column {name} is NOT NULL, but rows that are there have none: let it be null. {both}"
+                yield Message("dataflow.state_column_not_null", name=name, both=both)
             continue
         was = before[name].kind
         if name in new.keys and was != field.kind:
-            yield f"the key column {name} was {was} and is now {field.kind}: a key's type cannot change. {both}"
+            yield Message("dataflow.state_key_type_changed", name=name, was=was, kind=field.kind, both=both)
         elif not is_readable(was, field.kind):
-            yield (
-                f"the column {name} was {was} and is now {field.kind}, not to be read as that: whole numbers, float "
-                "and decimal may become wider, columns may be added and dropped; give a column of another type another "
-                f"name. {both}"
-            )
+            yield Message("dataflow.state_type_changed", name=name, was=was, kind=field.kind, both=both)
     for name in before.keys() - after.keys():
         same = [each for each in after if each.lower() == name.lower()]
         if same:
-            yield f"the column {name} is now spelled {same[0]}: leave its name as it was. {both}"
+            yield Message("dataflow.state_column_respelled", name=name, same=same[0], both=both)
 
 
 def is_readable(was: Kind, now: Kind) -> bool:

@@ -15,7 +15,7 @@ from weir.dataflow.key_types import canonical_type
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_schema import fields_of_ddl, stored_fields
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured, at, said_by
 from weir.units import size_from_text, time_from_text
 
 
@@ -23,48 +23,45 @@ def state_problems(stage: Stage) -> Iterator[str]:
     """Yield the problems of the states of a stage."""
     for state in stage.states:
         if not isinstance(state, State):
-            yield (
-                f"stage {stage.name!r}: {shown(state)} is not a state: write keyed_state(...), list_state(...) or "
-                "broadcast_state(...)"
-            )
+            yield Message("dataflow.not_a_state", stage=stage.name, state=shown(state))
             continue
         where = f"stage {stage.name!r}, state {state.name!r}"
-        yield from (f"{where}: {problem}" for problem in _problems_of_state(stage, state))
+        yield from (at(where, problem) for problem in _problems_of_state(stage, state))
 
 
 def _problems_of_state(stage: Stage, state: State) -> Iterator[str]:
     if stage.kind in (StageKind.SINK, StageKind.STATE):
-        yield "a sink keeps no state: give it to the stage that the sink publishes"
+        yield Message("dataflow.sink_keeps_state")
     if stage.exchanges.get(state.name, previous_of(state)) != previous_of(state):
-        yield "an input of the stage has that name, too: rename the input ({'other_name': ...}) or the state"
+        yield Message("dataflow.state_named_as_input")
     if not isinstance(state.schema, str) or not state.schema.strip():
-        yield 'it needs schema=, Spark DDL with all of its columns, like "tailnum STRING, flights BIGINT"'
+        yield Message("dataflow.state_without_schema")
     else:
         yield from _state_schema_problems(state)
     if state.kind is StateKind.KEYED and not state.keys:
-        yield "it has no key: write key=, the columns that tell its rows apart"
+        yield Message("dataflow.state_without_key")
     if not isinstance(state.runs, int) or state.runs < 2:
-        yield f"runs must be a whole number of at least 2, not {state.runs!r}"
+        yield Message("dataflow.runs_malformed", runs=state.runs)
     try:
         size_from_text("budget", state.budget)
         if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
-            yield "a state that never expires has no ttl: leave ttl= out"
+            yield Message("dataflow.ttl_is_forever")
     except Misconfigured as error:
-        yield str(error)
+        yield said_by(error)
 
 
 def _state_schema_problems(state: State) -> Iterator[str]:
     try:
         fields = fields_of_ddl(state.schema)
     except Misconfigured as error:
-        yield str(error)
+        yield said_by(error)
         return
     for name in fields:
         if name.lower().startswith("_weir_"):
-            yield f"the column {name!r} begins with '_weir_', which is reserved for Weir's own columns: rename it"
+            yield Message("dataflow.state_column_reserved", name=name)
     for key in state.keys:
         if key not in fields:
-            yield f"its schema has no key column {key!r}; it has {', '.join(fields)}: all columns are listed, keys too"
+            yield Message("dataflow.state_key_not_in_schema", key=key, fields=fields)
             continue
         try:
             canonical_type(str(fields[key].kind))
@@ -82,7 +79,8 @@ def type_problems(stages: Sequence[Stage]) -> Iterator[str]:
             try:
                 stored_fields(exchange.schema, has_collations=states.get(argument) is not StateKind.KEYED)
             except Misconfigured as error:
-                yield f"stage {stage.name!r}, {'state' if argument in states else 'input'} {argument!r}: {error}"
+                what = "state" if argument in states else "input"
+                yield at(f"stage {stage.name!r}, {what} {argument!r}", said_by(error))
 
 
 def divided_problems(stages: Sequence[Stage]) -> Iterator[str]:
@@ -102,9 +100,14 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
             advice = f"read an input with blocking(x, by={by})"
             if stage.kind is StageKind.SOURCE:
                 read, advice = "is a source", f"keep it in a stage that reads this one with blocking(x, by={by})"
-            yield (
-                f"stage {stage.name!r}, state {state.name!r}: the state is divided by its key {list(state.keys)} among "
-                f"{stage.parallelism} subtasks, but the stage {read}: {advice}, or give the stage parallelism=1"
+            yield Message(
+                "dataflow.state_not_divided",
+                stage=stage.name,
+                state=state.name,
+                keys=list(state.keys),
+                parallelism=stage.parallelism,
+                read=read,
+                advice=advice,
             )
 
 

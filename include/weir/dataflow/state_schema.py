@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.wording import did_you_mean
 
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[A-Za-z0-9_]+|[<>(),:])")
@@ -122,7 +122,7 @@ def fields_of_ddl(schema: str) -> Fields:
     twice = sorted({name for name in names if names.count(name) > 1})
     if not found or twice:
         what = f"has the column {', '.join(twice)} twice" if twice else "has no columns"
-        raise Misconfigured(f'the schema "{schema}" {what}: write it like "tailnum STRING, flights BIGINT"')
+        raise Misconfigured(Message("dataflow.schema_malformed", schema=schema, what=what))
     return {each.name: each for each in found}
 
 
@@ -138,8 +138,7 @@ def declared_fields(schema: str) -> Fields:
             others = "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
             hint = did_you_mean(_MEANT.get(name, name).upper(), known, others, form="{}")
             raise Misconfigured(
-                f'the schema "{schema}" gives the column {each.name} the type {name.upper()}, which Spark does not '
-                f"have: {hint}"
+                Message("dataflow.type_unknown", schema=schema, each=each.name, upper=name.upper(), hint=hint)
             )
     return fields
 
@@ -158,11 +157,12 @@ def stored_fields(schema: str, *, has_collations: bool = True) -> Fields:
                 advice = "write STRING, and collate(...) where the function compares it"
             if advice is not None:
                 raise Misconfigured(
-                    f"the column {each.name} cannot be of the type {str(kind).upper()}, which is not kept in the "
-                    f"store: {advice}"
+                    Message("dataflow.type_not_stored", each=each.name, upper=str(kind).upper(), advice=advice)
                 )
         for problem in _impossible(each.kind):
-            raise Misconfigured(f"the column {each.name} is of the type {str(each.kind).upper()}, {problem}")
+            raise Misconfigured(
+                Message("dataflow.type_refused", each=each.name, upper=str(each.kind).upper(), problem=problem)
+            )
     _require_apart(fields, schema)
     return fields
 
@@ -172,7 +172,7 @@ def _require_apart(names: Iterable[str], what: str) -> None:
     for name in names:
         other = found.setdefault(name.lower(), name)
         if other is not name:
-            raise Misconfigured(f'"{what}" has {other} and {name}, which are one name for Spark: rename one of them')
+            raise Misconfigured(Message("dataflow.names_alike", what=what, other=other, name=name))
 
 
 def _impossible(kind: Kind) -> Iterator[str]:
@@ -272,19 +272,21 @@ class _Parser:
         while text[at:].strip():
             found = _TOKEN.match(text, at)
             if found is None:
-                raise self._wrong(f"cannot be read from {text[at:].strip()[:20]!r} on")
+                raise self._wrong(Message("dataflow.not_readable_on", text=text[at:].strip()[:20]))
             yield found[1]
             at = found.end()
 
     def _wrong(self, what: str) -> Misconfigured:
-        return Misconfigured(f'the schema "{self._text}" {what}: write it like "tailnum STRING, flights BIGINT"')
+        return Misconfigured(Message("dataflow.schema_unreadable", text=self._text, what=what))
 
     def _next(self) -> str:
         return self._tokens[0] if self._tokens else ""
 
     def _take(self, wanted: str = "") -> str:
         if not self._tokens or (wanted and self._tokens[0] != wanted):
-            raise self._wrong(f"has {self._next() or 'its end'!r} where {wanted or 'something'!r} was expected")
+            raise self._wrong(
+                Message("dataflow.token_unexpected", next=self._next() or "its end", wanted=wanted or "something")
+            )
         return self._tokens.pop(0)
 
     def fields(self, last: str) -> Iterator[Field]:
@@ -294,12 +296,12 @@ class _Parser:
             if self._next() != last:
                 self._take(",")
                 if self._next() == last:
-                    raise self._wrong("ends with a comma")
+                    raise self._wrong(Message("dataflow.comma_at_the_end"))
 
     def _field(self) -> Field:
         name = self._take()
         if name in ("<", *_ENDS, ":"):
-            raise self._wrong(f"has {name!r} where a column's name was expected")
+            raise self._wrong(Message("dataflow.column_name_expected", name=name))
         if self._next() == ":":
             self._take()
         kind, is_required = self._kind(), False
@@ -314,7 +316,7 @@ class _Parser:
     def _kind(self) -> Kind:
         root = self._take().lower()
         if root in _ENDS or root in (":", "<", "("):
-            raise self._wrong("has a column without a type")
+            raise self._wrong(Message("dataflow.column_without_type"))
         if root == "struct" and self._next() == "<":
             self._take()
             parts = tuple((each.name, each.kind) for each in self.fields(last=">"))

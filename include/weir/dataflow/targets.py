@@ -19,7 +19,7 @@ from weir.dataflow.arguments import (
     require_delta_path,
     shown,
 )
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.secrecy import secrets_in
 from weir.typed_json import plain, typed
 
@@ -46,13 +46,10 @@ class Target:
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise Misconfigured(f"the options of target {self.kind!r} must be JSON values: {error}") from error
+            raise Misconfigured(Message("dataflow.target_options_not_json", kind=self.kind, error=error)) from error
         secret = next(secrets_in("its options", options), None)
         if secret is not None:
-            raise Misconfigured(
-                f"target {self.kind!r}: {secret}, and options are recorded in ledger and pointers: name an Airflow "
-                "connection instead"
-            )
+            raise Misconfigured(Message("dataflow.target_options_have_secret", kind=self.kind, secret=secret))
         object.__setattr__(self, "options", options)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +77,7 @@ def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
     """
     is_local = _require_path("files", path, conn_id)
     if not isinstance(partition, str) or not partition.isidentifier():
-        raise Misconfigured(f'files({path!r}): partition must be a name such as "day", not {partition!r}')
+        raise Misconfigured(Message("dataflow.files_partition_malformed", path=path, partition=partition))
     options = {"path": _plain(path), "partition": partition}
     return Target("files", options) if is_local else Target("files_on_s3", {**options, "conn_id": conn_id})
 
@@ -108,20 +105,17 @@ def postgres(
     require_connection(f"postgres({shown(table)})", conn_id, "postgres")
     _require_name("postgres", "table", table)
     if mode not in MODES:
-        raise Misconfigured(f"postgres({table!r}): mode must not be {mode!r}: write one of {', '.join(MODES)}")
+        raise Misconfigured(Message("dataflow.postgres_mode_unknown", table=table, mode=mode, modes=MODES))
     if (mode == "upsert") != bool(keys):
-        raise Misconfigured(
-            f'postgres({table!r}): mode="upsert" needs key=..., the columns that identify a row; no other mode has it'
-        )
+        raise Misconfigured(Message("dataflow.upsert_needs_key", table=table))
     if create not in ("never", "if_missing"):
-        raise Misconfigured(f'postgres({table!r}): create must be "never" or "if_missing", not {create!r}')
+        raise Misconfigured(Message("dataflow.postgres_create_unknown", table=table, create=create))
     if table.count(".") > 1 or not all(table.split(".")):
-        raise Misconfigured(f'postgres: table must be "table" or "schema.table", not {table!r}')
+        raise Misconfigured(Message("dataflow.postgres_table_malformed", table=table))
     for name in (*table.split("."), *keys):
         if len(name.encode()) > LONGEST_NAME or "\0" in name or (name not in keys and '"' in name):
             raise Misconfigured(
-                f"postgres({table!r}): the name {name!r} must have at most {LONGEST_NAME} bytes, where PostgreSQL cuts "
-                "it, and be written without quotes: it is taken as it is, with its capitals"
+                Message("dataflow.postgres_name_too_long", table=table, name=name, longest_name=LONGEST_NAME)
             )
     options = {"conn_id": conn_id, "table": table, "mode": mode, "key": list(keys), "create": create}
     return Target("postgres", options)
@@ -140,9 +134,9 @@ def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: st
     _require_path("delta", path, conn_id)
     require_delta_path("delta", path)
     if not isinstance(partition, str) or not partition.isidentifier() or not partition.isascii():
-        raise Misconfigured(f'delta({path!r}): partition must be a name such as "_epoch", not {partition!r}')
+        raise Misconfigured(Message("dataflow.delta_partition_malformed", path=path, partition=partition))
     if create not in ("never", "if_missing"):
-        raise Misconfigured(f'delta({path!r}): create must be "never" or "if_missing", not {create!r}')
+        raise Misconfigured(Message("dataflow.delta_create_unknown", path=path, create=create))
     options = {"path": _plain(path), "conn_id": conn_id, "partition": partition, "create": create}
     return Target("delta", options)
 
@@ -158,9 +152,9 @@ def iceberg(table: str, *, create: str = "never") -> Target:
     _require_name("iceberg", "table", table)
     conn_id, _, name = table.partition(".")
     if not conn_id or name.count(".") < 1 or not all(name.split(".")):
-        raise Misconfigured(f'iceberg: table must be "connection.namespace.table", not {table!r}')
+        raise Misconfigured(Message("dataflow.iceberg_target_malformed", table=table))
     if create not in ("never", "if_missing"):
-        raise Misconfigured(f'iceberg({table!r}): create must be "never" or "if_missing", not {create!r}')
+        raise Misconfigured(Message("dataflow.iceberg_create_unknown", table=table, create=create))
     return Target("iceberg", {"conn_id": conn_id, "table": name, "create": create})
 
 
@@ -172,7 +166,7 @@ def target(reference: str, **options: Any) -> Target:
     require("target", "reference", reference, str, '"module:Class", the name of a class that extends SinkTarget')
     module, _, name = reference.partition(":")
     if not module or not name.isidentifier():
-        raise Misconfigured(f'a target of one\'s own is named as "module:Class", not {reference!r}')
+        raise Misconfigured(Message("dataflow.target_reference_malformed", reference=reference))
     return Target(reference, options)
 
 
@@ -208,15 +202,12 @@ def _require_path(kind: str, path: str, conn_id: str) -> bool:
     """Require a local folder or one of S3; report whether it is local. Raises Misconfigured."""
     is_local = isinstance(path, str) and path.startswith("/") and bool(path.strip("/"))
     if not (is_local or (isinstance(path, str) and _S3.fullmatch(path))) or {".", ".."} & set(path.split("/")):
-        raise Misconfigured(
-            f"{kind}: path must be an absolute path of a local folder without . and .., or s3://bucket/folder of "
-            f"letters, digits and ._=+-, not {path!r}"
-        )
+        raise Misconfigured(Message("dataflow.target_path_malformed", kind=kind, path=path))
     longest = max(path.split("/"), key=lambda part: len(part.encode()))
     if is_local and len(longest.encode()) > _LONGEST_NAMES.get(kind, 255):
-        raise Misconfigured(f"{kind}: path has the name {shown(longest)}, which is too long for a file system")
+        raise Misconfigured(Message("dataflow.target_path_too_long", kind=kind, longest=shown(longest)))
     if not isinstance(conn_id, str) or (conn_id and is_local):
-        raise Misconfigured(f"{kind}({path!r}): conn_id is the Airflow connection of a folder on S3, not {conn_id!r}")
+        raise Misconfigured(Message("dataflow.target_conn_id_malformed", kind=kind, path=path, conn_id=conn_id))
     return is_local
 
 
@@ -228,4 +219,4 @@ def _plain(path: str) -> str:
 
 def _require_name(kind: str, what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise Misconfigured(f"{kind}: {what} must be a text that is not empty, not {value!r}")
+        raise Misconfigured(Message("dataflow.target_text_empty", kind=kind, what=what, value=value))

@@ -34,7 +34,7 @@ from weir.dataflow.stage import (
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
 from weir.dataflow.targets import shared
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured, at, said_by
 from weir.secrecy import secrets_in
 from weir.wording import did_you_mean
 
@@ -94,9 +94,9 @@ def refuse(dataflow: str, problems: Iterable[str]) -> None:
     """Raise Misconfigured with all problems of a dataflow, if there are any."""
     found = list(problems)
     if len(found) == 1:
-        raise Misconfigured(f"dataflow {dataflow!r}: {found[0]}")
+        raise Misconfigured(Message("dataflow.invalid", dataflow=dataflow, found=found[0]))
     if found:
-        raise Misconfigured(f"dataflow {dataflow!r} has {len(found)} problems:\n" + "\n".join(f"- {p}" for p in found))
+        raise Misconfigured(Message("dataflow.problems", dataflow=dataflow, number=len(found), problems=found))
 
 
 # Secrets
@@ -140,12 +140,16 @@ def require_no_secrets(dataflow: str, stages: Sequence[Stage], parameters: Mappi
 def _dataflow_problems(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -> Iterator[str]:
     yield from _bad_name("the dataflow's name", dataflow)
     if not _whole(max_parallelism) or not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
-        yield f"max_parallelism must be a whole number from 1 to {MAX_PARALLELISM_LIMIT}, not {max_parallelism!r}"
+        yield Message(
+            "dataflow.max_parallelism_out_of_range",
+            max_parallelism_limit=MAX_PARALLELISM_LIMIT,
+            max_parallelism=max_parallelism,
+        )
     if not stages:
-        yield "it has no stages: declare at least a source and a sink"
+        yield Message("dataflow.no_stages")
     for stage in stages:
         if not isinstance(stage, Stage):
-            yield f"{shown(stage)} is not a stage: write source(...), Stage(...) or sink(...)"
+            yield Message("dataflow.stage_malformed", stage=shown(stage))
 
 
 def _stage_problems(stage: Stage, flow_max: int) -> Iterator[str]:
@@ -160,17 +164,14 @@ def _stage_problems(stage: Stage, flow_max: int) -> Iterator[str]:
 
 
 def _prefixed(stage: Stage, problems: Iterable[str]) -> Iterator[str]:
-    return (f"stage {stage.name!r}: {problem}" for problem in problems)
+    return (at(f"stage {stage.name!r}", problem) for problem in problems)
 
 
 def _bad_name(what: str, name: object) -> Iterator[str]:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
-        yield (
-            f"{what} must be lower-case letters, digits and underscores, begin with a letter and have at most "
-            f"{MAX_NAME_LENGTH} characters, not {name!r}"
-        )
+        yield Message("dataflow.name_malformed", what=what, max_name_length=MAX_NAME_LENGTH, name=name)
     elif name.startswith("weir_"):
-        yield f"{what} begins with 'weir_', which is reserved for Weir's own tasks: call it {name[5:] or 'something'!r}"
+        yield Message("dataflow.name_reserved", what=what, name=name[5:] or "something")
 
 
 def _function_problems(stage: Stage) -> Iterator[str]:
@@ -188,51 +189,45 @@ def _function_problems(stage: Stage) -> Iterator[str]:
         elif not isinstance(reference, str) or not _FUNCTION.fullmatch(reference):
             right = reference_for(reference)
             example = f'write "{right}"' if right else f'say "pipelines.flights:{stage.name}"'
-            yield f'{what} must look like "module:function" ({example}), not {shown(reference)}'
+            yield Message("dataflow.reference_malformed", what=what, example=example, reference=shown(reference))
 
 
 def _sql_problems(stage: Stage) -> Iterator[str]:
     if stage.kind is StageKind.SOURCE:
-        yield "a source needs a function: write it, and query its rows in a stage that reads it"
+        yield Message("dataflow.source_with_sql")
     if stage.states:
-        yield f"a query keeps no state: write a function, whose argument {stage.states[0].name!r} is the state's handle"
+        yield Message("dataflow.sql_keeps_state", states=stage.states[0].name)
 
 
 def _application_problems(stage: Stage) -> Iterator[str]:
     if stage.kind is StageKind.SOURCE:
-        yield "a source needs a function: write it, and let the application read its rows as a Stage(...)"
+        yield Message("dataflow.source_with_application")
     if stage.states:
-        yield (
-            "an application keeps no state: read what the epoch before has written over previous(...), or write a "
-            f"function, whose argument {stage.states[0].name!r} is the state's handle"
-        )
+        yield Message("dataflow.application_keeps_state", states=stage.states[0].name)
 
 
 def _kind_problems(stage: Stage) -> Iterator[str]:
     own = {state.name for state in stage.states}
     if stage.kind is StageKind.SOURCE and stage.exchanges.keys() - own:
-        yield f"a source has no inputs, this one reads {_listed(stage.exchanges)}: write Stage(...), not source(...)"
+        yield Message("dataflow.source_with_inputs", listed=_listed(stage.exchanges))
     if stage.kind is StageKind.TRANSFORM and not stage.exchanges.keys() - own:
-        yield "it has no inputs: write source(...) instead of Stage(...), or give inputs=[pipelined(x)]"
+        yield Message("dataflow.stage_without_inputs")
     if stage.kind is not StageKind.SOURCE and stage.resolve is not None:
-        yield "only a source has resolve=: move it to the source that this stage reads"
+        yield Message("dataflow.resolve_without_source")
     if stage.options and stage.resolve is None:
-        yield "options= are for the function that resolve= names: give resolve=, or leave options= out"
+        yield Message("dataflow.options_without_resolve")
     if stage.kind is StageKind.SINK and [e.kind for e in stage.exchanges.values()] != [ExchangeKind.PIPELINED]:
-        yield "a sink publishes exactly one stage: write sink(x, name)"
+        yield Message("dataflow.sink_of_several")
 
 
 def _parallelism_problems(stage: Stage, flow_max: int) -> Iterator[str]:
     maximum = flow_max if stage.max_parallelism is None else stage.max_parallelism
     if not _whole(maximum) or not 1 <= maximum <= MAX_PARALLELISM_LIMIT:
-        yield f"max_parallelism must be a whole number from 1 to {MAX_PARALLELISM_LIMIT}, not {maximum!r}"
+        yield Message("dataflow.max_parallelism_of_stage", max_parallelism_limit=MAX_PARALLELISM_LIMIT, maximum=maximum)
     elif not _whole(stage.parallelism) or stage.parallelism < 1:
-        yield f"parallelism must be a whole number of at least 1, not {stage.parallelism!r}"
+        yield Message("dataflow.parallelism_malformed", parallelism=stage.parallelism)
     elif stage.parallelism > maximum:
-        yield (
-            f"parallelism {stage.parallelism} is above the maximum of {maximum}: lower it, or raise max_parallelism "
-            "(which changes the key groups, so that existing results are laid out anew)"
-        )
+        yield Message("dataflow.parallelism_above_maximum", parallelism=stage.parallelism, maximum=maximum)
 
 
 def _settings_problems(stage: Stage) -> Iterator[str]:
@@ -243,14 +238,14 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
     for key, value in stage.spark.items():
         if not isinstance(key, str) or not isinstance(value, str):
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            yield f'Spark settings are text: write spark={{"{key}": "{text}"}}, not {value!r}'
+            yield Message("dataflow.spark_setting_not_a_text", key=key, text=text, value=value)
     timeout = stage.task.execution_timeout
     if timeout is not None and not isinstance(timeout, timedelta):
-        yield f"execution_timeout must be a timedelta, not {timeout!r}: write timedelta(minutes=...)"
+        yield Message("dataflow.timeout_malformed", timeout=timeout)
     if not _is_json(stage.options):
-        yield f"options must be a dict of JSON values (texts, numbers, lists, dicts), not {stage.options!r}"
+        yield Message("dataflow.options_malformed", options=stage.options)
     if not isinstance(stage.deterministic, bool):
-        yield f"deterministic must be True or False, not {stage.deterministic!r}"
+        yield Message("dataflow.deterministic_malformed", deterministic=stage.deterministic)
     yield from rule_problems(stage.digest)
 
 
@@ -280,9 +275,9 @@ def _argument_problems(stage: Stage, argument: object) -> Iterator[str]:
     if stage.kind in (StageKind.SINK, StageKind.STATE):
         return
     if not isinstance(argument, str) or not argument.isidentifier() or keyword.iskeyword(argument):
-        yield f"input {argument!r} cannot be a function's argument: name it like a Python variable"
+        yield Message("dataflow.argument_malformed", argument=argument)
     elif argument in _RESERVED_ARGUMENTS:
-        yield f"input {argument!r} is the name of the function's first argument: give this input another name"
+        yield Message("dataflow.argument_is_first", argument=argument)
 
 
 # Quality gates
@@ -295,34 +290,31 @@ def quality_problems(stage: Stage) -> Iterator[str]:
         if isinstance(state, State):
             where = f"stage {stage.name!r}, state {state.name!r}"
             yield from _gate_problems(where, state.quality)
-            yield from (f"{where}: {problem}" for problem in _checked_state_problems(state))
+            yield from (at(where, problem) for problem in _checked_state_problems(state))
 
 
 def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
     found = list(gates)
     for gate in found:
         if not isinstance(gate, Gate):
-            yield f'{where}: {shown(gate)} is no gate: write quality=expectations("name_of_a_suite")'
+            yield Message("dataflow.not_a_gate", where=where, gate=shown(gate))
             return
         if not isinstance(gate.suite, str) or not _SUITE.fullmatch(gate.suite) or len(gate.suite) > MAX_SUITE_LENGTH:
-            yield (
-                f"{where}: a suite is named like its file include/expectations/<suite>.json, in letters, digits, "
-                f"underscores, dots and hyphens, at most {MAX_SUITE_LENGTH} of them, not {gate.suite!r}"
-            )
+            yield Message("dataflow.suite_malformed", where=where, max_suite_length=MAX_SUITE_LENGTH, suite=gate.suite)
         elif gate.suite == RESERVED:
-            yield f"{where}: the suite {RESERVED!r} is reserved for the built-in checks: give it another name"
+            yield Message("dataflow.suite_reserved", where=where, reserved=RESERVED)
     for suite, count in Counter(gate.suite for gate in found).items():
         if count > 1:
-            yield f"{where}: the suite {suite!r} is named {count} times: once is enough"
+            yield Message("dataflow.suite_repeated", where=where, suite=suite, times=count)
 
 
 def _checked_state_problems(state: State) -> Iterator[str]:
     if state.kind is not StateKind.KEYED and (state.grows or state.quality):
-        yield "only a keyed state has rows that can be checked: leave grows= and quality= out"
+        yield Message("dataflow.state_not_checkable")
     if not isinstance(state.grows, bool):
-        yield f"grows must be True or False, not {state.grows!r}"
+        yield Message("dataflow.grows_malformed", grows=state.grows)
     elif state.grows and state.ttl is not None:
-        yield "grows=True requires that there are never fewer rows, but with ttl= rows expire: leave one of them out"
+        yield Message("dataflow.grows_with_ttl")
 
 
 # Exchanges
@@ -333,49 +325,37 @@ def declared_problems(argument: str, exchange: Exchange) -> Iterator[str]:
     yield from _divided_problems(argument, exchange)
     yield from _expected_schema_problems(argument, exchange)
     if not exchange.durable and exchange.kind is not ExchangeKind.CACHED:
-        yield f"input {argument!r}: only a cached exchange can have durable=False: write cached(x, durable=False)"
+        yield Message("dataflow.durable_not_cached", argument=argument)
     keys = exchange.keys
     if any(not isinstance(key, str) or not key for key in keys):
-        yield f"input {argument!r}: keys must be names of columns, not {list(keys)!r}"
+        yield Message("dataflow.keys_malformed", argument=argument, keys=list(keys))
     elif len(set(keys)) < len(keys):
-        yield f"input {argument!r}: a key is named twice in {list(keys)!r}"
+        yield Message("dataflow.key_repeated", argument=argument, keys=list(keys))
 
 
 def _divided_problems(argument: str, exchange: Exchange) -> Iterator[str]:
     kind = exchange.kind.value
     if exchange.joins_plan and (exchange.keys or exchange.broadcast or exchange.pointwise):
-        yield (
-            f"input {argument!r}: a {kind} exchange has neither keys nor broadcast nor pointwise, since it joins its "
-            "ends index to index: write blocking(...) to divide the rows otherwise"
-        )
+        yield Message("dataflow.exchange_divides", argument=argument, kind=kind)
         return
     if exchange.keys and exchange.broadcast:
-        yield f"input {argument!r} has both by= and broadcast=True: keep by= to divide the rows, broadcast to copy them"
+        yield Message("dataflow.by_and_broadcast", argument=argument)
     if not exchange.pointwise:
         return
     if exchange.is_previous:
-        yield (
-            f"input {argument!r}: a previous exchange is not pointwise, since the previous epoch may have had another "
-            "parallelism: write previous(x, by=[columns], schema=...)"
-        )
+        yield Message("dataflow.previous_pointwise", argument=argument)
     elif exchange.keys or exchange.broadcast:
         other = "by=" if exchange.keys else "broadcast=True"
-        yield (
-            f"input {argument!r} has both pointwise=True and {other}: keep pointwise if subtask i needs only what "
-            f"subtask i wrote, {other} if it needs rows of others"
-        )
+        yield Message("dataflow.pointwise_and_other", argument=argument, other=other)
 
 
 def _expected_schema_problems(argument: str, exchange: Exchange) -> Iterator[str]:
     schema = exchange.schema
     if not exchange.is_previous:
         if schema:
-            yield f"input {argument!r}: only a previous exchange has schema=: remove it, or write previous(...)"
+            yield Message("dataflow.schema_of_other_exchange", argument=argument)
     elif not isinstance(schema, str) or not schema.strip():
-        yield (
-            f"input {argument!r} needs schema=, since the first epoch has no previous one: write "
-            f'previous("{exchange.stage}", schema="id BIGINT, seen TIMESTAMP") with the columns that it reads'
-        )
+        yield Message("dataflow.previous_without_schema", argument=argument, stage=exchange.stage)
 
 
 def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
@@ -384,21 +364,18 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
         if producer is None:
             known = [each.name for each in by_name.values() if each.kind in _READABLE and each.name != stage.name]
             hint = did_you_mean(exchange.stage, known, _add_it(exchange.stage, known), most=3)
-            yield f"stage {stage.name!r} reads {exchange.stage!r}, which is not a stage of this dataflow: {hint}"
+            yield Message("dataflow.input_unknown", stage=stage.name, producer=exchange.stage, hint=hint)
         elif producer.kind is StageKind.SINK:
             published = next(iter(producer.exchanges.values())).stage
-            yield f"stage {stage.name!r} reads the sink {exchange.stage!r}: read the stage {published!r} instead"
+            yield Message("dataflow.input_is_a_sink", stage=stage.name, sink=exchange.stage, published=published)
         elif producer.kind is StageKind.STATE and exchange.stage not in {state.name for state in stage.states}:
             keeper = next(iter(producer.exchanges.values())).stage
-            yield (
-                f"stage {stage.name!r} reads {exchange.stage!r}, which is a state of {keeper!r} and only its own: read "
-                f"what {keeper!r} returns instead"
-            )
+            yield Message("dataflow.input_is_a_state", stage=stage.name, state=exchange.stage, keeper=keeper)
 
 
 def _add_it(name: str, known: Sequence[str]) -> str:
     others = f", or read {_listed(known, ' or ')}" if known else ""
-    return f"add {name!r} to the dataflow's list of stages{others}"
+    return Message("dataflow.stage_to_be_added", name=name, others=others)
 
 
 def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str]:
@@ -407,35 +384,33 @@ def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str
         producer = by_name[exchange.stage]
         unequal = producer.parallelism != stage.parallelism
         if exchange.joins_plan and unequal:
-            yield (
-                f"stage {stage.name!r} (parallelism {stage.parallelism}) reads {producer.name!r} (parallelism "
-                f"{producer.parallelism}) over a {exchange.kind.value} exchange, which joins them index to index: give "
-                f'both the same parallelism, or write blocking("{producer.name}", by=...)'
+            yield Message(
+                "dataflow.parallelism_differs",
+                stage=stage.name,
+                parallelism=stage.parallelism,
+                producer=producer.name,
+                of_producer=producer.parallelism,
+                kind=exchange.kind.value,
             )
         elif exchange.pointwise and unequal:
-            yield (
-                f"stage {stage.name!r} (parallelism {stage.parallelism}) reads {producer.name!r} (parallelism "
-                f"{producer.parallelism}) over a pointwise exchange, where subtask i reads partition i: give both the "
-                f'same parallelism, or write blocking("{producer.name}", by=[columns])'
+            yield Message(
+                "dataflow.pointwise_parallelism_differs",
+                stage=stage.name,
+                parallelism=stage.parallelism,
+                producer=producer.name,
+                of_producer=producer.parallelism,
             )
         yield from _application_in_plan(stage, producer, exchange)
         yield from _ignored_keys(stage, producer, exchange)
         if exchange.kind is ExchangeKind.CACHED and exchange.durable and producer.states:
-            yield (
-                f"stage {stage.name!r} reads {producer.name!r} over a cached exchange, but a retry that resumes after "
-                f"{producer.name!r} would skip the changes of its state: write pipelined({producer.name!r}), "
-                f"and cache what {producer.name!r} reads"
-            )
+            yield Message("dataflow.cached_exchange_with_state", stage=stage.name, producer=producer.name)
         divides = exchange.keys or exchange.broadcast or exchange.pointwise or exchange.joins_plan
         if stage.parallelism > 1 and not divides:
             yield _undivided(stage, argument, exchange)
     keyed = {argument: exchange.keys for argument, exchange in stage.exchanges.items() if exchange.keys}
     if len({len(keys) for keys in keyed.values()}) > 1:
         listed = ", ".join(f"{argument} by {list(keys)}" for argument, keys in keyed.items())
-        yield (
-            f"stage {stage.name!r}: its keyed inputs have different numbers of keys ({listed}), so that equal keys "
-            "would meet in different subtasks: give each as many, in the same order, or broadcast the smaller input"
-        )
+        yield Message("dataflow.key_counts_differ", stage=stage.name, listed=listed)
 
 
 def _application_in_plan(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator[str]:
@@ -443,10 +418,12 @@ def _application_in_plan(stage: Stage, producer: Stage, exchange: Exchange) -> I
         return
     for each in (stage, producer):
         if each.application is not None:
-            yield (
-                f"stage {stage.name!r} reads {producer.name!r} over a {exchange.kind.value} exchange, but "
-                f"{each.name!r} is an application, which is a process of its own and in no plan with others: write "
-                f'blocking("{producer.name}", ...)'
+            yield Message(
+                "dataflow.application_in_plan",
+                stage=stage.name,
+                producer=producer.name,
+                kind=exchange.kind.value,
+                each=each.name,
             )
             return
 
@@ -454,19 +431,19 @@ def _application_in_plan(stage: Stage, producer: Stage, exchange: Exchange) -> I
 def _ignored_keys(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator[str]:
     for key in exchange.keys:
         if key in producer.digest.ignore:
-            yield (
-                f"stage {stage.name!r} reads {producer.name!r} by {key!r}, which the digest of {producer.name!r} "
-                f"ignores, so that a row could move to another subtask unnoticed: remove {key!r} from "
-                "digest(ignore=...), or read by another column"
-            )
+            yield Message("dataflow.key_ignored_by_digest", stage=stage.name, producer=producer.name, key=key)
 
 
 def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:
     word, more = ("previous", ", schema=...") if exchange.is_previous else ("blocking", "")
-    return (
-        f"stage {stage.name!r} has parallelism {stage.parallelism}, but its input {argument!r} does not say which rows "
-        f'each subtask reads: write {word}("{exchange.stage}", by=[columns]{more}), or '
-        f'{word}("{exchange.stage}", broadcast=True{more}) to give every subtask all rows'
+    return Message(
+        "dataflow.input_not_divided",
+        stage=stage.name,
+        parallelism=stage.parallelism,
+        argument=argument,
+        word=word,
+        producer=exchange.stage,
+        more=more,
     )
 
 
@@ -482,23 +459,20 @@ def _name_problems(stages: Sequence[Stage]) -> Iterator[str]:
 def _same_name(name: str, stages: Sequence[Stage]) -> str:
     kinds = [stage.kind for stage in stages]
     if set(kinds) == {StageKind.SINK}:
-        return f"{len(kinds)} sinks have the name {name!r}: give each data set a name of its own"
+        return Message("dataflow.sinks_share_name", sinks=len(kinds), name=name)
     if set(kinds) == {StageKind.STATE}:
         keepers = _listed((next(iter(stage.exchanges)) for stage in stages), " and ")
-        return f"stages {keepers} keep a state {name!r} each: a state has one stage, give each a name of its own"
+        return Message("dataflow.states_share_name", keepers=keepers, name=name)
     if StageKind.SINK in kinds:
         what = "state" if set(kinds) == {StageKind.SINK, StageKind.STATE} else "stage"
         published = next(iter(stages[kinds.index(StageKind.SINK)].exchanges.values())).stage
-        return (
-            f"the sink {name!r} has the name of a {what}: give the data set another name, as in "
-            f'sink("{published}", "{published}_published")'
-        )
+        return Message("dataflow.sink_named_as_another", name=name, what=what, published=published)
     if StageKind.STATE in kinds:
         keeper = next(iter(stages[kinds.index(StageKind.STATE)].exchanges.values())).stage
-        return f"the state {name!r} of stage {keeper!r} has the name of a stage: give one of them another name"
+        return Message("dataflow.state_named_as_stage", name=name, keeper=keeper)
     if all(stage == stages[0] for stage in stages):
-        return f"{stages[0]} is {len(stages)} times in the list of stages: name it once"
-    return f"stage {name!r} is declared {len(stages)} times: names of stages and sinks must differ, rename all but one"
+        return Message("dataflow.stage_repeated", stages=stages[0], times=len(stages))
+    return Message("dataflow.stages_share_name", name=name, stages=len(stages))
 
 
 def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
@@ -507,13 +481,13 @@ def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
         how = "one below the other" if "path" in into.options else "one table if one schema: write it for both"
         where = f"one target, {into}" if str(into) == str(target) else f"{into} and {target}, {how}"
         names = f"sinks {_listed([one, other], ' and ')}" if one != other else f"the targets of sink {one!r}"
-        yield f"{names} publish into {where}: give each a table or folder of its own"
+        yield Message("dataflow.targets_shared", names=names, where=where)
 
 
 def _cycle_problems(reads: dict[str, list[str]]) -> Iterator[str]:
     cycle = find_cycle(reads)
     if cycle:
-        yield f"the stages read each other in a cycle, {' -> '.join(cycle)}: remove one of these inputs"
+        yield Message("dataflow.cycle", cycle=cycle)
 
 
 def _with_settings_of_producer(stage: Stage, by_name: dict[str, Stage]) -> Stage:
@@ -533,7 +507,7 @@ def _unread_problems(stages: Sequence[Stage]) -> Iterator[str]:
     read = {exchange.stage for stage in stages for exchange in stage.exchanges.values() if exchange.stage != stage.name}
     for stage in stages:
         if stage.kind is not StageKind.SINK and stage.name not in read and not stage.states:
-            yield f'stage {stage.name!r}: no stage reads it: add sink("{stage.name}", "name_of_data_set"), or remove it'
+            yield Message("dataflow.stage_not_read", stage=stage.name)
 
 
 # Regions
@@ -549,10 +523,7 @@ def _region_problems(stages: Sequence[Stage]) -> Iterator[str]:
     cycle = find_cycle(group_reads(groups))
     if cycle:
         pipelines = [e for group in groups if group[0].name in cycle for e in _pipelined_inside(group)]
-        yield (
-            f"the tasks wait for each other in a cycle, {' -> '.join(named[name] for name in cycle)}: "
-            f"make one of the pipelined exchanges {_listed(pipelines)} a blocking one"
-        )
+        yield Message("dataflow.cycle_of_tasks", cycle=[named[name] for name in cycle], listed=_listed(pipelines))
         return
     for group in groups:
         yield from _conflicting_settings(group)
@@ -563,11 +534,12 @@ def _blocking_inside(group: Sequence[Stage]) -> Iterator[str]:
     for stage in group:
         for exchange in stage.exchanges.values():
             if exchange.is_boundary and exchange.stage in names:
-                yield (
-                    f"stage {stage.name!r} reads {exchange.stage!r} over a blocking exchange inside one task, since "
-                    f'pipelined exchanges join {_listed(names)}: write pipelined("{exchange.stage}") if each subtask '
-                    f'needs only its own rows (cached("{exchange.stage}") if a retry is not to compute them again), or '
-                    f"make one of {_listed(_pipelined_inside(group))} blocking too"
+                yield Message(
+                    "dataflow.blocking_inside_a_task",
+                    stage=stage.name,
+                    producer=exchange.stage,
+                    listed=_listed(names),
+                    exchanges=_listed(_pipelined_inside(group)),
                 )
 
 
@@ -585,7 +557,7 @@ def _conflicting_settings(group: Sequence[Stage]) -> Iterator[str]:
         try:
             merge(group)
         except Misconfigured as error:
-            yield str(error)
+            yield said_by(error)
 
 
 def _whole(value: object) -> bool:

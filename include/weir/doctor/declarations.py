@@ -23,7 +23,7 @@ from weir.dataflow import Dataflow, Receiver, Stage, Target
 from weir.dataflow.notifications import Channel
 from weir.dataflow.sources import connections_of
 from weir.doctor.problems import Problem, texts_of
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Message, Misconfigured, WeirError
 from weir.formats.suite import Suite
 from weir.notifications.channels import imported
 from weir.quality.rules import suite_problems
@@ -129,13 +129,13 @@ class _Check:
         suite = suite_in(self.expectations, name)
         file = f"{self.expectations}/{name}.json"
         for problem in suite_problems(self.flow, stage.name, suite):
-            raise Misconfigured(f"{file}: the suite {name}: {problem}")
+            raise Misconfigured(Message("doctor.suite_wrong", file=file, name=name, problem=problem))
         registry = self.registry() if suite.of_gx else None
         if registry is not None:
             try:
                 suite.require_known(registry)
             except Misconfigured as error:
-                raise Misconfigured(f"{file}: {error}") from error
+                raise Misconfigured(Message("doctor.suite_unreadable", file=file, error=error)) from error
 
     def _call(self, what: str, name: str, positional: tuple[str, ...], named: tuple[str, ...] = ()) -> list[str]:
         owner = f"{what} {name!r}"
@@ -194,4 +194,6 @@ def _require_call(
         signature.bind(*positional, **named)
     except TypeError as error:
         given = ", ".join((*("a value" for _ in positional), *(f"{name}=" for name in named)))
-        raise Misconfigured(f"{owner} is called with ({given}), and is declared with {signature}: {error}") from error
+        raise Misconfigured(
+            Message("doctor.call_does_not_fit", owner=owner, given=given, signature=signature, error=error)
+        ) from error

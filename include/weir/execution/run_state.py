@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from weir.code.generation_rules import agreed
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
 from weir.topology.partitions import Layout
@@ -269,9 +269,13 @@ class RunState:
         layout = known.layout_for(read.producer, read.layout)
         if layout is None or (is_state and layout != read.layout):
             raise Misconfigured(
-                f"stage {read.stage} reads {read.producer} of the epoch before, but run {before} is pinned to a "
-                f"dataflow that does not write it as {read.layout.id}: `weir run adopt {before}`, and clear that run, "
-                "so that the current dataflow computes it"
+                Message(
+                    "execution.layout_not_written",
+                    stage=read.stage,
+                    producer=read.producer,
+                    before=before,
+                    layout_id=read.layout.id,
+                )
             )
         return layout, self._in_run(before, known.partitions_of(read.producer, layout.id))
 

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import ExpectationResult
 from weir.formats.manifest import Manifest, StageCopy, StateFile
@@ -184,7 +184,7 @@ def _require_as_written(what: str, data: bytes) -> None:
     """Compare a document, without the line of its own SHA-256, with that: no byte of it has changed."""
     found = _CHECKSUM_LINE.search(data)
     if found is None or _checksum(data[: found.start()] + data[found.end() :]) != found[1].decode():
-        raise Misconfigured(f"{what} is not as it was written: its SHA-256 does not match")
+        raise Misconfigured(Message("formats.not_as_written", what=what))
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:
@@ -197,10 +197,7 @@ def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingPro
     try:
         return _canonical({"weir": kind, "version": VERSIONS[kind], **_one_level(value), **more})
     except (TypeError, ValueError) as error:
-        raise Misconfigured(
-            f"a {kind} holds a value that is not JSON ({error}): parameters and splits of sources must consist of "
-            "dicts with string keys, lists, strings, finite numbers, booleans and None"
-        ) from error
+        raise Misconfigured(Message("formats.value_not_json", kind=kind, error=error)) from error
 
 
 def _one_level(value: Any) -> Any:
@@ -230,21 +227,19 @@ def _document(kind: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except ValueError as error:
-        raise Misconfigured(f"expected a {kind} of Weir, found something that is not JSON: {error}") from error
+        raise Misconfigured(Message("formats.not_json", kind=kind, error=error)) from error
     if not isinstance(document, dict):
-        raise Misconfigured(f"expected a {kind} of Weir, found another document")
+        raise Misconfigured(Message("formats.another_document", kind=kind))
     return document
 
 
 def _body(kind: str, document: Mapping[str, Any], *besides: str) -> dict[str, Any]:
     """Return the fields of a document, without its kind, its version and those named besides."""
     if document.get("weir") != kind:
-        raise Misconfigured(f"expected a {kind} of Weir, found another document")
+        raise Misconfigured(Message("formats.another_document", kind=kind))
     found = document.get("version")
     if found != VERSIONS[kind] or isinstance(found, bool):
-        raise Misconfigured(
-            f"a {kind} has version {found}, this Weir reads {VERSIONS[kind]}: use the Weir that wrote it"
-        )
+        raise Misconfigured(Message("formats.another_version", kind=kind, found=found, versions=VERSIONS[kind]))
     return {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
 
 
@@ -252,7 +247,7 @@ def _typed(kind: str, target: type[T], found: Any) -> T:
     try:
         return typed(kind, target, found)
     except ValueError as error:
-        raise Misconfigured(f"{error}: use the Weir that wrote it") from error
+        raise Misconfigured(Message("formats.not_typed", error=error)) from error
 
 
 @cache

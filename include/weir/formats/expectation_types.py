@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from weir.errors import Message
 from weir.wording import did_you_mean
 
 Accepts = Callable[[Any], bool]
@@ -179,18 +180,20 @@ def _is_in_order(low: Any, high: Any) -> bool:
 def argument_problems(type_: str, kwargs: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the arguments of an expectation, as far as it is known without GX."""
     if isinstance(kwargs.get(CONDITION), str) and kwargs[CONDITION] and kwargs.get(PARSER) is None:
-        yield f'{type_} has a {CONDITION} without {PARSER}: write "{PARSER}": "spark" beside it, for Spark\'s SQL'
+        yield Message("formats.condition_without_parser", expectation=type_, condition=CONDITION, parser=PARSER)
     known = PLAIN.get(type_)
     if known is None:
         return
     for name in kwargs:
         if name not in known.all and name not in OF_GX:
-            yield f"{type_} has no argument {name!r}: {meant(name, known.all)}"
+            yield Message(
+                "formats.expectation_argument_unknown", expectation=type_, name=name, meant=meant(name, known.all)
+            )
     missing = [name for name in known.needed if name not in kwargs]
     if missing:
-        yield f"{type_} lacks {', '.join(missing)}: it takes {', '.join(known.all)}"
+        yield Message("formats.expectation_argument_missing", expectation=type_, missing=missing, all=known.all)
     elif type_ in _NOT_UNBOUNDED and all(kwargs.get(name) is None for name in _BOUNDED):
-        yield f"{type_} has neither min_value nor max_value: write one of them"
+        yield Message("formats.expectation_without_bounds", expectation=type_)
 
 
 def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> Iterator[str]:
@@ -201,7 +204,7 @@ def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> I
     """
     known = registry.list_registered_expectation_implementations()
     if type_ not in known:
-        yield f"there is no expectation {type_!r}: {meant(type_, known)}"
+        yield Message("formats.expectation_unknown", expectation=type_, meant=meant(type_, known))
         return
     model = registry.get_expectation_impl(type_)
     taken = [name for name in model.__fields__ if name not in OF_GX]
@@ -214,11 +217,13 @@ def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> I
         for name, text in said.items():
             if name in model.__fields__:
                 found = f"={kwargs[name]!r}" if name in kwargs else ""
-                yield f"{type_}: {name}{found}: {text}"
+                yield Message("formats.expectation_refused", expectation=type_, argument=f"{name}{found}", text=text)
             elif name in kwargs:
-                yield f"{type_} has no argument {name!r}: {meant(name, taken)}"
+                yield Message(
+                    "formats.expectation_argument_unknown", expectation=type_, name=name, meant=meant(name, taken)
+                )
             else:
-                yield f"{type_}: {text}"
+                yield Message("formats.expectation_refused", expectation=type_, argument=name, text=text)
 
 
 def meant(name: str, known: Collection[str]) -> str:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured, at
 from weir.formats.expectation_types import argument_problems, is_plain, registry_problems
 
 _OF_SUITE = frozenset({"name", "expectations", "id", "suite_parameters", "meta", "notes"})
@@ -67,12 +67,12 @@ class Suite:
         Raises Misconfigured.
         """
         problems = [
-            f"expectation {number}: {problem}"
+            at(f"expectation {number}", problem)
             for number, each in self.of_gx.items()
             for problem in registry_problems(each.type, each.kwargs, registry)
         ]
         if problems:
-            raise Misconfigured(f"the suite {self.name} cannot be used: {'; '.join(problems)}")
+            raise Misconfigured(Message("formats.suite_unusable", name=self.name, problems=problems))
 
 
 class _Written(float):
@@ -101,54 +101,51 @@ def suite_from_json(name: str, data: bytes) -> Suite:
     try:
         document = json.loads(data, parse_float=_Written, parse_constant=_Written)
     except ValueError as error:
-        raise Misconfigured(f"the suite {name} is not JSON: {error}") from error
+        raise Misconfigured(Message("formats.suite_not_json", name=name, error=error)) from error
     problems = list(_suite_problems(name, document))
     if problems:
-        raise Misconfigured(f"the suite {name} cannot be used: {'; '.join(problems)}")
+        raise Misconfigured(Message("formats.suite_unusable", name=name, problems=problems))
     expectations = tuple(_expectation(each) for each in document["expectations"])
     return Suite(name, _fingerprint(expectations), expectations)
 
 
 def _suite_problems(name: str, document: Any) -> Iterator[str]:
     if not isinstance(document, Mapping) or not isinstance(document.get("expectations"), list):
-        yield 'expected an object with a list of "expectations", as Great Expectations writes it'
+        yield Message("formats.suite_not_an_object")
         return
     if unknown := sorted(document.keys() - _OF_SUITE):
-        yield f"its fields {unknown} are not known"
+        yield Message("formats.suite_fields_unknown", unknown=unknown)
     if document.get("name", name) != name:
-        yield f"it says that its name is {document['name']!r}: name the file so, or correct it"
+        yield Message("formats.suite_named_otherwise", document=document["name"])
     if document.get("suite_parameters"):
-        yield "suite_parameters are not known to Weir: write the values into kwargs"
+        yield Message("formats.suite_parameters_unknown")
     if not document["expectations"]:
         yield "it expects nothing"
     for number, each in enumerate(document["expectations"], 1):
-        yield from (f"expectation {number}: {problem}" for problem in _expectation_problems(each))
+        yield from (at(f"expectation {number}", problem) for problem in _expectation_problems(each))
 
 
 def _expectation_problems(document: Any) -> Iterator[str]:
     if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
-        yield 'expected an object with a "type", such as "expect_column_values_to_not_be_null"'
+        yield Message("formats.expectation_not_an_object")
         return
     if unknown := sorted(document.keys() - _OF_EXPECTATION):
-        yield f"its fields {unknown} are not known"
+        yield Message("formats.suite_fields_unknown", unknown=unknown)
     for each in ("kwargs", "meta"):
         if not isinstance(document.get(each) or {}, Mapping):
-            yield f"its {each} must be an object"
+            yield Message("formats.expectation_part_not_an_object", each=each)
             return
     if document.get("severity") not in (None, *_SEVERITIES):
-        yield f"its severity {document['severity']!r} is none of {', '.join(_SEVERITIES)}"
+        yield Message("formats.severity_unknown", document=document["severity"], severities=_SEVERITIES)
     if not _are_texts((document.get("meta") or {}).get("blames", [])):
-        yield 'meta.blames must be a list of names of inputs, such as ["weather"]'
+        yield Message("formats.blames_malformed")
     if _PARAMETER in json.dumps(document.get("kwargs")):
-        yield f"{_PARAMETER} in its kwargs is not known to Weir: write the value itself"
+        yield Message("formats.parameter_not_known", parameter=_PARAMETER)
         return
     kwargs = document.get("kwargs") or {}
     for name, value in kwargs.items():
         for number in _lost(value) if name != "mostly" else ():
-            yield (
-                f"its {name} {number.text} would be read as {float(number)!r}: write at most 15 digits, or a whole "
-                "number without point and exponent"
-            )
+            yield Message("formats.number_read_otherwise", name=name, text=number.text, float=float(number))
     yield from argument_problems(document["type"], kwargs)
 
 

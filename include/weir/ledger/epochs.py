@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.ledger.database.tables import RunRow
 from weir.ledger.restores import left_out
 
@@ -26,12 +26,14 @@ def require_interval(interval: tuple[datetime, datetime], dag_id: str, run_id: s
     """
     start, end = interval
     if start.tzinfo is None or end.tzinfo is None:
-        raise Misconfigured(f"{_of_run(interval, dag_id, run_id)} has no time zone: {_ADVICE}")
+        raise Misconfigured(
+            Message("ledger.interval_without_zone", of_run=_of_run(interval, dag_id, run_id), advice=_ADVICE)
+        )
     try:
         is_empty, is_reversed = start.astimezone(UTC) == end.astimezone(UTC), end < start
     except OverflowError as error:
         raise Misconfigured(
-            f"{_of_run(interval, dag_id, run_id)} is outside of the years 1 to 9999 in UTC: {_ADVICE}"
+            Message("ledger.interval_out_of_range", of_run=_of_run(interval, dag_id, run_id), advice=_ADVICE)
         ) from error
     if is_reversed or (is_empty and schedule):
         what = "ends before it begins" if is_reversed else "has no length, so that no row is in it"
@@ -40,7 +42,9 @@ def require_interval(interval: tuple[datetime, datetime], dag_id: str, run_id: s
             if schedule
             else ""
         )
-        raise Misconfigured(f"{_of_run(interval, dag_id, run_id)} {what}.{by} {_ADVICE}")
+        raise Misconfigured(
+            Message("ledger.interval_wrong", of_run=_of_run(interval, dag_id, run_id), what=what, by=by, advice=_ADVICE)
+        )
 
 
 _ADVICE = (
@@ -82,10 +86,7 @@ def _require_interval(row: RunRow) -> None:
         return
     at = f"{row.interval_start:%Y-%m-%d %H:%M}"
     raise Misconfigured(
-        f"run {row.run_id} of DAG {row.dag_id} has a data interval without length ({at}), but dataflow {row.dataflow} "
-        "keeps state, which goes on from interval to interval: delete this run, and clear the run of the interval that "
-        "is to be computed again, or have the scheduler or a backfill make one. If the DAG has schedule=None, write "
-        "another, or trigger it over Airflow's REST API with data_interval_start and data_interval_end. Nothing was run"
+        Message("ledger.interval_empty", run_id=row.run_id, dag_id=row.dag_id, at=at, dataflow=row.dataflow)
     )
 
 
@@ -93,9 +94,15 @@ def _require_order(row: RunRow, before: RunRow | None, *, is_backwards: bool) ->
     if not is_backwards or before is None or before.pinned is not None:
         return
     raise Misconfigured(
-        f"run {row.run_id} of DAG {row.dag_id} is of a backfill that runs backwards ({before.run_id} is queued after "
-        f"it), but dataflow {row.dataflow} keeps state: epoch {row.epoch} goes on from that of {before.epoch}. Cancel "
-        "the backfill, delete its runs, and create it again without --run-backwards. Nothing was run"
+        Message(
+            "ledger.backfill_runs_backwards",
+            run_id=row.run_id,
+            dag_id=row.dag_id,
+            before=before.run_id,
+            dataflow=row.dataflow,
+            epoch=row.epoch,
+            earlier=before.epoch,
+        )
     )
 
 

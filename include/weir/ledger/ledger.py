@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoResultFound
 from sqlalchemy.orm import Session
 
-from weir.errors import LedgerBehind, Misconfigured, OtherBuild, Retryable
+from weir.errors import LedgerBehind, Message, Misconfigured, OtherBuild, Retryable
 from weir.extras import needed_for
 from weir.ledger.database.postgres import (
     DRIVER,
@@ -104,13 +104,11 @@ class Ledger:
         parsed = _parsed(url)
         shown = parsed.render_as_string(hide_password=True)
         if parsed.drivername != DRIVER and not Path(parsed.database or "").exists():
-            raise NotMigrated(f"there is no ledger {shown}, and a reader creates none: the first task or command does")
+            raise NotMigrated(Message("ledger.not_there", shown=shown))
         engine = _engine(parsed)
         with _database_errors(parsed):
             if not patiently(partial(_has_tables, engine, shown), is_busy):
-                raise NotMigrated(
-                    f"the ledger {shown} has no tables, and a reader creates none: `weir ledger upgrade` does"
-                )
+                raise NotMigrated(Message("ledger.without_tables", shown=shown))
         return cls(engine)
 
     @contextmanager
@@ -251,11 +249,7 @@ class Ledger:
 
 
 def _behind(dataflow: str, why: str) -> LedgerBehind:
-    return LedgerBehind(
-        f"the ledger has lost commits of dataflow {dataflow} (a replica without the last commits was promoted, or a "
-        f"backup was restored?): {why}. Nothing of {dataflow} is committed or deleted until the ledger has caught up "
-        f"with the store: the next task that begins, upkeep, or `weir ledger rebuild {dataflow}` has it do so"
-    )
+    return LedgerBehind(Message("ledger.behind", dataflow=dataflow, why=why))
 
 
 def _parsed(url: str) -> URL:
@@ -263,12 +257,12 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         # Without the text, which may hold a password.
-        raise Misconfigured(f"the ledger's URL cannot be read: expected {_EXPECTED}") from None
+        raise Misconfigured(Message("ledger.url_malformed", expected=_EXPECTED)) from None
     if parsed.drivername in {"postgres", "postgresql"}:
         parsed = parsed.set(drivername=DRIVER)
     if parsed.drivername != DRIVER and parsed.get_backend_name() != "sqlite":
         shown = parsed.render_as_string(hide_password=True)
-        raise Misconfigured(f"the ledger {shown} is neither SQLite nor PostgreSQL with psycopg2: expected {_EXPECTED}")
+        raise Misconfigured(Message("ledger.url_of_other_database", shown=shown, expected=_EXPECTED))
     return parsed
 
 
@@ -290,7 +284,7 @@ def _database_errors(url: URL) -> Iterator[None]:
             raise
         raise found from error
     except NoResultFound as error:  # of a row that an earlier transaction has read or written
-        raise Retryable(f"the ledger {shown} has lost a row that it had: it was rebuilt, or lost commits") from error
+        raise Retryable(Message("ledger.row_lost", shown=shown)) from error
 
 
 _migrating = threading.Lock()
@@ -316,8 +310,5 @@ def _has_tables(engine: Engine, shown: str) -> bool:
     if found is None or found == HEAD:
         return found == HEAD
     if is_ledger:
-        raise OtherBuild(f"the ledger {shown} is at revision {found}, and this Weir needs {HEAD}")
-    raise Misconfigured(
-        f"the database {shown} has the tables of another program, at revision {found} (of Airflow, perhaps?): give "
-        "Weir a database of its own, and let WEIR_LEDGER name it"
-    )
+        raise OtherBuild(Message("ledger.of_other_revision", shown=shown, found=found, head=HEAD))
+    raise Misconfigured(Message("ledger.of_other_program", shown=shown, found=found))

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from weir.errors import Conflict
+from weir.errors import Conflict, Message
 from weir.formats.notification import Subject, published_event
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
@@ -64,7 +64,7 @@ def complete_publications(session: Session, run: str, attempt: str, now: datetim
     query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.attempt == attempt)
     for row in session.scalars(query):
         if is_expiring(row):
-            raise Conflict(f"version {row.version} of {row.sink} has expired before it was complete: begin again")
+            raise Conflict(Message("ledger.version_expired", version=row.version, sink=row.sink))
         note_published(session, row, now)
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import dataflow_of_path
 from weir.ledger.database.tables import RestoreRow, RunRow
@@ -89,6 +89,5 @@ def require_after_restore(session: Session, dataflow: str, epoch: str) -> None:
     row = last_restore(session, dataflow, first)
     source = "a checkpoint" if row is None else f"{row.source} of {row.origin}"
     raise Misconfigured(
-        f"dataflow {dataflow} goes on from the end of epoch {first}, restored from {source}: epoch {epoch} is not "
-        "after it, and has no state to continue. Delete this DagRun; give the DAG a start_date after that epoch"
+        Message("ledger.before_restored_epoch", dataflow=dataflow, first=first, source=source, epoch=epoch)
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from weir.code.functions import load
 from weir.connections import Connections
 from weir.dataflow.notifications import Channel, Receiver
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.notifications.webhook import post
 
 AirflowContext = Callable[[], Mapping[str, Any]]
@@ -45,10 +45,7 @@ def _notify(receiver: Receiver, context: Mapping[str, Any]) -> None:
     make = partial(imported(receiver), **receiver.options)
     made = make()
     if not callable(made):
-        raise Misconfigured(
-            f"notifier({receiver.address!r}) in notify=[...] made a {type(made).__name__}, which cannot be called: "
-            "name a class that extends Airflow's BaseNotifier"
-        )
+        raise Misconfigured(Message("notifications.not_callable", address=receiver.address, name=type(made).__name__))
     try:
         made(dict(context))
     except NotImplementedError:  # it has only `async_notify`

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from weir.connections import LOOPBACK, Connection
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 
 HTTP_SECONDS: Final = 10.0
 """How long a webhook may be silent, unless its connection says otherwise."""
@@ -37,20 +37,21 @@ def post(connection: Connection, path: str, document: Mapping[str, Any]) -> None
             answer = client.post(url, json=dict(document), headers=headers)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError):
         # Without the error, which may show a header.
-        raise Misconfigured(f"{shown} cannot be called: correct host, port and extra fields there") from None
+        raise Misconfigured(Message("notifications.not_possible", shown=shown)) from None
     except httpx.HTTPError as error:
-        raise Retryable(f"{shown} did not answer: {type(error).__name__}: {error}") from error
+        raise Retryable(Message("notifications.silent", shown=shown, name=type(error).__name__, error=error)) from error
     if not answer.is_success:
-        raise Retryable(f"{shown} answered {answer.status_code}: {answer.text[:300]}")
+        raise Retryable(
+            Message(
+                "notifications.answered_otherwise", shown=shown, status_code=answer.status_code, text=answer.text[:300]
+            )
+        )
 
 
 def _url_of(connection: Connection) -> str:
     """Return the URL of a connection as Airflow's HttpHook does: the host may be a whole URL, the schema is http's."""
     if connection.kind not in ("http", "https") or not connection.host:
-        raise Misconfigured(
-            f"connection {connection.id!r} of type {connection.kind!r} cannot be used for a webhook: expected type "
-            'http with a host, such as {"conn_type": "http", "host": "https://hooks.example.org"}'
-        )
+        raise Misconfigured(Message("notifications.not_http", connection_id=connection.id, kind=connection.kind))
     host = connection.host
     scheme = connection.database or connection.kind
     base = host if "://" in host else f"{scheme}://{host}"
@@ -72,15 +73,10 @@ def _options_of(connection: Connection, url: str) -> dict[str, Any]:
     extra = connection.extra
     refused = sorted(_REFUSED & extra.keys())
     if refused:
-        raise Misconfigured(
-            f"connection {connection.id!r} has the extra field(s) {', '.join(refused)}, which a webhook cannot obey: "
-            "redirects are never followed, and only 2xx is a receipt. Remove them, or name a connection without them"
-        )
+        raise Misconfigured(Message("notifications.extra_refused", connection_id=connection.id, refused=refused))
     timeout = extra.get("timeout", HTTP_SECONDS)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
-        raise Misconfigured(
-            f"connection {connection.id!r} has the extra field timeout={timeout!r}: write a number of seconds above 0"
-        )
+        raise Misconfigured(Message("notifications.timeout_malformed", connection_id=connection.id, timeout=timeout))
     return {
         "timeout": timeout,
         "verify": _certificates_of(connection),
@@ -103,9 +99,13 @@ def _certificates_of(connection: Connection) -> ssl.SSLContext | bool:
             context.load_cert_chain(*([cert] if isinstance(cert, str) else cert))
     except (OSError, TypeError) as error:
         raise Misconfigured(
-            f"connection {connection.id!r} has the extra fields verify={verify!r} and cert={cert!r}, which cannot be "
-            f"used: {error}. `verify` is true, false, or the path of a file or folder of certificates; `cert` is the "
-            'path of a PEM file, or ["certificate.pem", "key.pem"]. The files must be where Airflow\'s tasks run'
+            Message(
+                "notifications.certificates_unusable",
+                connection_id=connection.id,
+                verify=verify,
+                cert=cert,
+                error=error,
+            )
         ) from error
     return context
 

@@ -17,7 +17,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest, Begun, Evaluated
 from weir.dataflow.quality import Gate, Policy, When
 from weir.dataflow.stage import Stage, StageKind
-from weir.errors import Internal, Misconfigured, QualityFailed
+from weir.errors import Internal, Message, Misconfigured, QualityFailed
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import DONE, AttemptState, CurrentResult, ReadResult, RunState
 from weir.formats.checks import CheckReason, CheckToRun
@@ -100,7 +100,7 @@ class SuiteGates:
     def require_evaluated(self, session: Session, begun: Begun) -> None:
         """Raise Internal if the attempt was to be checked, and has not been."""
         if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
-            raise Internal(f"{begun.attempt.id} was to be checked, but its checks were not evaluated before its commit")
+            raise Internal(Message("quality.checks_not_evaluated", attempt_id=begun.attempt.id))
 
 
 def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> StageChecks:
@@ -203,7 +203,9 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Che
 def _require_fitting(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
     for suite in suites:
         for problem in suite_problems(registered.run.dataflow, stage.name, suite):
-            raise Misconfigured(f"the suite {suite.name} of stage {stage.name}: {problem}. Nothing was computed")
+            raise Misconfigured(
+                Message("quality.suite_does_not_fit", suite=suite.name, stage=stage.name, problem=problem)
+            )
 
 
 def _require_worth_trying(
@@ -224,7 +226,7 @@ def _require_worth_trying(
         raise QualityFailed(_bad_data(rows, suspected), is_final=True)
     is_of_killed = len(tries) > 1 and (tries[-2].id, tries[-2].failure) == (rows[0].by_attempt, _KILLED)
     if is_of_killed and not suspected and any(row.policy in _FINAL and not row.layout for row in rows):
-        raise QualityFailed(f"{_named(rows)} had failed in {tries[-2].id}, which was killed then", is_final=True)
+        raise QualityFailed(Message("quality.failed_before", named=_named(rows), tries_id=tries[-2].id), is_final=True)
     return rows
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.errors import Retryable
+from weir.errors import Message, Retryable
 from weir.formats.quality_page import answer_from_json, request_to_json
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _run(command: list[str], pages: int, start_seconds: float) -> str:
             timeout=limit,
         )
     except subprocess.TimeoutExpired as error:
-        raise Retryable(f"pages about {pages} check(s) took longer than {limit:.0f} s, and were stopped") from error
+        raise Retryable(Message("quality.pages_took_too_long", pages=pages, limit=limit)) from error
     if done.returncode:
-        raise Retryable(f"pages about checks could not be made: {' '.join(done.stderr.split())[-500:]}")
+        raise Retryable(Message("quality.pages_failed", split=" ".join(done.stderr.split())[-500:]))
     return done.stdout

@@ -14,6 +14,7 @@ from weir.dataflow.quality import Policy
 from weir.dataflow.stage import Stage, StageKind
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl
+from weir.errors import Message
 from weir.formats.checks import CheckReport, ExpectationResult
 from weir.formats.expectation_types import meant
 from weir.formats.suite import Expectation, Suite
@@ -41,7 +42,14 @@ def described(report: CheckReport, results: Sequence[ExpectationResult]) -> str:
     """Describe in a sentence what is violated of a suite."""
     shown = "; ".join(_with_examples(each) for each in results[:SHOWN])
     more = f"; and {len(results) - SHOWN} more" if len(results) > SHOWN else ""
-    return f"the rows of {report.stage}[{report.subtask}] violate {report.suite}: {shown}{more}"
+    return Message(
+        "quality.rows_violate_suite",
+        stage=report.stage,
+        subtask=report.subtask,
+        suite=report.suite,
+        shown=shown,
+        more=more,
+    )
 
 
 def warnings_of(report: CheckReport) -> tuple[ExpectationResult, ...]:
@@ -67,15 +75,22 @@ def suite_problems(dataflow: Dataflow, stage: str, suite: Suite) -> Iterator[str
     for number, each in enumerate(suite.expectations, 1):
         unknown = [name for name in each.blames if name not in known]
         if unknown:
-            yield (
-                f"expectation {number}: {each.type} blames {', '.join(unknown)}, which is no input of it; it reads "
-                f"{', '.join(known) or 'nothing'}"
+            yield Message(
+                "quality.blames_unknown",
+                number=number,
+                expectation=each.type,
+                unknown=unknown,
+                known=", ".join(known) or "nothing",
             )
         for name in _columns_named(each) if columns else ():
             if name.casefold() not in (column.casefold() for column in columns):
-                yield (
-                    f"expectation {number}: {each.type} names the column {name!r}, which {stage} lacks: "
-                    f"{meant(name, columns)}"
+                yield Message(
+                    "quality.column_not_in_stage",
+                    number=number,
+                    expectation=each.type,
+                    name=name,
+                    stage=stage,
+                    meant=meant(name, columns),
                 )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Fault, Loss, Misconfigured, ResultUnavailable
+from weir.errors import Fault, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest
@@ -74,14 +74,16 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
     )
     found = session.scalar(query)
     if found is None:
-        raise Misconfigured(
-            f"run {row.id} has not published {sink}: weir_close does, when all of the run is valid. `weir plan "
-            f"{row.id}` tells what it misses"
-        )
+        raise Misconfigured(Message("reading.not_published", row_id=row.id, sink=sink))
     if found.expired_at is not None:
         raise Misconfigured(
-            f"version {found.version} of {sink} of run {row.id} was removed on {_at_time(found.expired_at)} "
-            "(keep_published): clear the whole run in Airflow, and it is published anew"
+            Message(
+                "reading.version_removed",
+                version=found.version,
+                sink=sink,
+                row_id=row.id,
+                at_time=_at_time(found.expired_at),
+            )
         )
     (layout,) = topology.layouts_of(sink)
     rows = _of_version(session, found)
@@ -102,8 +104,13 @@ def _of_version(session: Session, version: PublicationRow) -> list[ResultRow]:
     unknown = [folder for folder in version.folders if folder not in rows]
     if unknown:
         raise Misconfigured(
-            f"the ledger does not know {unknown[0]}, a part of version {version.version} of {version.sink}: clear the "
-            f"task of {version.sink} in run {version.run}, and it is published anew"
+            Message(
+                "reading.version_partly_unknown",
+                unknown=unknown[0],
+                version=version.version,
+                sink=version.sink,
+                run=version.run,
+            )
         )
     return [rows[folder] for folder in version.folders]
 
@@ -130,7 +137,7 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
                 run=run.id, run_id=run.run_id, epoch=run.epoch, stage=stage, layout=layout.id, version=None, rows=rows
             )
         problem = problem or _unreadable(session, state, losses)
-    raise problem or Misconfigured(f"run {run.id} writes nothing of {stage}")
+    raise problem or Misconfigured(Message("reading.stage_not_written_by_run", run_id=run.id, stage=stage))
 
 
 def require_readable(session: Session, state: RunState, partitions: Iterable[PartitionId]) -> None:

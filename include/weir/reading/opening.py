@@ -11,7 +11,7 @@ from typing import overload
 from weir.coordination.read_leases import ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.reading.availability import manifests_of
 from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
@@ -92,7 +92,7 @@ def _open_stage(
     closing.callback(lease.close)
     manifests = manifests_of(services, chosen)
     if any(each.state is not None for each in manifests):
-        raise Misconfigured(f"{chosen.stage} is a keyed state: open it with state={chosen.stage!r}")
+        raise Misconfigured(Message("reading.stage_is_a_state", stage=chosen.stage))
     return OpenedResults(services.store, chosen, manifests, lease, closing.pop_all())
 
 
@@ -100,8 +100,8 @@ def _require_one(
     run: When, stage: str | None, state: str | None, checkpoint: int | str | None, attempt: str | None
 ) -> None:
     if stage is not None and state is not None:
-        raise Misconfigured(f"say either stage={stage!r} or state={state!r}: they are read in different ways")
+        raise Misconfigured(Message("reading.stage_and_state", stage=stage, state=state))
     if checkpoint is not None and (state is None or run is not None):
-        raise Misconfigured("a checkpoint is read by a state, and has its own epoch: give state= and no run with it")
+        raise Misconfigured(Message("reading.checkpoint_without_state"))
     if checkpoint is not None and attempt is not None:
-        raise Misconfigured("say either checkpoint= or attempt=: a checkpoint has what was committed")
+        raise Misconfigured(Message("reading.checkpoint_and_attempt"))

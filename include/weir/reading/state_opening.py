@@ -18,7 +18,7 @@ from weir.coordination.read_leases import ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
 from weir.environment import open_store
-from weir.errors import Fault, Loss, Misconfigured
+from weir.errors import Fault, Loss, Message, Misconfigured
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import checkpoint_path
@@ -144,8 +144,7 @@ def _require_keyed(session: Session, dataflow: str, name: str) -> None:
     if not rows or name in known:
         return
     raise Misconfigured(
-        f"dataflow {dataflow} keeps no state {name!r} by key; it keeps {', '.join(known) or 'none'}. Lists and "
-        "broadcast state are read whole, like results: stage=..."
+        Message("reading.state_unknown", dataflow=dataflow, name=name, known=", ".join(known) or "none")
     )
 
 
@@ -213,8 +212,14 @@ def _open_checkpoint(
     checkpoint = read_checkpoint(services.store, dataflow, number)
     if checkpoint is None:
         raise Misconfigured(
-            f"{services.store.url}/{checkpoint_path(dataflow, number)} is gone or damaged, though checkpoint {number} "
-            f"of {dataflow} is kept: `weir verify` tells what else is. Kept are {retained}"
+            Message(
+                "reading.checkpoint_gone",
+                store_url=services.store.url,
+                checkpoint_path=checkpoint_path(dataflow, number),
+                number=number,
+                dataflow=dataflow,
+                retained=retained,
+            )
         )
     at = _of_checkpoint(
         checkpoint, _snapshot(checkpoint, name), advice_on(checkpoint.run, retained), Folder(services.store, "")
@@ -247,7 +252,9 @@ def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
     else:
         found = "is not known" if known is None else f"is {known.status}"
     named = numbers_of(list(kept.values())) or "no checkpoints"
-    raise Misconfigured(f"checkpoint {number} of {dataflow} {found}; kept are {named}")
+    raise Misconfigured(
+        Message("reading.checkpoint_not_kept", number=number, dataflow=dataflow, found=found, named=named)
+    )
 
 
 def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, folder: Folder) -> StateAt:
@@ -285,7 +292,13 @@ def _snapshot(checkpoint: Checkpoint, name: str) -> KeyedSnapshot:
             return each
     known = ", ".join(each.state.name for each in checkpoint.states) or "none"
     raise Misconfigured(
-        f"checkpoint {checkpoint.number} of {checkpoint.dataflow} has no keyed state {name!r}; it has {known}"
+        Message(
+            "reading.state_not_in_checkpoint",
+            number=checkpoint.number,
+            dataflow=checkpoint.dataflow,
+            name=name,
+            known=known,
+        )
     )
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.run_records import record_of, write_records
 from weir.coordination.services import Services
-from weir.errors import Conflict, Misconfigured
+from weir.errors import Conflict, Message, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.run_record import RunRecord
@@ -157,8 +157,12 @@ def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, .
     names = sorted(known | set(stored_dataflows(services.store)))
     if dataflow is not None and dataflow not in names:
         raise Misconfigured(
-            f"neither the ledger nor the store {services.store.url} knows a dataflow {dataflow}; they know "
-            f"{', '.join(names) or 'none'}"
+            Message(
+                "rebuild.dataflow_unknown",
+                store_url=services.store.url,
+                dataflow=dataflow,
+                names=", ".join(names) or "none",
+            )
         )
     wanted = [dataflow] if dataflow else names
     with services.ledger.catching_up():
@@ -181,10 +185,7 @@ def present_store(services: Services) -> str:
     try:
         services.store.size(MARKER)
     except NotFound as error:
-        raise Misconfigured(
-            f"the store {services.store.url} has no marker {MARKER}: mount the disk that holds the results, or correct "
-            "WEIR_STORE; without results there is nothing to build a ledger from"
-        ) from error
+        raise Misconfigured(Message("rebuild.no_store", store_url=services.store.url, marker=MARKER)) from error
     return services.store_id()
 
 
@@ -252,10 +253,7 @@ def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
     )
     committed = session.scalar(query)
     if committed is not None:
-        raise Conflict(
-            f"{committed} of dataflow {dataflow} committed while the ledger was rebuilt: pause its DAG in Airflow, "
-            "and type the command again"
-        )
+        raise Conflict(Message("rebuild.not_quiet", committed=committed, dataflow=dataflow))
 
 
 def _records(

@@ -17,7 +17,7 @@ from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.airflow_words import NOT_IN_AIRFLOW, run_again
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
@@ -125,8 +125,7 @@ def _require_computed(asked: Iterable[_Asked]) -> None:
         if not each.run.has_dag_run:
             name = each.run.dataflow.name
             raise Misconfigured(
-                f"{each.region} is what dataflow {name} has begun with ({each.run.run_id}), and its files are gone: "
-                f"`weir restore` lets another dataflow begin with a checkpoint or savepoint that is whole"
+                Message("recovery.restored_files_gone", region=each.region, name=name, run_id=each.run.run_id)
             )
 
 
@@ -134,29 +133,47 @@ def _require_runnable(asked: _Asked, answer: ClearAnswer, clearer: Clearer) -> N
     region, run = asked.region, asked.run
     if answer.state in ("failed", "upstream_failed") and not asked.is_owed and region.is_of_own_run:
         raise Misconfigured(
-            f"{region} is awaited, but Airflow calls {answer.item.task_id} of run {run.run_id} {answer.state}: look at "
-            f"its log, and correct the cause; `weir plan {run.id} --apply` clears it, and what has failed with it"
+            Message(
+                "recovery.producer_failed",
+                region=region,
+                task_id=answer.item.task_id,
+                run_id=run.run_id,
+                state=answer.state,
+                number=run.id,
+            )
         )
     if answer.state == "skipped":
         raise Misconfigured(
-            f"{region} was skipped in Airflow, so its result was never computed: clear {answer.item.task_id} of run "
-            f"{run.run_id}, as `weir plan {run.id} --apply` does (a region cannot be left out of a dataflow), then "
-            "this task"
+            Message(
+                "recovery.producer_skipped",
+                region=region,
+                task_id=answer.item.task_id,
+                run_id=run.run_id,
+                number=run.id,
+            )
         )
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
         if clearer.exists(run.dag_id, run.run_id) is False:
             raise Misconfigured(_deleted(run, region))
         raise Misconfigured(
-            f"Airflow has no task instance of {region}, which is read as the epoch before ({answer.item.task_id}, map "
-            f"index {answer.item.map_index}, in run {run.run_id}), and will not make it by itself: clear that whole "
-            f"run. If the DAG has no such task any more, `weir run adopt {run.id}` first, which has the run computed "
-            "again as the DAG is now. Then clear this task"
+            Message(
+                "recovery.producer_missing",
+                region=region,
+                task_id=answer.item.task_id,
+                map_index=answer.item.map_index,
+                run_id=run.run_id,
+                number=run.id,
+            )
         )
     if answer.state in NOT_IN_AIRFLOW:
         raise Misconfigured(
-            f"Airflow has no task instance of {region} any more, to which run {run.id} is pinned "
-            f"({answer.item.task_id}, map index {answer.item.map_index}): the DAG has changed. "
-            f"`weir run adopt {run.id}` moves the run to the current dataflow"
+            Message(
+                "recovery.task_of_pin_missing",
+                region=region,
+                run_id=run.id,
+                task_id=answer.item.task_id,
+                map_index=answer.item.map_index,
+            )
         )
 
 

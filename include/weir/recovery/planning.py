@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import Generation
 from weir.coordination.services import Services
-from weir.errors import Conflict, Fault, Loss
+from weir.errors import Conflict, Fault, Loss, Message
 from weir.execution.run_state import CLOSE, MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import restorable, what_is_kept
 from weir.ledger.code import generations_of
@@ -152,7 +152,7 @@ def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Pla
         if isinstance(decided.answer, Plan):
             return decided.answer, decided.failure
         failure = probe_for(services, store_id, decided, decided.answer)
-    raise Conflict(f"run {run.id} changed {ROUNDS} times while it was planned: plan again when fewer of its tasks run")
+    raise Conflict(Message("recovery.run_keeps_changing", run_id=run.id, rounds=ROUNDS))
 
 
 def _state(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
-from weir.errors import Conflict, Fault, Loss, Misconfigured
+from weir.errors import Conflict, Fault, Loss, Message, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.names import SHOWN, similar
 from weir.ledger.results import record_losses
@@ -112,13 +112,17 @@ def _region(run: Run, text: str) -> RegionId:
     known = {stage: region for region in run.topology.regions for stage in (region.name, *region.stages)}
     if name not in known:
         names = [*(each.name for each in run.topology.regions), CLOSE.name]
-        raise Misconfigured(f"run {run.id} has no task {text}: {similar(name, names)}")
+        raise Misconfigured(Message("recovery.task_unknown", run_id=run.id, text=text, similar=similar(name, names)))
     region, index = known[name], found["index"] if found else None
     if index is None and region.parallelism > 1:
-        raise Misconfigured(f"{region.name} has {region.parallelism} subtasks: say which, {name}[0] for example")
+        raise Misconfigured(
+            Message("recovery.subtask_not_named", region=region.name, parallelism=region.parallelism, name=name)
+        )
     asked = RegionId(region.name, int(index or 0))
     if not run.topology.knows(asked):
-        raise Misconfigured(f"{region.name} has the subtasks 0 to {region.parallelism - 1}, not {index}")
+        raise Misconfigured(
+            Message("recovery.subtask_unknown", region=region.name, parallelism=region.parallelism - 1, index=index)
+        )
     return asked
 
 
@@ -136,11 +140,11 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     if not known:
         written = sorted({each.stage for region in state.region_ids() for each in state.outputs(region)})
         raise Misconfigured(
-            f"run {state.run} writes no {text} (--lost 'STAGE[SUBTASK]'): {similar(stage, written, 'writes')}"
+            Message("recovery.result_unknown", run=state.run, text=text, similar=similar(stage, written, "writes"))
         )
     missing = [each for each in known if each not in state.results]
     if missing:
-        raise Misconfigured(f"{missing[0]} cannot be lost: run {state.run} has not computed it so far")
+        raise Misconfigured(Message("recovery.result_not_computed", missing=missing[0], run=state.run))
     return [
         Loss(state.run, each.stage, each.subtask, each.layout, state.results[each].attempt, Fault.MISSING, _AS_IF)
         for each in known
@@ -158,12 +162,9 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
         record_losses(session, _found(answer.failure), services.now())
         plan = decide_now(session, run, answer.failure).answer
         if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
-            raise Conflict(f"run {run.id} has changed since it was planned, and nothing was done: `weir plan {run.id}`")
+            raise Conflict(Message("recovery.run_changed", run_id=run.id))
         if plan.impossible:
-            raise Misconfigured(
-                f"nothing of run {run.id} was restarted: running these tasks again cannot bring the input back, "
-                f"because {plan.impossible}"
-            )
+            raise Misconfigured(Message("recovery.input_is_lost_for_good", run_id=run.id, impossible=plan.impossible))
         if not plan.of(StepKind.RERUN):
             return 0
         apply_plan(session, services, run, plan, kind)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short, with_equal
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.manifest import digest_schema
 from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow, SameCodeRow
@@ -50,7 +50,7 @@ def declare_equal(
         known = _versions_of(session, dataflow, stage)
         one, other = (only_named(each, known, f"code of stage {stage} of {dataflow}") for each in (old, new))
         if one == other:
-            raise Misconfigured(f"{old} and {new} are one version: {short(one)}")
+            raise Misconfigured(Message("recovery.versions_are_one", old=old, new=new, short=short(one)))
         declared = EqualVersions(
             dataflow=dataflow, stage=stage, one=one, other=other, declared_at=services.now(), declared_by=who
         )
@@ -83,10 +83,7 @@ def _count_as_both(session: Session, dataflow: str, stage: str, declared: set[st
         schema = digest_schema(row.digest)
         if columns.setdefault((row.run, row.layout), schema) != schema:
             named = " and ".join(sorted(short(each) for each in declared))
-            raise Misconfigured(
-                f"{named} are not equal: in run {row.run} they have made results of stage {stage} with other columns "
-                "or types"
-            )
+            raise Misconfigured(Message("recovery.versions_not_equal", named=named, run=row.run, stage=stage))
         after = with_equal(before, same)
         if after != before:
             row.versions = sorted(after)
@@ -104,10 +101,15 @@ def _dataflow_of(session: Session, stage: str, dataflow: str | None) -> str:
     if not found:
         known = sorted({each for _, each in written})
         raise Misconfigured(
-            f"no run of {dataflow or 'any dataflow'} writes a stage {stage}: {similar(stage, known, 'writes')}"
+            Message(
+                "recovery.stage_unknown",
+                dataflow=dataflow or "any dataflow",
+                stage=stage,
+                similar=similar(stage, known, "writes"),
+            )
         )
     if len(found) > 1:
-        raise Misconfigured(f"{', '.join(found)} have a stage {stage}: say which, `--dataflow {found[0]}`")
+        raise Misconfigured(Message("recovery.stage_ambiguous", found=found, stage=stage, first=found[0]))
     return found[0]
 
 
@@ -135,5 +137,5 @@ def only_named(name: str, known: Iterable[str], what: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise Misconfigured(f"{name} is the beginning of {len(found)} names of {what}: type more of it")
-    raise Misconfigured(f"no {what} is named {name}: `weir code` lists the versions and archives")
+        raise Misconfigured(Message("recovery.name_ambiguous", name=name, names=len(found), what=what))
+    raise Misconfigured(Message("recovery.name_unknown", what=what, name=name))

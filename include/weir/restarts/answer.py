@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.restarts.options import PER_RUN, PER_TASK, whole_number
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
@@ -82,7 +82,14 @@ class Budgets:
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 0:
-                raise Misconfigured(f"{OPTION_PREFIX}{field.name} is {getattr(self, field.name)}, expected 0 or more")
+                raise Misconfigured(
+                    Message(
+                        "restarts.number_negative",
+                        option_prefix=OPTION_PREFIX,
+                        field=field.name,
+                        value=getattr(self, field.name),
+                    )
+                )
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> Budgets:

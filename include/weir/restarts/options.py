@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.wording import did_you_mean
 
 PREFIX = "restart-strategy."
@@ -85,7 +85,7 @@ def _kind(given: Mapping[str, Any]) -> str | None:
     kind = _SPELLINGS.get(str(written).strip().lower())
     if kind is None:
         hint = suggestion(written, _SPELLINGS)
-        raise Misconfigured(f"{TYPE} is {written!r}: write none, fixed-delay, failure-rate or exponential-delay{hint}")
+        raise Misconfigured(Message("restarts.strategy_unknown", option=TYPE, written=written, hint=hint))
     return kind
 
 
@@ -93,7 +93,7 @@ def _refuse_without_type(given: Mapping[str, Any]) -> None:
     for key in given:
         kind = key.removeprefix(PREFIX).partition(".")[0]
         if kind in _OPTIONS and kind != "exponential-delay":
-            raise Misconfigured(f"{key} is given, but no {TYPE}: write {TYPE} = {kind} too")
+            raise Misconfigured(Message("restarts.strategy_missing", key=key, option=TYPE, kind=kind))
 
 
 def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
         if name is not None:
             found[name] = options[key]
         elif normalised_key(key).startswith(normalised_key(OLD_TYPE)):
-            raise Misconfigured(f"there is no option {key!r}{suggestion(key, known)}")
+            raise Misconfigured(Message("restarts.option_unknown", key=key, suggestion=suggestion(key, known)))
     return found
 
 
@@ -124,7 +124,7 @@ def _milliseconds(option: str, value: Any) -> int:
     unit = match[2].lower() if match else ""
     factor = _UNITS_MS.get(unit or "ms", _UNITS_MS.get(unit.removesuffix("s"))) if match else None
     if match is None or factor is None:
-        raise Misconfigured(f'{option} must be a time like "10 s" or "1 min", not {value!r}')
+        raise Misconfigured(Message("restarts.option_not_a_time", option=option, value=value))
     return int(int(match[1]) * factor)
 
 
@@ -133,14 +133,14 @@ def whole_number(option: str, value: Any) -> int:
     try:
         return int(str(value))
     except ValueError:
-        raise Misconfigured(f"{option} must be a whole number, not {value!r}") from None
+        raise Misconfigured(Message("restarts.option_not_whole", option=option, value=value)) from None
 
 
 def _number(option: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise Misconfigured(f"{option} must be a number, not {value!r}") from None
+        raise Misconfigured(Message("restarts.option_not_a_number", option=option, value=value)) from None
 
 
 def suggestion(written: object, known: Any) -> str:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from weir.dataflow.arguments import answering
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, Message, Misconfigured
 from weir.restarts.options import PER_RUN, PER_TASK, parse_options
 
 Jitter = Callable[[int, int], int]
@@ -95,7 +95,7 @@ class RestartStrategy(ABC):
     def decide(self, failures: Sequence[int], jitter: Jitter | None = None) -> Decision:
         """Decide about the newest of the failures (times in ms, ascending; at least one)."""
         if not failures:
-            raise Internal("a restart is decided only after a failure: record the failure first")
+            raise Internal(Message("restarts.no_failure_recorded"))
         *_, newest = self.decisions(failures, jitter or seeded_jitter(""))
         return newest
 
@@ -195,9 +195,11 @@ class ExponentialDelay(RestartStrategy):
         _at_least(self.name, "reset-backoff-threshold", self.reset_threshold_ms, 1)
         _at_least(self.name, "attempts-before-reset-backoff", self.attempts_before_reset, 1)
         if not self.multiplier > 1:
-            raise Misconfigured(f"{self.name}: backoff-multiplier must be above 1, not {self.multiplier}")
+            raise Misconfigured(Message("restarts.multiplier_too_small", name=self.name, multiplier=self.multiplier))
         if not 0 <= self.jitter_factor <= 1:
-            raise Misconfigured(f"{self.name}: jitter-factor must be from 0 to 1, not {self.jitter_factor}")
+            raise Misconfigured(
+                Message("restarts.jitter_out_of_range", name=self.name, jitter_factor=self.jitter_factor)
+            )
 
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
         """Fold over the failures with the time of the next planned restart."""
@@ -267,4 +269,6 @@ class RestartChoice:
 
 def _at_least(strategy: str, option: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Misconfigured(f"{strategy}: {option} must be a whole number of at least {least}, not {value!r}")
+        raise Misconfigured(
+            Message("restarts.option_too_small", strategy=strategy, option=option, least=least, value=value)
+        )

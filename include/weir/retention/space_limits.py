@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.coordination.services import Services
-from weir.errors import DiskFull, QuotaExceeded
+from weir.errors import DiskFull, Message, QuotaExceeded
 from weir.retention.sizes import RunningAttempt, SizeEstimate, bytes_at_rest, dataflows
 from weir.store.files import FreeSpace
 from weir.units import format_size
@@ -99,11 +99,17 @@ class DiskLimit:
         """Describe how full the disk is, and of what."""
         room, request, spare = self._room(), self.request, self.services.retention.least_free
         return DiskFull(
-            f"the disk of the store {self.services.store.url} has too little free space for {request.name}: "
-            f"{_described(room)}, "
-            f"{_wanted(request.own)}and {format_size(spare)} are to stay free (least_free); {freed}.\n"
-            f"{held}\n{self._others(room)}\n"
-            "Free space there, or enlarge the disk: the task tries again by itself, and nothing is marked lost"
+            Message(
+                "retention.disk_too_small",
+                store_url=self.services.store.url,
+                request=request.name,
+                described=_described(room),
+                wanted=_wanted(request.own),
+                format_size=format_size(spare),
+                freed=freed,
+                held=held,
+                others=self._others(room),
+            )
         )
 
     def _others(self, room: FreeSpace) -> str:
@@ -155,11 +161,17 @@ class QuotaLimit:
         request, earlier = self.request, self.least - self.request.own.least
         others = f"running attempts that began before are to write {format_size(earlier)}, " if earlier else ""
         return QuotaExceeded(
-            f"{request.dataflow} may keep {format_size(self.quota)}, its quota, which leaves too little for "
-            f"{request.name}: {_wanted(request.own)}{others}and {format_size(self._at_rest())} are at rest; "
-            f"{freed}.\n{held}\n"
-            "Raise the quota (`Dataflow(quota=...)` in the DAG file, or quota in Airflow's section [weir]), or keep "
-            "less (keep, keep_failed, keep_published): the task tries again by itself, and nothing is marked lost"
+            Message(
+                "retention.quota_too_small",
+                dataflow=request.dataflow,
+                quota=format_size(self.quota),
+                request=request.name,
+                wanted=_wanted(request.own),
+                others=others,
+                at_rest=format_size(self._at_rest()),
+                freed=freed,
+                held=held,
+            )
         )
 
     def _others(self) -> Iterable[RunningAttempt]:

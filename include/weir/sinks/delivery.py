@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
-from weir.errors import Internal, Misconfigured, Retryable, WeirError, is_disk_full
+from weir.errors import Internal, Message, Misconfigured, Retryable, WeirError, is_disk_full
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
@@ -205,15 +205,10 @@ def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> list
         newest = [row for row in every if row.version == every[0].version]
         found = [(row.id, row.outcome, Delivery.from_json(row.delivery)) for row in newest]
     if not found:
-        raise Misconfigured(
-            f"no version of sink {sink!r} of {dataflow}@{epoch} has a target: `weir sinks {dataflow}` lists them"
-        )
+        raise Misconfigured(Message("sinks.no_version_to_roll_back", sink=sink, dataflow=dataflow, epoch=epoch))
     for _, outcome, delivery in found:
         if outcome is None:
-            raise Misconfigured(
-                f"{delivery.version} is not in {delivery.target} yet, but will be: wait until `weir sinks` shows it as "
-                "committed, then repeat this"
-            )
+            raise Misconfigured(Message("sinks.version_on_its_way", version=delivery.version, target=delivery.target))
     problems = []
     for number, _, delivery in found:
         try:
@@ -232,10 +227,7 @@ def _roll_back(services: Services, dataflow: str, number: int, delivery: Deliver
     except Exception as error:
         raise _said(delivery.target, error) from error
     if not is_out:
-        raise Misconfigured(
-            f"{delivery.target} holds another version of that epoch than {delivery.version}: nothing was changed. Clear"
-            " weir_close of the run, which looks into the target, then repeat this"
-        )
+        raise Misconfigured(Message("sinks.target_holds_another", target=delivery.target, version=delivery.version))
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
         row.outcome, row.delivered_at = Outcome.ROLLED_BACK.value, services.now()
@@ -306,10 +298,7 @@ def _commit_if_heard(services: Services, delivery: Delivery, silence: Silence) -
     server = _server(target)
     waited = silence.get(server, timedelta())
     if waited >= PATIENCE:
-        raise TargetAway(
-            f"{target} was not tried: its server was waited for {waited.total_seconds():.0f} s for other versions, "
-            "in vain. A later upkeep tries it"
-        )
+        raise TargetAway(Message("sinks.not_tried", target=target, waited=waited.total_seconds()))
     try:
         return _commit(services, delivery)
     except TargetAway:
@@ -335,7 +324,7 @@ def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None
     except Exception as error:
         raise _said(delivery.target, error) from error
     if outcome is Outcome.ABSENT:
-        raise Internal(f"{delivery.target} answered ABSENT to the commit of {delivery.version}")
+        raise Internal(Message("sinks.absent_after_commit", target=delivery.target, version=delivery.version))
     return outcome, opened.put_bytes.again
 
 
@@ -348,12 +337,9 @@ def _said(target: Target, error: Exception) -> WeirError:
     found = verdict(error)
     if found is Verdict.REFUSED and not isinstance(error, Misconfigured):
         told = str(error) if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"
-        return Misconfigured(
-            f"{target} refuses access: {without_secrets(told)}. Mend its connection, the rights of its account or the "
-            "server's certificate"
-        )
+        return Misconfigured(Message("sinks.access_refused", target=target, said=without_secrets(told)))
     if isinstance(error, TargetAway) and found is Verdict.DOUBTFUL:
-        return TargetUnknown(f"{without_secrets(str(error))}. Is the connection right?")
+        return TargetUnknown(Message("sinks.connection_doubtful", said=without_secrets(str(error))))
     if isinstance(error, Misconfigured | Retryable):
         error.args = (without_secrets(str(error)),)
         return error

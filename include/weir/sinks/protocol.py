@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 
 from weir.connections import Connection
 from weir.dataflow.targets import Target
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.topology.ids import AttemptId, Epoch
 from weir.typed_json import plain, typed
 
@@ -226,4 +226,4 @@ class SinkTarget(ABC):
         from then on `commit` and `recover` answer ROLLED_BACK. Idempotent. False if the target holds neither the
         version nor an earlier one with equal rows (EQUAL). Raises Misconfigured where it cannot.
         """
-        raise Misconfigured(f"this target cannot take {version} out: its rows have to be removed by hand")
+        raise Misconfigured(Message("sinks.rollback_impossible", version=version))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.errors import Retryable
+from weir.errors import Message, Retryable
 from weir.sinks.protocol import Reach, Version, VersionFile
 
 BATCH_ROWS = 16_384
@@ -78,4 +78,4 @@ def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
             # Else the columns of all row groups are read at once, and old timestamps beyond 1677 to 2262 become others.
             yield pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except (OSError, pa.ArrowInvalid) as error:
-            raise Retryable(f"{file.path} cannot be read: {error}") from error
+            raise Retryable(Message("sinks.file_unreadable", file_path=file.path, error=error)) from error

@@ -20,7 +20,7 @@ from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
-from weir.errors import Conflict, Misconfigured, Retryable
+from weir.errors import Conflict, Message, Misconfigured, Retryable
 from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.code import forget_generations
@@ -158,11 +158,15 @@ def restore(services: Services, request: RestoreRequest, open_store: OpenStore) 
 def _require_target(request: RestoreRequest, checkpoint: Checkpoint) -> None:
     if request.fork is None and checkpoint.dataflow != request.dataflow:
         raise Misconfigured(
-            f"this is a savepoint of {checkpoint.dataflow}, not of {request.dataflow}: `weir restore "
-            f"{checkpoint.dataflow} {request.source} --as {request.dataflow}` lets {request.dataflow} start from it"
+            Message(
+                "snapshots.savepoint_of_another",
+                dataflow=checkpoint.dataflow,
+                wanted=request.dataflow,
+                source=request.source,
+            )
         )
     if request.fork == checkpoint.dataflow:
-        raise Misconfigured(f"{request.fork} is the dataflow that it is of: leave --as out to restore it there")
+        raise Misconfigured(Message("snapshots.fork_of_itself", fork=request.fork))
     if request.fork is not None:
         Dataflow.from_json(renamed(checkpoint, request.fork).pinned)  # raises where that is no name of a dataflow
 
@@ -278,9 +282,7 @@ def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Chec
     if request.fork is not None:
         known = session.scalar(select(RunRow.id).where(RunRow.dataflow == request.fork).limit(1))
         if known is not None:
-            raise Misconfigured(
-                f"dataflow {request.fork} has runs already ({known}): a fork is a new dataflow. Name another"
-            )
+            raise Misconfigured(Message("snapshots.fork_has_runs", fork=request.fork, known=known))
     if newest is None:
         return
     old = topology_of(checkpoint.pinned).dataflow
@@ -311,7 +313,7 @@ def _commit(
     require_retained(session, source)
     present = _plan(session, request, source)
     if not present.is_like(plan):
-        raise Conflict(f"{request.target} has changed while {source} was being restored")
+        raise Conflict(Message("snapshots.target_changed", target=request.target, source=source))
     dataflow = session.get_one(DataflowRow, request.target)
     dataflow.lineage += 1
     checkpoint = renamed(source.checkpoint, request.target)

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
+from weir.errors import Message
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
 from weir.formats.codec import manifest_from_json, manifest_to_json
@@ -172,7 +173,14 @@ class _Builder:
         path = folder.at(manifest_path(result.folder))
         data = folder.store.read(path)
         if hashlib.sha256(data).hexdigest() != result.manifest_sha256:
-            raise NotThere(f"{folder.store.url}/{path} is damaged: its SHA-256 is not {result.manifest_sha256}")
+            raise NotThere(
+                Message(
+                    "snapshots.manifest_damaged",
+                    store_url=folder.store.url,
+                    path=path,
+                    manifest_sha256=result.manifest_sha256,
+                )
+            )
         return manifest_from_json(data)
 
     def _own_copies(self, part: StatePartition, folder: str) -> dict[DataFile, FileCopy]:

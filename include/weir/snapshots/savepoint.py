@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.evidence import require_not_behind
 from weir.coordination.services import Services
-from weir.errors import Conflict, Misconfigured, WeirError
+from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, SnapshotKind, StatePartition
 from weir.formats.codec import checkpoint_to_json
@@ -112,7 +112,7 @@ def counted_rows(store: Store, state: KeyedSnapshot, part: StatePartition, expir
     try:
         return count_rows(store, part.files, shape, part.key_groups)
     except Gone as error:
-        raise NotThere(f"the rows of {state.state.name} cannot be counted: {error.detail}") from error
+        raise NotThere(Message("snapshots.rows_uncountable", state=state.state.name, detail=error.detail)) from error
 
 
 Count = Callable[[Store, KeyedSnapshot, StatePartition, int | None], int]
@@ -159,9 +159,9 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
     savepoint, copies = as_savepoint(source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat())
     with services.ledger.transaction(request.dataflow) as session:
         if next_number(session, request.dataflow) != number:
-            raise _NumberTaken(f"number {number} of {request.dataflow} was taken meanwhile: type the command again")
+            raise _NumberTaken(Message("snapshots.number_taken", number=number, dataflow=request.dataflow))
         if not is_retained_now(session, source):
-            raise NotThere(f"{source} was subsumed while it was read: type the command again")
+            raise NotThere(Message("snapshots.subsumed_meanwhile", source=source))
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
         # The files of a checkpoint that is subsumed meanwhile stay while they are copied.
         named = results_named(session, source.checkpoint)
@@ -237,13 +237,13 @@ def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
     listed = ", ".join(f"{row.number} (epoch {row.epoch})" for row in kept) or "none"
     require_dataflow(session, request.dataflow)
     wanted = "a checkpoint" if request.checkpoint is None else f"checkpoint {request.checkpoint}"
-    raise Misconfigured(f"{request.dataflow} has not {wanted} to make a savepoint of; it keeps {listed}")
+    raise Misconfigured(Message("snapshots.nothing_to_save", dataflow=request.dataflow, wanted=wanted, listed=listed))
 
 
 def _folder(services: Services, request: SavepointRequest, number: int, open_store: OpenStore) -> Folder:
     name = request.name or (f"{number:08d}" if request.to is None else f"{request.dataflow}-{number:08d}")
     if "/" in name or name.startswith((".", "_")) or name.isspace() or (request.name is not None and name.isdigit()):
-        raise Misconfigured(f"a savepoint cannot be named {name!r}: write a plain name that is not a number")
+        raise Misconfigured(Message("snapshots.name_malformed", name=name))
     if request.to is None:
         return Folder(services.store, f"{savepoints_folder(request.dataflow)}/{name}")
     folder = folder_at(services, f"{request.to.rstrip('/')}/{name}", open_store)
@@ -258,7 +258,7 @@ def _require_root(store: Store, to: str) -> None:
         if store.url.startswith("file://"):
             store.entries("")
     except NotFound as error:
-        raise Misconfigured(f"the folder {to} does not exist: create it (or is its disk not mounted?)") from error
+        raise Misconfigured(Message("snapshots.folder_missing", to=to)) from error
 
 
 def _copy_leased(
@@ -282,7 +282,9 @@ def _keep_number(services: Services, savepoint: Checkpoint, folder: Folder) -> N
     try:
         services.store.create(number_path(savepoint.dataflow, savepoint.number), folder.url.encode())
     except AlreadyExists:
-        raise services.ledger.behind(savepoint.dataflow, f"it does not know savepoint {savepoint.number}") from None
+        raise services.ledger.behind(
+            savepoint.dataflow, Message("coordination.savepoint_unknown", number=savepoint.number)
+        ) from None
 
 
 def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
@@ -375,9 +377,7 @@ def show(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
     """Find the savepoint of a number, name or folder. Raises Misconfigured where there is none, or for a checkpoint."""
     source = find_source(services, dataflow, name, open_store)
     if not source.is_savepoint:
-        raise Misconfigured(
-            f"{name} is a checkpoint of {dataflow}: `weir savepoint create {dataflow} --checkpoint {name}`"
-        )
+        raise Misconfigured(Message("snapshots.is_a_checkpoint", name=name, dataflow=dataflow))
     return source
 
 
@@ -390,16 +390,14 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
     wanted = [row for row in rows if name in (str(row.number), urls[row.number], name_of(row.folder))]
     if len(wanted) != 1:
         known = ", ".join(f"{number} ({url})" for number, url in urls.items()) or "none"
-        raise Misconfigured(
-            f"{dataflow} has no savepoint {name}; the ledger knows {known}. Delete a moved one yourself"
-        )
+        raise Misconfigured(Message("snapshots.savepoint_unknown", dataflow=dataflow, name=name, known=known))
     row = wanted[0]
     drop_files(folder_of_savepoint(services, row, open_store), row)
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:
         present = checkpoint_row(session, dataflow, row.number)
         if present is None:
-            raise Conflict(f"savepoint {row.number} of {dataflow} is not in the ledger any more")
+            raise Conflict(Message("snapshots.savepoint_gone", number=row.number, dataflow=dataflow))
         if present.status == CheckpointStatus.PENDING.value:
             abandon(session, present, services.now())
         present.deleted_at = services.now()
@@ -417,7 +415,7 @@ def require_free(folder: Folder) -> None:
 
 
 def _taken(folder: Folder) -> Misconfigured:
-    return Misconfigured(f"there is something at {folder.url} already: give the savepoint another --name, or drop it")
+    return Misconfigured(Message("snapshots.place_taken", folder_url=folder.url))
 
 
 def claim(folder: Folder, attempt: str) -> None:
@@ -475,7 +473,7 @@ def drop_files(folder: Folder, row: CheckpointRow) -> None:
     elif is_own(folder, row):
         remove(folder)
     elif is_completed:
-        raise Misconfigured(f"what is at {folder.url} is not savepoint {row.number}: nothing was deleted")
+        raise Misconfigured(Message("snapshots.not_that_savepoint", folder_url=folder.url, number=row.number))
 
 
 # Copying from store to store
@@ -496,12 +494,16 @@ def _copy(source: Store, target: Store, copy: FileCopy) -> int:
     try:
         data = source.read(copy.source)
     except NotFound as error:
-        raise NotThere(f"{source.url}/{copy.source} is gone: it cannot be copied") from error
+        raise NotThere(Message("snapshots.file_gone", source_url=source.url, source=copy.source)) from error
     found = hashlib.sha256(data).hexdigest()
     if found != copy.sha256:
-        raise NotThere(f"{source.url}/{copy.source} is damaged: expected SHA-256 {copy.sha256}, found {found}")
+        raise NotThere(
+            Message(
+                "snapshots.file_damaged", source_url=source.url, source=copy.source, sha256=copy.sha256, found=found
+            )
+        )
     try:
         target.create(copy.target, data)
     except AlreadyExists as error:
-        raise Misconfigured(f"{target.url}/{copy.target} is there already: name another place") from error
+        raise Misconfigured(Message("snapshots.file_in_the_way", target_url=target.url, target=copy.target)) from error
     return len(data)

@@ -12,7 +12,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path, name_of
@@ -80,9 +80,7 @@ def folder_at(services: Services, url: str, open_store: OpenStore) -> Folder:
         return Folder(services.store, path)
     parent, _, name = full.rpartition("/")
     if not name or parent.endswith(":/") or not parent:
-        raise Misconfigured(
-            f"{url} is no folder in a store: write /folder/name, file:///folder/name or s3://bucket/name"
-        )
+        raise Misconfigured(Message("snapshots.not_a_folder", url=url))
     return Folder(open_store(parent), name)
 
 
@@ -102,13 +100,15 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
         try:
             require_dataflow(session, dataflow)
         except Misconfigured as unknown:
-            raise Misconfigured(f"{unknown}. A savepoint of another ledger is named by its folder") from None
+            raise Misconfigured(Message("snapshots.source_unknown", unknown=unknown)) from None
         rows = checkpoints_of(session, dataflow)
     wanted = [row for row in rows if name in (str(row.number), name_of(row.folder))]
     usable = [row for row in wanted if _is_usable(row)]
     if len(usable) != 1:
         gone = " any more, it was subsumed" if any(row.subsumed_at for row in wanted) else ""
-        raise Misconfigured(f"{dataflow} has no checkpoint or savepoint {name}{gone}: {_known(rows)}")
+        raise Misconfigured(
+            Message("snapshots.number_unknown", dataflow=dataflow, name=name, gone=gone, known=_known(rows))
+        )
     row = usable[0]
     if row.is_savepoint:
         return read_savepoint(folder_of_savepoint(services, row, open_store))
@@ -135,10 +135,7 @@ def read_checkpoint(services: Services, dataflow: str, number: int) -> Source:
     try:
         checkpoint = checkpoint_from_json(services.store.read(path))
     except NotFound as error:
-        raise NotThere(
-            f"checkpoint {number} of {dataflow} was subsumed, or its manifest {path} is gone: `weir checkpoints "
-            f"{dataflow}` lists those that are kept"
-        ) from error
+        raise NotThere(Message("snapshots.checkpoint_subsumed", number=number, dataflow=dataflow, path=path)) from error
     return Source(checkpoint, Folder(services.store, ""), path)
 
 
@@ -147,10 +144,10 @@ def read_savepoint(folder: Folder) -> Source:
     try:
         data = folder.store.read(folder.at(SAVEPOINT))
     except NotFound as error:
-        raise Misconfigured(f"there is no savepoint at {folder.url}: expected {SAVEPOINT} there") from error
+        raise Misconfigured(Message("integrity.no_savepoint", folder_url=folder.url, savepoint=SAVEPOINT)) from error
     checkpoint = checkpoint_from_json(data)
     if not checkpoint.kind.is_savepoint:
-        raise Misconfigured(f"{folder.url}/{SAVEPOINT} describes a checkpoint, which has files elsewhere")
+        raise Misconfigured(Message("snapshots.files_elsewhere", folder_url=folder.url, savepoint=SAVEPOINT))
     return Source(checkpoint, folder, folder.url)
 
 
@@ -165,8 +162,13 @@ def require_whole(source: Source) -> None:
     if missing:
         more = f" (and {len(missing) - _SHOWN} more)" if len(missing) > _SHOWN else ""
         raise Misconfigured(
-            f"{source} cannot be restored, nothing was changed: {'; '.join(missing[:_SHOWN])}{more}. "
-            f"`weir checkpoints {source.checkpoint.dataflow}` and `weir savepoint list` list others"
+            Message(
+                "snapshots.not_whole",
+                source=source,
+                missing=missing[:_SHOWN],
+                more=more,
+                dataflow=source.checkpoint.dataflow,
+            )
         )
 
 
@@ -177,11 +179,7 @@ def require_retained(session: Session, source: Source) -> None:
     this transaction to do so: then it sees what was restored. A savepoint has files of its own.
     """
     if not source.is_savepoint and session.scalar(_retained(source).with_for_update(read=True)) is None:
-        raise Misconfigured(
-            f"{source} was subsumed while it was being restored, and its files are deleted; nothing was changed. "
-            f"`weir checkpoints {source.checkpoint.dataflow}` lists those that are kept: restore one of them, or a "
-            "savepoint"
-        )
+        raise Misconfigured(Message("snapshots.not_retained", source=source, dataflow=source.checkpoint.dataflow))
 
 
 def is_retained_now(session: Session, source: Source) -> bool:

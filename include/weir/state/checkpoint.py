@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
-from weir.errors import Conflict
+from weir.errors import Conflict, Message
 from weir.execution.run_state import CLOSE, CurrentResult, RunState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.codec import checkpoint_to_json
@@ -136,7 +136,7 @@ def _take_number(services: Services, draft: Draft, checkpoint: Checkpoint, guard
 
 def _require_order(session: Session, run: Run) -> None:
     if run.predecessor_run is not None and not is_complete(session, run.predecessor_run):
-        raise Conflict(f"run {run.predecessor_run} of the epoch before is not closed any more: {run.id} waits for it")
+        raise Conflict(Message("state.predecessor_open", predecessor_run=run.predecessor_run, run_id=run.id))
 
 
 def _pending(session: Session, run: Run, content: str, now: datetime) -> CheckpointRow | None:
@@ -157,7 +157,7 @@ def _require_same(session: Session, draft: Draft) -> None:
         current = present.results.get(partition)
         if current is None or current.attempt != result.attempt or not present.is_good(partition):
             state = "missing" if current is None else f"{current.state.value}, of {current.attempt}"
-            raise Conflict(f"{partition} is {state}: it has changed while it was being checkpointed; begin again")
+            raise Conflict(Message("state.result_changed", partition=partition, state=state))
 
 
 def _create(services: Services, checkpoint: Checkpoint) -> None:
@@ -173,15 +173,14 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     if found is not None and found.attempt != checkpoint.attempt:
         services.ledger.saw(found.dataflow, found.revision)
         raise services.ledger.behind(
-            checkpoint.dataflow, f"it does not know checkpoint {found.number}, of {found.attempt}"
+            checkpoint.dataflow,
+            Message("coordination.checkpoint_of_attempt_unknown", number=found.number, attempt=found.attempt),
         )
     with services.ledger.transaction(checkpoint.dataflow) as session:
         row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
         if row is not None:
             abandon(session, row, services.now())
-    raise Conflict(
-        f"{path} exists with another content: checkpoint {checkpoint.number} is given up, and another number taken"
-    )
+    raise Conflict(Message("state.manifest_in_the_way", path=path, number=checkpoint.number))
 
 
 def _require_free(services: Services, dataflow: str, number: int) -> None:
@@ -190,7 +189,7 @@ def _require_free(services: Services, dataflow: str, number: int) -> None:
         services.store.size(number_path(dataflow, number))
     except NotFound:
         return
-    raise services.ledger.behind(dataflow, f"it does not know savepoint {number}")
+    raise services.ledger.behind(dataflow, Message("coordination.savepoint_unknown", number=number))
 
 
 def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: datetime) -> list[CheckpointRow]:

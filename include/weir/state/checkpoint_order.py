@@ -14,7 +14,7 @@ from weir.coordination.evidence import require_closes_known
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.airflow_words import MISSING, NOT_IN_AIRFLOW
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
@@ -81,10 +81,7 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
             return
     require_closes_known(services, earlier.dataflow.name, clearer)
     raise Misconfigured(
-        f"checkpoints complete in the order of epochs, but run {earlier.id} of the epoch before is not closed, and no "
-        f"task computes what it lacks (weir_close is {answer.state} in Airflow): `weir plan {earlier.id}` shows it, "
-        f"and with --apply clears it in {earlier.run_id} (if that was deleted, have its interval run again); then "
-        "clear this task"
+        Message("state.predecessor_stuck", earlier_id=earlier.id, state=answer.state, run_id=earlier.run_id)
     )
 
 

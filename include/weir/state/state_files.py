@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from weir.errors import Internal
+from weir.errors import Internal, Message
 from weir.formats.manifest import Segment, StateFile
 from weir.state.file_rules import overlap
 from weir.store.errors import NotFound
@@ -47,7 +47,9 @@ def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tupl
     with pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
         numbers = [number for number in range(parquet.num_row_groups) if parquet.metadata.row_group(number).num_rows]
         if len(numbers) != len(groups):
-            raise Internal(f"{file.path} has {len(numbers)} row groups, but {len(groups)} were recorded; report this")
+            raise Internal(
+                Message("state.row_groups_differ", file_path=file.path, found=len(numbers), recorded=len(groups))
+            )
         present = [name for name in schema.names if name in parquet.schema_arrow.names]
         table = parquet.read_row_groups([numbers[number] for number in wanted], columns=present)
     return of_key_groups(as_stored(table, schema), (first, last))
@@ -79,11 +81,14 @@ def _checked(store: Store, file: StateFile, segment: Segment) -> bytes:
     try:
         data = store.read(file.path, segment.offset, segment.length)
     except NotFound:
-        raise Gone(f"{file.path}: expected {file.file.bytes} bytes, found no such file", is_there=False) from None
+        raise Gone(Message("state.file_gone", file_path=file.path, bytes=file.file.bytes), is_there=False) from None
     found = hashlib.sha256(data).hexdigest()
     if found != segment.sha256:
         where = f"bytes {segment.offset} to {segment.offset + segment.length}"
-        raise Gone(f"{file.path}, {where}: expected SHA-256 {segment.sha256}, found {found}", is_there=True)
+        raise Gone(
+            Message("state.file_damaged", file_path=file.path, where=where, sha256=segment.sha256, found=found),
+            is_there=True,
+        )
     return data
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from weir.code.archive import archive_of
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
 from weir.formats.manifest import RELEASED_NOTE, Stored, release_reason
 from weir.formats.paths import (
@@ -162,7 +162,7 @@ def _refuse_other(path: str, data: bytes) -> None:
         return
     known = VERSIONS["manifest"]
     if isinstance(version, int) and version != known:
-        raise Misconfigured(f"{path} has version {version}, this Weir reads {known}: use the Weir that wrote it")
+        raise Misconfigured(Message("store.manifest_of_other_version", path=path, version=version, known=known))
 
 
 def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from weir.code.archive import Archive, archive_of
 from weir.code.generation_rules import short
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.region_job import CodeToRun
 from weir.store.errors import NotFound
 from weir.store.store import Store
@@ -19,6 +19,5 @@ def read_archive(code: CodeToRun, store: Store) -> Archive:
         return archive_of(store.read(code.path), code.archive)
     except (NotFound, ValueError) as error:
         raise Misconfigured(
-            f"the code of this attempt (version {short(code.version)}) is lost: {code.path}: {error}. Clear a "
-            "subtask of this stage in Airflow, which runs the whole stage with the code that is deployed"
+            Message("store.code_lost", short=short(code.version), code_path=code.path, error=error)
         ) from error

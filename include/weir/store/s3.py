@@ -33,7 +33,7 @@ from botocore.exceptions import ConnectionError as NotConnectedError
 from fsspec.asyn import FSTimeoutError, sync
 from s3fs.core import S3_RETRYABLE_ERRORS, S3FileSystem
 
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Message, Misconfigured, WeirError
 from weir.store.time_limit import OPTION
 
 _WRITER: Final = "weir-writer"
@@ -81,10 +81,7 @@ class S3Files:
             self._call("put_object", path, Body=data, IfNoneMatch="*", Metadata={_WRITER: writer})
         except S3Refused as error:
             if error.status == 501:
-                raise Misconfigured(
-                    f"the store {self._url} does not know conditional writes (If-None-Match), which Weir's exclusive "
-                    "create needs: upgrade it, or name another store"
-                ) from error
+                raise Misconfigured(Message("store.no_conditional_writes", url=self._url)) from error
             if error.status != 412:
                 raise
             # An earlier try of this call may have been executed, and its response lost.
@@ -146,7 +143,7 @@ class S3Files:
             if error.status == 412:
                 raise FileExistsError(errno.EEXIST, "has been written meanwhile", path) from error
             if error.status == 501:
-                raise Misconfigured(f"{self._url} does not know conditional writes (If-Match): upgrade it") from error
+                raise Misconfigured(Message("store.no_conditional_swaps", url=self._url)) from error
             raise
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
@@ -383,10 +380,7 @@ def _connected(options: Mapping[str, Any], seconds: float) -> S3FileSystem:
         fs = S3FileSystem(**options)  # one of this process and thread, if it was asked for with these options before
         fs.connect(timeout=seconds)
     except (TypeError, ValueError, KeyError, *_CONFUSED) as error:
-        raise Misconfigured(
-            f"the store's options cannot be used: {type(error).__name__}: {error}. Expected are those of s3fs, in "
-            "WEIR_STORE_OPTIONS or the Airflow connection weir_store"
-        ) from error
+        raise Misconfigured(Message("store.options_unusable", name=type(error).__name__, error=error)) from error
     fs.retries = 1  # repeated here, and only here: the tries of all layers would multiply
     return fs
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.errors import Internal, Retryable
+from weir.errors import Internal, Message, Retryable
 from weir.formats.manifest import DataFile, Segment
 from weir.store.errors import NotFound
 from weir.store.segments import chunks
@@ -51,8 +51,7 @@ def seal(store: Store, folder: str) -> tuple[DataFile, ...]:
     unexpected = [name for name in names if not name.endswith(".parquet")]
     if unexpected:
         raise Internal(
-            f"{store.url}/{folder} holds {', '.join(unexpected[:3])}, expected only Parquet files: was the folder of "
-            "an attempt used twice?"
+            Message("store.folder_used_twice", store_url=store.url, folder=folder, unexpected=unexpected[:3])
         )
     files = in_parallel(lambda name: _sealed(store, folder, name, sizes[name]), names, _WORKERS)
     store.flush(folder)
@@ -106,7 +105,7 @@ def _footer(store: Store, path: str, size: int) -> Any:
 
 
 def _unreadable(store: Store, path: str, found: str) -> Retryable:
-    return Retryable(f"{store.url}/{path}, which Spark has just written, cannot be read as Parquet: {found}")
+    return Retryable(Message("store.parquet_unreadable", store_url=store.url, path=path, found=found))
 
 
 def _spans(footer: Any, size: int) -> list[_Span]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, NewType
 
-from weir.errors import Internal, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full
+from weir.errors import Internal, Message, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full
 from weir.extras import needed_for
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, FreeSpace
@@ -90,7 +90,7 @@ class Store:
             try:
                 self.files.create(_checked(path), data)
             except FileExistsError as error:
-                raise AlreadyExists(f"{self.url}/{path} exists already: no name is ever written twice") from error
+                raise AlreadyExists(Message("store.exists_already", url=self.url, path=path)) from error
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file in the place of any earlier one; a reader sees the old or the new one, whole."""
@@ -149,7 +149,7 @@ class Store:
     def delete_folder(self, path: str) -> None:
         """Delete a folder and all that is in it; that it is gone already is fine. The root is refused."""
         if not path:
-            raise Internal(f"the root of the store {self.url} cannot be deleted: expected the path of a folder in it")
+            raise Internal(Message("store.root_deleted", url=self.url))
         try:
             with self._translated_errors("delete", path):
                 self.files.delete_folder(_checked(path))
@@ -177,7 +177,7 @@ class Store:
         """Raise StoreFull if the disk is full, so that a failed write may be due to that. Raises Retryable."""
         free = self.free_space()
         if free is not None and (free.free_bytes < LEAST_FREE_SPACE or free.free_files == 0):
-            raise StoreFull(f"the disk of the store {self.url} is full: {free}. {_FREE_SPACE}")
+            raise StoreFull(Message("store.disk_full", url=self.url, free=free, free_space=_FREE_SPACE))
 
     def initialise(self) -> StoreId:
         """Write the marker if the store is empty, and return its id.
@@ -191,10 +191,7 @@ class Store:
         except OSError as error:
             if is_disk_full(error) or isinstance(error, TimeoutError):
                 raise self._error_of("initialise", MARKER, error) from error
-            raise Misconfigured(
-                f"the store {self.url} cannot be used: expected a folder that can be read and written, found: {error}. "
-                "Make the folder and give this user the right to write there, or name another one as the store"
-            ) from error
+            raise Misconfigured(Message("store.unusable", url=self.url, error=error)) from error
 
     def check_marker(self, expected_id: str) -> None:
         """Check that the store answers and has the expected id. Raises Retryable if not, and OtherBuild."""
@@ -202,18 +199,14 @@ class Store:
             found = marker_id(self.read(MARKER), self.url)
         except NotFound as error:
             raise Retryable(
-                f"the store {self.url} has no marker {MARKER} (expected id {expected_id}): it is not mounted, or its "
-                "root is gone. Nothing is marked lost; bring the store back"
+                Message("store.marker_missing", url=self.url, marker=MARKER, expected_id=expected_id)
             ) from error
         except OtherBuild:
             raise
         except Misconfigured as error:
             raise Retryable(str(error)) from error
         if found != expected_id:
-            raise Retryable(
-                f"the store {self.url} is another one: expected id {expected_id}, found {found}. Nothing is marked "
-                "lost; mount the right store"
-            )
+            raise Retryable(Message("store.marker_of_another", url=self.url, expected_id=expected_id, found=found))
 
     def _initialised(self) -> StoreId:
         names = [name for name, _ in self.files.entries("")]
@@ -221,8 +214,7 @@ class Store:
         if MARKER not in names:
             if unexpected:
                 raise Misconfigured(
-                    f"the folder {self.url} is not empty and has no marker {MARKER}: found {', '.join(unexpected[:5])}."
-                    " Name an empty folder as the store, or bring its marker back from a backup"
+                    Message("store.folder_not_empty", url=self.url, marker=MARKER, unexpected=unexpected[:5])
                 )
             self._write_marker()
         return marker_id(self.files.read(MARKER, 0, None), self.url)
@@ -239,31 +231,31 @@ class Store:
         except FileExistsError:
             return  # as it must be
         self.files.delete(MARKER)
-        raise Misconfigured(
-            f"the store {self.url} has created one file twice: it ignores the condition of an exclusive create, so "
-            "that two writers could both win. Upgrade it (S3's like need conditional writes, If-None-Match), or name "
-            "another store"
-        )
+        raise Misconfigured(Message("store.creates_twice", url=self.url))
 
     @contextmanager
     def _translated_errors(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise NotFound(f"{self.url}/{path} was not found") from error
+            raise NotFound(Message("store.not_found", url=self.url, path=path)) from error
         except OSError as error:
             raise self._error_of(action, path, error) from error
 
     def _error_of(self, action: str, path: str, error: OSError) -> Retryable:
         failed = f"could not {action} {self.url}/{path}"
         if not is_disk_full(error):
-            return Retryable(f"{failed}: {type(error).__name__}: {error}")
+            return Retryable(Message("store.failed", failed=failed, name=type(error).__name__, error=error))
         try:
             free = self.files.free_space()
         except OSError:
             free = None
         found = "" if free is None else f", {free}"
-        return StoreFull(f"{failed}: the store's disk is full ({error.strerror}{found}). {_FREE_SPACE}")
+        return StoreFull(
+            Message(
+                "store.write_hit_full_disk", failed=failed, strerror=error.strerror, found=found, free_space=_FREE_SPACE
+            )
+        )
 
 
 def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
@@ -281,7 +273,7 @@ def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
 
 def _checked(path: str) -> str:
     if path and any(part in ("", ".", "..") for part in path.split("/")):
-        raise Internal(f'expected a path relative to the store, with "/" between names, found {path!r}')
+        raise Internal(Message("store.path_malformed", path=path))
     return path
 
 
@@ -291,12 +283,17 @@ def marker_id(data: bytes, url: str) -> StoreId:
         marker = json.loads(data)
         version, formats, found = marker["version"], marker.get("formats"), marker["id"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Misconfigured(
-            f"{url}/{MARKER} is not a marker of a store: {error}. Bring it back from a backup"
-        ) from error
+        raise Misconfigured(Message("store.marker_unreadable", url=url, marker=MARKER, error=error)) from error
     if (version, formats) != (_MARKER_VERSION, FORMATS):
         raise OtherBuild(
-            f"{url}/{MARKER} has version {version} and formats {formats}, and this Weir reads version "
-            f"{_MARKER_VERSION} and formats {FORMATS}"
+            Message(
+                "store.marker_of_other_version",
+                url=url,
+                marker=MARKER,
+                version=version,
+                formats=formats,
+                marker_version=_MARKER_VERSION,
+                read=FORMATS,
+            )
         )
     return StoreId(str(found))

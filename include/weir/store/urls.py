@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 _SPELLINGS: Final = {
     "s3": "s3",
@@ -38,20 +38,17 @@ def canonical(url: str, storage_options: Mapping[str, Any]) -> str:
     scheme, separator, rest = url.partition("://")
     place, _, path = rest.rstrip("/").partition("/")
     if ":" in place.rpartition("@")[0]:
-        raise Misconfigured(
-            f"the store {scheme}://... holds a password in its URL, which goes into logs and manifests: put it into "
-            "WEIR_STORE_OPTIONS or the Airflow connection weir_store"
-        )
+        raise Misconfigured(Message("store.password_in_url", scheme=scheme))
     known = _SPELLINGS.get(scheme.lower())
     if not separator or known is None:
         raise _unknown(url, scheme)
     if not place:
-        raise Misconfigured(f"the store {url} names no bucket: write {scheme}://bucket/folder")
+        raise Misconfigured(Message("store.no_bucket", url=url, scheme=scheme))
     unusable = sorted(_GLOB & set(path))
     if unusable:
-        raise Misconfigured(f"the store {url} has {''.join(unusable)} in its path, which Spark reads as a pattern")
+        raise Misconfigured(Message("store.path_is_a_pattern", url=url, unusable="".join(unusable)))
     if any(part in {"", ".", ".."} for part in path.split("/") if path):
-        raise Misconfigured(f'the store {url} has a path that is not plain: expected names with one "/" between them')
+        raise Misconfigured(Message("store.path_not_plain", url=url))
     if known == "abfss":
         place = _azure_place(url, place, storage_options)
     return f"{known}://{place}/{path}".rstrip("/")
@@ -68,18 +65,12 @@ def _azure_place(url: str, place: str, storage_options: Mapping[str, Any]) -> st
     container, _, host = place.partition("@")
     account = host.partition(".")[0] or storage_options.get("account_name")
     if not account:
-        raise Misconfigured(
-            f"the store {url} names no storage account, which Spark needs: write "
-            f"abfss://{container}@ACCOUNT{_AZURE_HOST}/folder, or give the option account_name"
-        )
+        raise Misconfigured(Message("store.no_storage_account", url=url, container=container, azure_host=_AZURE_HOST))
     return f"{container}@{account}{_AZURE_HOST}"
 
 
 def _unknown(url: str, scheme: str) -> Misconfigured:
     more = " HDFS has one, but its fsspec adapter does not use it." if scheme in {"hdfs", "webhdfs"} else ""
     return Misconfigured(
-        f"the store {url} cannot be used: Weir needs a file system on which of many writers exactly one creates a "
-        f"file, and does not know one for {scheme!r}.{more} Use a folder (file:///folder), S3 and its like "
-        "(s3://bucket/folder), Google Cloud Storage (gs://bucket/folder) or Azure "
-        f"(abfss://container@account{_AZURE_HOST}/folder)"
+        Message("store.file_system_unknown", url=url, scheme=scheme, more=more, azure_host=_AZURE_HOST)
     )

@@ -16,7 +16,7 @@ from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind
 from weir.dataflow.state import StateKind
-from weir.errors import Internal
+from weir.errors import Internal, Message
 from weir.topology.key_groups import key_group_range
 from weir.topology.layouts import WrittenLayouts, chosen_of_json, declared_layout, declared_layouts, pinned_json, taken
 from weir.topology.partitions import InputPartitions, Layout, LogicalRegion, PartitionId, PreviousInput, RegionId
@@ -86,7 +86,9 @@ class Topology:
     def region(self, name: str) -> LogicalRegion:
         """Return the logical region of that name."""
         if name not in self._regions:
-            raise Internal(f"dataflow {self.dataflow.name!r} has no region {name!r}; it has {', '.join(self._regions)}")
+            raise Internal(
+                Message("topology.region_unknown", dataflow=self.dataflow.name, name=name, regions=self._regions)
+            )
         return self._regions[name]
 
     def knows(self, region: RegionId) -> bool:
@@ -101,7 +103,9 @@ class Topology:
     def logical_region_of(self, stage: str) -> LogicalRegion:
         """Return the logical region that a stage belongs to."""
         if stage not in self._region_of:
-            raise Internal(f"dataflow {self.dataflow.name!r} has no stage {stage!r}; it has {', '.join(self._stages)}")
+            raise Internal(
+                Message("topology.stage_unknown", dataflow=self.dataflow.name, stage=stage, stages=self._stages)
+            )
         return self._region_of[stage]
 
     def region_of(self, stage: str, subtask: int) -> RegionId:
@@ -154,7 +158,9 @@ class Topology:
         """Return the layout of that id, if any stage of this topology is written in it."""
         if layout_id not in self._layout_by_id:
             known = ", ".join(self._layout_by_id)
-            raise Internal(f"dataflow {self.dataflow.name!r} writes no layout {layout_id!r}; it writes {known}")
+            raise Internal(
+                Message("topology.layout_unknown", dataflow=self.dataflow.name, layout_id=layout_id, known=known)
+            )
         return self._layout_by_id[layout_id]
 
     def layouts_of(self, stage: str) -> tuple[Layout, ...]:
@@ -186,7 +192,11 @@ class Topology:
     def partitions_of(self, stage: str, layout_id: str) -> tuple[PartitionId, ...]:
         """Return the partitions of a stage in one layout, by subtask."""
         if (stage, layout_id) not in self._partitions:
-            raise Internal(f"dataflow {self.dataflow.name!r} does not write stage {stage!r} in layout {layout_id!r}")
+            raise Internal(
+                Message(
+                    "topology.layout_of_stage_unknown", dataflow=self.dataflow.name, stage=stage, layout_id=layout_id
+                )
+            )
         return self._partitions[stage, layout_id]
 
     def outputs(self, region: RegionId) -> tuple[PartitionId, ...]:
@@ -303,7 +313,14 @@ class Topology:
         if self.knows(region):
             return
         logical = self.region(region.name)
-        raise Internal(f"region {region} does not exist: {logical.name!r} has subtasks 0 to {logical.parallelism - 1}")
+        raise Internal(
+            Message(
+                "topology.region_without_subtask",
+                region=region,
+                logical=logical.name,
+                parallelism=logical.parallelism - 1,
+            )
+        )
 
 
 def _logical_region(group: tuple[Stage, ...]) -> LogicalRegion:

@@ -14,7 +14,7 @@ from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import StageKind
 from weir.doctor.importing import answers_about
 from weir.doctor.problems import Problem
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.wording import did_you_mean
 
 
@@ -51,13 +51,13 @@ def declared_in(
     Raises Misconfigured for a file that cannot be imported, and for a name that is none of a stage with a function.
     """
     if not file.is_file():
-        raise Misconfigured(f"there is no DAG file {file}")
+        raise Misconfigured(Message("trials.no_dag_file", file=file))
     flows: list[Dataflow] = []
     others: list[Mapping[str, Any]] = []
     expectations = ""
     for answer in answers_about(["--declare", str(file)], environ):
         if "ended" in answer:
-            raise Misconfigured(f"{file}: the process that imported it ended {answer['ended']}")
+            raise Misconfigured(Message("trials.import_ended", file=file, answer=answer["ended"]))
         for problem in answer.get("problems", ()):
             raise Misconfigured(str(Problem.from_json(problem)))
         flows += [Dataflow.from_json(each["flow"]) for each in answer.get("dataflows", ())]
@@ -70,14 +70,14 @@ def declared_in(
 
 def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -> Dataflow:
     if not flows:
-        raise Misconfigured(f"{file} declares no dataflow")
+        raise Misconfigured(Message("trials.no_dataflow", file=file))
     known = ", ".join(each.name for each in flows)
     if dataflow is not None and dataflow not in [each.name for each in flows]:
-        raise Misconfigured(f"{file} declares no dataflow {dataflow!r}; it declares {known}")
+        raise Misconfigured(Message("trials.dataflow_unknown", file=file, dataflow=dataflow, known=known))
     having = [each for each in flows if stage in [one.name for one in each.stages]]
     if len(having) > 1:
         raise Misconfigured(
-            f"{file} declares the stage {stage!r} in {len(having)} dataflows, {known}: say which, --dataflow NAME"
+            Message("trials.stage_ambiguous", file=file, stage=stage, dataflows=len(having), known=known)
         )
     return having[0] if having else flows[0]
 
@@ -86,15 +86,12 @@ def _stage(flow: Dataflow, name: str) -> Stage:
     known = [each.name for each in flow.stages if each.function]
     if name not in [each.name for each in flow.stages]:
         hint = did_you_mean(name, known, f"it has {', '.join(known)}")
-        raise Misconfigured(f"{flow} has no stage {name!r}: {hint}")
+        raise Misconfigured(Message("trials.stage_unknown", flow=flow, name=name, hint=hint))
     stage = flow.stage(name)
     if stage.application is not None:
-        raise Misconfigured(
-            f"{name!r} is computed by the application {stage.function!r}, which only spark-submit runs: try it by "
-            "spark-submit on files of yours; what reads it can be tried with --samples"
-        )
+        raise Misconfigured(Message("trials.stage_is_an_application", name=name, function=stage.function))
     if stage.function:
         return stage
     producer = next(iter(stage.exchanges.values())).stage
     what = "the state of" if stage.kind is StageKind.STATE else "a sink, which publishes the rows of"
-    raise Misconfigured(f"{name!r} is {what} {producer!r} and computes nothing itself: try {producer!r}")
+    raise Misconfigured(Message("trials.stage_computes_nothing", name=name, what=what, producer=producer))

@@ -23,7 +23,7 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt
 from weir.dataflow import Dataflow, Stage
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, Manifest
 from weir.formats.region_job import CodeToRun, RegionJob
@@ -68,7 +68,7 @@ def opened_on_run(services: Services, asked: Asked, scratch: Store) -> Iterator[
     with services.ledger.transaction() as session:
         row = run_named(session, flow.name, asked.epoch)
         if row.pinned is None:
-            raise Misconfigured(f"run {row.id} ({row.run_id}) has not begun: run it in Airflow, or give --samples")
+            raise Misconfigured(Message("trials.run_not_begun", row_id=row.id, run_id=row.run_id))
         run = run_by_id(session, row.id)
         topology = _topology(asked, run)
         code = _recorded_code(session, row, topology, stage.name) if asked.as_it_was else None
@@ -94,8 +94,7 @@ def subtasks_of(stage: Stage, wanted: int | None) -> Sequence[int]:
         return range(stage.parallelism)
     if not 0 <= wanted < stage.parallelism:
         raise Misconfigured(
-            f"stage {stage.name!r} has no subtask {wanted}: it has 0 to {stage.parallelism - 1}; leave --subtask out "
-            "to compute all"
+            Message("trials.subtask_unknown", stage=stage.name, wanted=wanted, parallelism=stage.parallelism - 1)
         )
     return [wanted]
 
@@ -111,12 +110,12 @@ def _topology(asked: Asked, run: Run) -> Topology:
     region = set(Topology(flow).logical_region_of(stage).stages)
     upstream = _upstream(run.topology, [_read_of(run, each) for each in _boundaries(flow, region)])
     if upstream & region:
-        raise _unfit(run, f"{', '.join(sorted(upstream & region))} is upstream of {stage} in the run", None)
+        raise _unfit(run, Message("trials.stage_is_upstream", upstream=sorted(upstream & region), stage=stage), None)
     pinned = [each for each in run.dataflow.stages if each.name in upstream]
     try:
         mixed = replace(flow, stages=[*pinned, *(each for each in flow.stages if each.name not in upstream)])
     except Misconfigured as error:
-        raise _unfit(run, "the stages of the DAG file do not fit what the run has written", error) from error
+        raise _unfit(run, Message("trials.stages_do_not_fit"), error) from error
     written = {name: WrittenLayouts(run.topology.layouts_of(name), "as the run has written it") for name in upstream}
     return Topology(mixed, {name: found for name, found in written.items() if found.layouts})
 
@@ -131,9 +130,9 @@ def _boundaries(flow: Dataflow, region: set[str]) -> Iterator[str]:
 def _read_of(run: Run, producer: str) -> str:
     known = {stage.name for stage in run.dataflow.stages}
     if producer not in known:
-        raise _unfit(run, f"the run has no stage {producer!r}, which is to be read", None)
+        raise _unfit(run, Message("trials.producer_unknown", producer=producer), None)
     if not run.topology.layouts_of(producer):
-        raise _unfit(run, f"the run has not written {producer!r}, which is to be read", None)
+        raise _unfit(run, Message("trials.producer_not_written", producer=producer), None)
     return producer
 
 
@@ -152,10 +151,7 @@ def _upstream(topology: Topology, first: Sequence[str]) -> set[str]:
 
 def _unfit(run: Run, why: str, error: Misconfigured | None) -> Misconfigured:
     said = "" if error is None else f" ({error})"
-    return Misconfigured(
-        f"run {run.id} is pinned to another declaration than the DAG file has, and {why}{said}: "
-        f"`weir run adopt {run.id}` lets the run follow the DAG file. Or try it on --samples, or with --code as_it_was"
-    )
+    return Misconfigured(Message("trials.declaration_differs", run_id=run.id, why=why, said=said))
 
 
 # The code
@@ -169,9 +165,7 @@ def _recorded_code(session: Session, row: RunRow, topology: Topology, stage: str
     fingerprint = done[-1].generation.code.archive if done else row.archive
     found = None if fingerprint is None else archive_row(session, row.dataflow, fingerprint)
     if fingerprint is None or found is None or found.deleting_at is not None:
-        raise Misconfigured(
-            f"the code of {stage} in run {row.id} is not stored any more: leave --code out to try the newest"
-        )
+        raise Misconfigured(Message("trials.code_not_stored", stage=stage, row_id=row.id))
     return fingerprint, found.path
 
 
@@ -180,7 +174,7 @@ def _read_archive(services: Services, recorded: tuple[str, str]) -> Archive:
     try:
         return archive_of(services.store.read(path), fingerprint)
     except (NotFound, ValueError) as error:
-        raise Misconfigured(f"{path} is lost or damaged: {error}. Leave --code out to try the newest code") from error
+        raise Misconfigured(Message("trials.code_damaged", path=path, error=error)) from error
 
 
 # The jobs

@@ -19,7 +19,7 @@ from weir.connections import FROM_ENVIRONMENT
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import Exchange, ResolveContext, StageKind, spark_conf
 from weir.dataflow.state import State, StateKind
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.manifest import OF_RESULT
 from weir.formats.paths import attempt_record_folder
 from weir.formats.region_job import InputToRead, RegionJob, StageToRun, StateToRead
@@ -97,7 +97,7 @@ def interval_of(epoch: str | None, until: str | None) -> tuple[datetime, datetim
     start = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) if epoch is None else _time(epoch)
     end = start + timedelta(days=1) if until is None else _time(until)
     if end < start:
-        raise Misconfigured(f"--until {until} is before the epoch {start:%Y-%m-%dT%H:%M:%SZ}")
+        raise Misconfigured(Message("trials.until_too_early", until=until, start=start))
     return start, end
 
 
@@ -105,15 +105,13 @@ def _time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.rpartition("@")[2])
     except ValueError:
-        raise Misconfigured(f"{text!r} is no time: write one such as 2013-01-03 or 2013-01-03T06:00") from None
+        raise Misconfigured(Message("trials.time_malformed", text=text)) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _samples(stage: Stage, folder: Path) -> Iterator[Sample]:
     if not folder.is_dir():
-        raise Misconfigured(
-            f"there is no folder {folder}: --samples names a folder with a file or folder for each input"
-        )
+        raise Misconfigured(Message("trials.no_samples", folder=folder))
     states = {state.name for state in stage.states}
     for argument, exchange in stage.exchanges.items():
         if argument in states:
@@ -124,9 +122,7 @@ def _samples(stage: Stage, folder: Path) -> Iterator[Sample]:
         elif not (exchange.is_previous and exchange.schema):
             names = ", ".join(sorted(each.name for each in folder.iterdir())) or "nothing"
             raise Misconfigured(
-                f"{folder} has no sample of the input {argument!r} of stage {stage.name!r}: expected "
-                f"{argument}.parquet, {argument}.csv, {argument}.json, or a folder {argument} of such "
-                f"files, found {names}"
+                Message("trials.sample_missing", folder=folder, argument=argument, stage=stage.name, names=names)
             )
 
 

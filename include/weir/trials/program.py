@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import pyarrow as pa
 
-from weir.errors import EngineLost
+from weir.errors import EngineLost, Message
 from weir.formats.trial import TrialAnswer, TrialRequest, trial_answer_from_json, trial_request_to_json
 from weir.java import spark_environment
 from weir.secrecy import without_secrets
@@ -41,10 +41,7 @@ def computed(request: TrialRequest, folder: Path, environ: Mapping[str, str]) ->
         )
     if done.returncode:
         said = without_secrets(" ".join(log.read_text(errors="replace").split()))[-500:] or "without a message"
-        raise EngineLost(
-            f"the local Spark ended with status {done.returncode}: {said}. It needs pyspark on this machine "
-            "(not pyspark-client alone) and memory for Spark"
-        )
+        raise EngineLost(Message("trials.spark_ended", returncode=done.returncode, said=said))
     found = trial_answer_from_json(answer.read_text())
     if found.error:
         return found, None

@@ -14,7 +14,7 @@ from weir.code.archive import Archive
 from weir.code.version import code_version
 from weir.dataflow import Dataflow
 from weir.dataflow.stage import Stage, StageKind
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.paths import archive_path, result_folder
 from weir.formats.region_job import CodeToRun, OutputToWrite, RegionJob, StageToRun
@@ -104,7 +104,7 @@ class Trimming:
             try:
                 suite = suite_in(self.expectations, gate.suite)
             except Misconfigured as error:
-                raise Misconfigured(f"stage {stage}: {error}. Nothing was computed") from error
+                raise Misconfigured(Message("trials.checks_unusable", stage=stage, error=error)) from error
             yield CheckToRun(suite, gate.policy, CheckReason.FRESH)
 
 

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.runs import runs_of
@@ -78,9 +78,9 @@ def trial_of(declared: Declared, wanted: Wanted, scratch: Store, services: Servi
     Raises Misconfigured, which says what to do where a stage cannot be tried so, Unreadable and Retryable.
     """
     if wanted.code not in (NEWEST, AS_IT_WAS):
-        raise Misconfigured(f"there is no code {wanted.code!r}: write {NEWEST} or {AS_IT_WAS}")
+        raise Misconfigured(Message("trials.code_choice_unknown", code=wanted.code, newest=NEWEST, as_it_was=AS_IT_WAS))
     if wanted.code == AS_IT_WAS and wanted.samples is not None:
-        raise Misconfigured("code as_it_was is that of a run: leave the samples out, or the code")
+        raise Misconfigured(Message("trials.code_without_run"))
     with declared.modules_on_path(), ExitStack() as closing:
         if wanted.samples is not None:
             yield _on_samples(declared, wanted, scratch)
@@ -95,7 +95,7 @@ def _services(closing: ExitStack) -> Services:
     try:
         return closing.enter_context(opened_services())
     except Misconfigured as error:
-        raise Misconfigured(f"{error}. Without a ledger, try the stage on samples: --samples FOLDER") from error
+        raise Misconfigured(Message("trials.no_ledger", error=error)) from error
 
 
 def _on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Trial:
@@ -126,20 +126,17 @@ def _require_run(session: Session, declared: Declared, wanted: Wanted) -> str:
         try:
             return str(run_named(session, declared.flow.name, wanted.epoch).id)
         except Misconfigured as error:
-            raise Misconfigured(f"{error}. Without a run, try the stage on samples: --samples FOLDER") from error
+            raise Misconfigured(Message("trials.run_unknown", error=error)) from error
     begun = [row.id for row in runs_of(session, declared.flow.name) if row.pinned is not None]
     if not begun:
-        raise Misconfigured(
-            f"no run of {declared.flow.name} has begun: run it in Airflow, or try the stage on samples, "
-            "--samples FOLDER"
-        )
+        raise Misconfigured(Message("trials.no_run", flow=declared.flow.name))
     return str(begun[-1])
 
 
 @contextmanager
 def _on_run(services: Services, declared: Declared, wanted: Wanted, scratch: Store) -> Iterator[Trial]:
     if wanted.until is not None:
-        raise Misconfigured("the interval is that of the run: leave --until out, or give --samples")
+        raise Misconfigured(Message("trials.interval_of_run"))
     with services.ledger.transaction() as session:
         run = _require_run(session, declared, wanted)
     asked = Asked(
@@ -293,5 +290,13 @@ def run_stage(
     with opened_trial(wanted, scratch_in(folder), services) as trial:
         answer, _ = computed(trial.request, folder, os.environ)
     if answer.error:
-        raise Misconfigured(f"stage {stage} of {trial.run or trial.dataflow}: {answer.error}\n{answer.traceback}")
+        raise Misconfigured(
+            Message(
+                "trials.stage_failed",
+                stage=stage,
+                run=trial.run or trial.dataflow,
+                error=answer.error,
+                traceback=answer.traceback,
+            )
+        )
     return TriedStage(trial, answer.reports)

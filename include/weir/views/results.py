@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.integrity.verification_queries import runs_named
@@ -170,7 +170,7 @@ def results_of(services: Services, name: str | None, stage: str | None = None, *
         found = tuple(run_results(session, run, stage, services.now(), kept) for run in runs)
         if stage is not None and not any(each.stages for each in found):
             known = similar(stage, _stages_written(session, runs), "writes")
-            raise Misconfigured(f"no run of {name or 'any dataflow'} writes a stage {stage}: {known}")
+            raise Misconfigured(Message("views.stage_unknown", name=name or "any dataflow", stage=stage, known=known))
     return Results(is_one_run, found)
 
 

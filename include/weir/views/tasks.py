@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.run_state import ReadResult
 from weir.ledger.attempts import name_of_try
 from weir.ledger.clears import clears_of_run
@@ -172,12 +172,14 @@ def _no_history(run: str, task: str, topology: Topology | None, begun: Iterable[
         if name in (each.name, *each.stages) and each.name in names:
             subtask = task.removeprefix(name).strip("[]")
             return Misconfigured(
-                f"{each.name} of run {run} has no subtask {subtask}: it has 0 to {each.parallelism - 1}"
+                Message(
+                    "views.subtask_unknown", each=each.name, run=run, subtask=subtask, parallelism=each.parallelism - 1
+                )
             )
     if any(name in (each.name, *each.stages) for each in later):
-        return HasNotBegun(f"{task} of run {run} has not begun: Airflow shows what it waits for; `weir plan {run}`")
+        return HasNotBegun(Message("views.task_not_begun", task=task, run=run))
     known = sorted({*names, *(each.name for each in later)})
-    return Misconfigured(f"run {run} has no task {task}: {similar(name, known)}")
+    return Misconfigured(Message("views.task_unknown", run=run, task=task, similar=similar(name, known)))
 
 
 def _of(region: RegionId, rows: Iterable[Row]) -> tuple[Row, ...]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from weir.cli.progress import Progress
 from weir.coordination.services import Services
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 from weir_dev.airflow_api import AirflowApi, DagRun, TaskInstance
@@ -151,7 +151,7 @@ class _Story:
     def _has_dag(self) -> bool | None:
         errors = self._api.import_errors()
         if errors:
-            raise Misconfigured(f"Airflow cannot import a DAG file: {errors[0]}")
+            raise Misconfigured(Message("dev.dag_import_failed", errors=errors[0]))
         self._progress.say("Airflow is reading the DAG files")
         return self._api.has_dag(DAG) or None
 
@@ -191,7 +191,9 @@ class _Story:
         """Delete the files of a result from the store, and return their number."""
         files = list(self._services.store.list(lost.folder))
         if not files:
-            raise Misconfigured(f"{lost.name} of {DAMAGED_DAY} has no files to delete: {lost.folder} is empty")
+            raise Misconfigured(
+                Message("dev.nothing_to_delete", lost=lost.name, damaged_day=DAMAGED_DAY, folder=lost.folder)
+            )
         self._services.store.delete_folder(lost.folder)
         return len(files)
 
@@ -204,7 +206,9 @@ class _Story:
         note = "the demo clears one consumer"
         cleared = self._api.clear(DAG, before.run.run_id, CONSUMER, CONSUMER_SUBTASK, note)
         if [str(one) for one in cleared] != [f"{CONSUMER}[{CONSUMER_SUBTASK}]"]:
-            raise Misconfigured(f"Airflow should have cleared {CONSUMER}[{CONSUMER_SUBTASK}], but cleared {cleared}")
+            raise Misconfigured(
+                Message("dev.not_cleared", consumer=CONSUMER, consumer_subtask=CONSUMER_SUBTASK, cleared=cleared)
+            )
         return True
 
     def _recovered(self, before: _Before) -> list[TaskInstance] | None:
@@ -252,8 +256,13 @@ class _Story:
         failed = [one for one in instances if one.state in {"failed", "upstream_failed"}]
         if failed:
             raise Misconfigured(
-                f"{failed[0]} of {failed[0].run_id} is {failed[0].state}, and nothing of the demo should be: "
-                f"read its log below {self._stack.task_logs}"
+                Message(
+                    "dev.task_failed",
+                    failed=failed[0],
+                    run_id=failed[0].run_id,
+                    state=failed[0].state,
+                    task_logs=self._stack.task_logs,
+                )
             )
 
     def _await(self, what: str, ask: Callable[[], _T | None]) -> _T:
@@ -272,9 +281,7 @@ class _Story:
             if found is not None:
                 return found
             time.sleep(POLL_SECONDS)
-        raise Retryable(
-            f"waited {PATIENCE_SECONDS / 60:.0f} minutes for {what}: this machine may be too slow or too busy.{last}"
-        )
+        raise Retryable(Message("dev.waited_too_long", patience_seconds=PATIENCE_SECONDS / 60, what=what, last=last))
 
 
 def _is_consumer(one: TaskInstance, before: _Before) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.coordination.read_leases import leased_reading, reader
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.integrity.verification_queries import results_by_number
 from weir.integrity.verify import VerifyOutcome, verify_results
@@ -90,10 +90,7 @@ def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: s
     if unread:
         problems.append(f"{len(unread)} results were not verified")
     if problems:
-        raise Misconfigured(
-            f"nothing was deleted, because the results of {held.day} are not all as they were committed: "
-            f"{'; '.join(problems)}. The demo expected that each is current, available, and has the bytes recorded"
-        )
+        raise Misconfigured(Message("dev.results_not_whole", day=held.day, problems=problems))
     for result in _current(held):
         consumers = held.state.topology.consumers(result.partition)
         is_named = f"{result.partition.stage}[{result.partition.subtask}]" == name
@@ -108,7 +105,7 @@ def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: s
                 held_results=len(held.held),
             )
     raise Misconfigured(
-        f"the ledger has no result of {name} that {reader} reads for {held.day} ({epoch_key(held.day)})"
+        Message("dev.result_unknown", name=name, reader=reader, day=held.day, epoch_key=epoch_key(held.day))
     )
 
 

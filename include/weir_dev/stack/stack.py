@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self
 
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir_dev.files import make_private, tail
 from weir_dev.ports import LOOPBACK
 from weir_dev.stack.airflow_components import API_SERVER
@@ -120,7 +120,7 @@ class Stack:
         Retryable if one takes too long.
         """
         if self.is_running():
-            raise Misconfigured(f"the stack in {self.folder} runs already, at {self.url}: ./weir down ends it")
+            raise Misconfigured(Message("dev.stack_runs", folder=self.folder, url=self.url))
         self._check_database()
         make_private(self.folder)
         if not needs_postgres(self.request):
@@ -145,9 +145,7 @@ class Stack:
         found, wanted = database_of(self.folder), self.request.database
         if found is not None and found is not wanted:
             raise Misconfigured(
-                f"the stack in {self.folder} keeps Airflow's database and the ledger in {found.value}, not in "
-                f"{wanted.value}: ./weir up goes on with what is there. To change, move the folder away, move its "
-                "`store` into a new one, start, and type `weir ledger rebuild --all`; Airflow's history stays behind"
+                Message("dev.database_differs", folder=self.folder, found=found.value, wanted=wanted.value)
             )
 
     def _open_ledger(self) -> None:
@@ -197,13 +195,13 @@ class Stack:
 
     def _failure(self, status: int, state: StackState) -> WeirError:
         if status == EXIT_BUSY:
-            return Retryable(f"another process is starting or stopping the stack in {self.folder}: try again")
+            return Retryable(Message("dev.stack_busy", folder=self.folder))
         if status == EXIT_FAILED:
-            return Misconfigured(f"the stack did not start: {state.message}")
+            return Misconfigured(Message("dev.stack_failed", message=state.message))
         if status == 0:
-            return Misconfigured("the stack was stopped while it was starting")
+            return Misconfigured(Message("dev.stack_stopped"))
         log = self.logs / f"{KEEPER}.log"
-        return Misconfigured(f"the stack's keeper ended with status {status}. The end of {log}:\n{tail(log)}")
+        return Misconfigured(Message("dev.keeper_ended", status=status, log=log, tail=tail(log)))
 
     def _stop_keeper(self, keeper: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
@@ -220,7 +218,7 @@ class Stack:
         if lock is None:
             lock = self._await_lock()
         if lock is None:
-            raise Retryable(f"another process is starting or stopping the stack in {self.folder}: try again")
+            raise Retryable(Message("dev.stack_busy", folder=self.folder))
         with lock:
             state = self.state
             left = stop(state.processes, grace_seconds=5.0)
@@ -229,7 +227,7 @@ class Stack:
                 write_state(self.folder, down)
                 write_product_environment(self.request, down)
         if left:
-            raise Retryable(f"these processes do not end: {', '.join(f'{one.name} {one.pid}' for one in left)}")
+            raise Retryable(Message("dev.leftovers", left=[f"{one.name} {one.pid}" for one in left]))
 
     def _await_lock(self) -> IO[str] | None:
         """A keeper that was killed while it started a program leaves the lock to that for a moment."""

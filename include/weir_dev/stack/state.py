@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_dev.files import write_atomically
 from weir_dev.stack.processes import ProcessRecord, record
 
@@ -155,7 +155,4 @@ def write_state(folder: Path, state: StackState) -> None:
 
 
 def _unreadable(path: Path, why: str) -> Misconfigured:
-    return Misconfigured(
-        f"{path} should be the record of the local stack, but {why}: end its processes by hand if any are left, "
-        "then delete the file"
-    )
+    return Misconfigured(Message("dev.record_unreadable", path=path, why=why))

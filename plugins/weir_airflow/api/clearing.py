@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from weir.attempts.ports import Airflow
 from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, by_dag
 from weir.coordination.clearing import HEALTHY, EndpointClearer
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_airflow.api.client import client_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def clearer_for(connection: Connection) -> AirflowApi:
         return DbClearer()
     if connection.conn_type not in {"http", "https", "generic", None, ""}:
         raise Misconfigured(
-            f"The Airflow connection {connection.conn_id} has the type {connection.conn_type!r}; expected `http` or "
-            "`https` with the api-server's URL as its host"
+            Message("api.connection_not_http", conn_id=connection.conn_id, conn_type=connection.conn_type)
         )
     return EndpointClearer(client_of(connection))
 

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from weir import connections
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir.secrecy import secrets_of_account
 from weir.settings import LEDGER_CONNECTION, STORE_CONNECTION, Settings, StoreConnection, read_settings
 from weir_airflow.connections.ledger import ledger_url
@@ -109,17 +109,11 @@ def user_variable(key: str) -> str:
     try:
         found: object = Variable.get(key)
     except AirflowSecretsBackendAccessDenied as error:
-        raise Misconfigured(
-            f"Airflow does not let this task use the variable {key!r} ({error}): give its team the right to, or set it "
-            "in the environment of every worker"
-        ) from error
+        raise Misconfigured(Message("connections.variable_refused", key=key, error=error)) from error
     except AirflowRuntimeError as error:
         if error.error.error is ErrorType.VARIABLE_NOT_FOUND:
             _make_sure_that_airflow_answered("variable", key)
-            raise Misconfigured(
-                f"Airflow has no variable {key!r}. A function of the dataflow asks for it: create it in Airflow, or "
-                f"set AIRFLOW_VAR_{key.upper()} for every worker"
-            ) from error
+            raise Misconfigured(Message("connections.variable_unknown", key=key, upper=key.upper())) from error
         raise _no_answer("variable", key, error) from error
     hide_everywhere(connections.secrets_of_variable(key, str(found)))
     return str(found)
@@ -128,7 +122,7 @@ def user_variable(key: str) -> str:
 def _connection(conn_id: str, advice: str) -> Connection:
     found = _look_up(conn_id)
     if found is None:
-        raise Misconfigured(f"Airflow has no connection {conn_id!r}. {advice}")
+        raise Misconfigured(Message("connections.connection_unknown", conn_id=conn_id, advice=advice))
     hide_everywhere(connections.secrets_of(_as_weir_has_it(found)))
     return found
 
@@ -154,10 +148,7 @@ def _look_up(conn_id: str) -> Connection | None:
         _make_sure_that_airflow_answered("connection", conn_id)
         return None
     except AirflowSecretsBackendAccessDenied as error:
-        raise Misconfigured(
-            f"Airflow does not let this task use the connection {conn_id!r} ({error}): give its team the right to, or "
-            "set it in the environment of every worker"
-        ) from error
+        raise Misconfigured(Message("connections.connection_refused", conn_id=conn_id, error=error)) from error
     except AirflowRuntimeError as error:
         raise _no_answer("connection", conn_id, error) from error
     return connection
@@ -181,4 +172,4 @@ def _make_sure_that_airflow_answered(what: str, name: str) -> None:
 
 
 def _no_answer(what: str, name: str, found: object) -> Retryable:
-    return Retryable(f"Airflow did not answer when asked for the {what} {name!r}: {found}")
+    return Retryable(Message("connections.airflow_silent", what=what, name=name, found=found))

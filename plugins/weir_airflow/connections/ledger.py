@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -25,12 +25,19 @@ def ledger_url(connection: Connection) -> str:
     where = f"the Airflow connection {connection.conn_id}"
     if connection.conn_type != "postgres":
         raise Misconfigured(
-            f"{where} has the type {connection.conn_type!r}, expected 'postgres'. For example "
-            f"AIRFLOW_CONN_{connection.conn_id.upper()}={_EXAMPLE}; for SQLite set WEIR_LEDGER=sqlite:////path/ledger.db"
+            Message(
+                "connections.ledger_connection_of_other_type",
+                where=where,
+                conn_type=connection.conn_type,
+                upper=connection.conn_id.upper(),
+                example=_EXAMPLE,
+            )
         )
     if not connection.host or not connection.schema:
         missing = "host" if not connection.host else "schema (the name of the database)"
-        raise Misconfigured(f"{where} has no {missing}. For example {_EXAMPLE}")
+        raise Misconfigured(
+            Message("connections.ledger_connection_incomplete", where=where, missing=missing, example=_EXAMPLE)
+        )
     hosts = [host.strip() for host in connection.host.split(",")]
     default = f":{connection.port}" if connection.port else ""
     several = tuple(host if ":" in host else f"{host}{default}" for host in hosts) if len(hosts) > 1 else ()
@@ -53,8 +60,5 @@ def extra_of(connection: Connection) -> dict[str, str]:
     except ValueError:
         extra = None
     if not isinstance(extra, dict) or any(isinstance(value, dict | list) for value in extra.values()):
-        raise Misconfigured(
-            f"the extra of the Airflow connection {connection.conn_id} is not a JSON object of plain values, which are "
-            'the parameters of libpq, such as {"sslmode": "require"}'
-        )
+        raise Misconfigured(Message("connections.extra_malformed", conn_id=connection.conn_id))
     return {key: str(value) for key, value in extra.items() if value is not None}

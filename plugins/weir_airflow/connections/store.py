@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.log import mask_secret
 
 from weir import secrecy
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.secret_forms import literal_forms
 from weir.settings import StoreConnection
 
@@ -135,7 +135,10 @@ def _extra_of(connection: Connection) -> dict[str, Any]:
 
 def _refused(connection: Connection, why: str) -> Misconfigured:
     return Misconfigured(
-        f"the Airflow connection {connection.conn_id} cannot be used for the store: {why}. For example "
-        f"AIRFLOW_CONN_{connection.conn_id.upper()}="
-        '\'{"conn_type": "aws", "login": "key id", "password": "secret key", "extra": {"url": "s3://bucket/weir"}}\''
+        Message(
+            "connections.store_connection_unusable",
+            conn_id=connection.conn_id,
+            why=why,
+            upper=connection.conn_id.upper(),
+        )
     )

@@ -52,7 +52,7 @@ def sql_of(flow: Dataflow, dag: DAG) -> Mapping[str, str]:
             problems.append(f"stage {stage.name!r}: the SQL file cannot be read: {error}")
             continue
         found = sql_problems(texts[stage.function], list(stage.exchanges), flow.parameters)
-        problems += [f"stage {stage.name!r}: {path}: {problem}" for problem in found]
+        problems += [errors.at(f"stage {stage.name!r}: {path}", problem) for problem in found]
     refuse(flow.name, problems)
     return texts
 
@@ -67,7 +67,7 @@ def applications_of(flow: Dataflow, dag: DAG) -> Mapping[str, Path]:
     found = {stage.function: _found(stage, folders) for stage, _ in stages}
     problems = [_missing(stage, folders) for stage, _ in stages if found[stage.function] is None]
     problems += [
-        f"stage {stage.name!r}: {problem}"
+        errors.at(f"stage {stage.name!r}", problem)
         for stage, application in stages
         for problem in parameter_problems(application, flow.parameters)
     ]

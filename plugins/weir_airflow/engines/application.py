@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from weir.code.application_rules import bound, name_in_archive
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, Message, Misconfigured
 from weir.formats.region_job import RegionJob, staged_input, staged_output, staging_of
 from weir.intervals import in_zone, interval_of
 from weir.store.code import read_archive
@@ -24,10 +24,10 @@ def write_application(job: SparkJob, stage: StageToRun, store: Store, scratch: s
     """Write the application of a stage from the archive of its job's code; return the path. Raises Misconfigured."""
     code = job.code if isinstance(job, RegionJob) else None
     if code is None:
-        raise Internal(f"region {job.region} has an application, and no code; report this")
+        raise Internal(Message("engines.application_without_code", region=job.region))
     content = read_archive(code, store).files.get(name_in_archive(stage.function))
     if content is None:
-        raise Misconfigured(f"stage {stage.name}: the code of this attempt has no file {stage.function}")
+        raise Misconfigured(Message("engines.application_file_missing", stage=stage.name, function=stage.function))
     # In a folder of its own: Python looks for modules beside a program first.
     path = Path(scratch, "application", PurePosixPath(stage.function).name)
     path.parent.mkdir()
@@ -38,7 +38,7 @@ def write_application(job: SparkJob, stage: StageToRun, store: Store, scratch: s
 def arguments_of(job: SparkJob, stage: StageToRun, store: Store) -> list[str]:
     """Return the arguments of an application with their values. Raises Misconfigured."""
     if stage.application is None or not isinstance(job, RegionJob):
-        raise Internal(f"stage {stage.name} has no application; report this")
+        raise Internal(Message("engines.not_an_application", stage=stage.name))
     staging = staging_of(job, stage)
     values: dict[str, Any] = {
         "output": store.spark_url(staged_output(staging)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from weir.connections import FROM_ENVIRONMENT
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.extras import needed_for
 from weir.formats.region_job import application_of
 from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
@@ -99,14 +99,15 @@ def engine_address(connection: Connection) -> str:
         return f"spark-submit:{master_of(connection)}"
     if connection.conn_type != SPARK_CONNECT:
         raise Misconfigured(
-            f"The Airflow connection {connection.conn_id!r} has the type {connection.conn_type!r}; Weir computes by "
-            f"{SPARK_CONNECT!r} (host and port of a Connect server) or by 'spark' (a master for spark-submit). Give it "
-            "one of these types"
+            Message(
+                "engines.connection_of_other_type",
+                conn_id=connection.conn_id,
+                conn_type=connection.conn_type,
+                spark_connect=SPARK_CONNECT,
+            )
         )
     if not connection.host:
-        raise Misconfigured(
-            f"The Airflow connection {connection.conn_id!r} has no host: set it to the Connect server's"
-        )
+        raise Misconfigured(Message("engines.connect_host_missing", conn_id=connection.conn_id))
     host = connection.host.removeprefix(_CONNECT_SCHEME).rstrip("/")
     return f"{_CONNECT_SCHEME}{host}:{connection.port}" if connection.port else f"{_CONNECT_SCHEME}{host}"
 
@@ -122,9 +123,12 @@ class _ConnectServer:
         stage = application_of(job)
         if stage is not None:
             raise Misconfigured(
-                f"stage {stage.name} is the application {stage.function}, and a Spark Connect server, such as "
-                f"{self.url.partition('/;')[0]}, runs none: give the stage a connection of the type 'spark', by "
-                "task=TaskSettings(spark_conn_id=...)"
+                Message(
+                    "engines.application_on_connect",
+                    stage=stage.name,
+                    function=stage.function,
+                    partition=self.url.partition("/;")[0],
+                )
             )
         self._engine.run(job, session_id, on_progress)
 

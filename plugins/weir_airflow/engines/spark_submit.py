@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import FROM_ENVIRONMENT, answering, as_variable
-from weir.errors import Fenced, Misconfigured, WeirError
+from weir.errors import Fenced, Message, Misconfigured, WeirError
 from weir.extras import needed_for
 from weir.formats.codec import region_failure_from_json
 from weir.formats.region_failure import error_of
@@ -123,9 +123,14 @@ class SubmitEngine:
         """
         if deploy_mode_of(self._connection) == CLUSTER:
             raise Misconfigured(
-                f"stage {stage.name} is the application {stage.function}, whose end only the deploy mode {CLIENT!r} "
-                f"reports for sure: give the stage a connection with that, by task=TaskSettings(spark_conn_id=...). "
-                f"{self._connection.conn_id!r} has {CLUSTER!r}"
+                Message(
+                    "engines.application_in_cluster",
+                    stage=stage.name,
+                    function=stage.function,
+                    client=CLIENT,
+                    conn_id=self._connection.conn_id,
+                    cluster=CLUSTER,
+                )
             )
         preparing = self._driver(job, bundle, scratch, on_progress, "--inputs")
         if preparing.exit_code != 0:
@@ -257,7 +262,7 @@ class SubmitEngine:
 
     def _raise_if_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
-            raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
+            raise Fenced(Message("engines.stopped", region=job.region, attempt=job.attempt))
 
 
 def master_of(connection: Connection) -> str:
@@ -267,18 +272,19 @@ def master_of(connection: Connection) -> str:
     """
     host = connection.host or ""
     if not host:
-        raise Misconfigured(
-            f"The Airflow connection {connection.conn_id!r} has no host: set it to the master, for example "
-            "spark://master:7077, yarn, k8s://https://server:443 or local[4]"
-        )
+        raise Misconfigured(Message("engines.master_missing", conn_id=connection.conn_id))
     is_whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
     master = host if is_whole else f"{connection.conn_type}://{host}"
     master = f"{master}:{connection.port}" if connection.port else master
     if deploy_mode_of(connection) == CLUSTER and master.startswith(("spark://", "local")):
         raise Misconfigured(
-            f"The Airflow connection {connection.conn_id!r} has the deploy mode {CLUSTER!r} and the master {master}: "
-            "Spark runs Python drivers in a cluster on YARN and Kubernetes only. Set the extra `deploy-mode` to "
-            f"{CLIENT!r}"
+            Message(
+                "engines.master_unfit_for_cluster",
+                conn_id=connection.conn_id,
+                cluster=CLUSTER,
+                master=master,
+                client=CLIENT,
+            )
         )
     return master
 
@@ -288,8 +294,9 @@ def deploy_mode_of(connection: Connection) -> str:
     found = connection.extra_dejson.get("deploy-mode") or CLIENT
     if found not in {CLIENT, CLUSTER}:
         raise Misconfigured(
-            f"The Airflow connection {connection.conn_id!r} has the extra `deploy-mode` {found!r}: set it to "
-            f"{CLIENT!r} or {CLUSTER!r}"
+            Message(
+                "engines.deploy_mode_unknown", conn_id=connection.conn_id, found=found, client=CLIENT, cluster=CLUSTER
+            )
         )
     return str(found)
 

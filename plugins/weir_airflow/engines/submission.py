@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
 from weir.code.application_rules import ApplicationFailed
-from weir.errors import EngineLost, Fenced, Misconfigured, Retryable, first_line
+from weir.errors import EngineLost, Fenced, Message, Misconfigured, Retryable, first_line
 from weir.secrecy import without_secrets
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class Submission:
         try:
             self._hook = _Hook(connection, deploy_mode=deploy_mode, **arguments)
         except (RuntimeError, ValueError) as error:
-            raise Misconfigured(f"The Airflow connection {connection.conn_id!r} cannot be used: {error}") from error
+            raise Misconfigured(
+                Message("engines.connection_unusable", conn_id=connection.conn_id, error=error)
+            ) from error
 
     def run(self, program: str, environment: dict[str, str], folder: str) -> None:
         """Call spark-submit in `folder` and wait for its end, however it ends; its output goes to the task's log.
@@ -71,10 +73,7 @@ class Submission:
             # Not `env_vars`, which the hook puts on the command line for YARN and Kubernetes.
             self._hook.submit(program, env=environment, cwd=folder)
         except FileNotFoundError as error:
-            raise Misconfigured(
-                f"there is no program {error.filename!r} on the worker's PATH: install pyspark or a Spark there, or "
-                "correct the connection's extra `spark-binary`"
-            ) from error
+            raise Misconfigured(Message("engines.program_missing", filename=error.filename)) from error
         except AirflowException as error:
             self._hook.kept.append(first_line(error))
         finally:
@@ -97,17 +96,12 @@ class Submission:
         if kind is not None:
             return kind(f"region {region}: its driver could not write what had failed. {output}")
         if code in _KILLED:
-            return EngineLost(
-                f"region {region}: its driver was killed (exit code {code}) and has reported nothing. {output}"
-            )
+            return EngineLost(Message("engines.driver_killed", region=region, code=code, output=output))
         found = next((text for text in _UNREACHABLE if text in tail), None)
         if found is not None:
-            return EngineLost(f"region {region}: spark-submit lost its cluster or never reached it ({found}). {output}")
+            return EngineLost(Message("engines.cluster_lost", region=region, found=found, output=output))
         if "ModuleNotFoundError" in tail:
-            return Misconfigured(
-                f"region {region}: its driver lacks a package. Modules of Weir and of the pipeline travel with a job; "
-                f"all others have to be installed where drivers and executors run. {output}"
-            )
+            return Misconfigured(Message("engines.package_missing", region=region, output=output))
         return SubmissionFailed(
             f"region {region}: spark-submit ended with exit code {code}, and the driver has written neither "
             f"report.json nor failure.json into the attempt's folder. {output}"
@@ -118,8 +112,8 @@ class Submission:
         # Not by its output: that of an application is its own, and says anything.
         code, output = self.exit_code, f"Its last output:\n{self.tail}"
         if code in _KILLED:
-            return EngineLost(f"{owner} was killed (exit code {code}). {output}")
-        return ApplicationFailed(f"{owner} ended with exit code {code}. Nothing was committed. {output}")
+            return EngineLost(Message("engines.application_killed", owner=owner, code=code, output=output))
+        return ApplicationFailed(Message("engines.application_failed", owner=owner, code=code, output=output))
 
 
 class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not followed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.attempts.steps import read_report, write_job
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test
 from weir.store.store import Store
 from weir_airflow.engines.engines import engine_for
@@ -29,7 +29,7 @@ def dataflows_to_check(params: Mapping[str, Any], log: Log) -> list[str]:
     """Return the dataflows that have checkpoints, or only the one that the run's configuration names."""
     name = params.get("dataflow") or None
     if params.get("checkpoint") and name is None:
-        raise Misconfigured(f"the checkpoint {params['checkpoint']} is of which dataflow? Give `dataflow`, too")
+        raise Misconfigured(Message("tasks.dataflow_not_named", params=params["checkpoint"]))
     with TaskContext.open() as task_context:
         found = list(dataflows_with_checkpoints(task_context.services, name))
     log(

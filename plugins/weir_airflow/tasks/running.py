@@ -18,7 +18,7 @@ from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
 from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Message, Misconfigured, WeirError
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages
@@ -141,7 +141,7 @@ def deployed_code(declared: Declaration) -> Archive:
     try:
         applications = {name: path.read_bytes() for name, path in declared.applications.items()}
     except OSError as error:
-        raise Misconfigured(f"{declared.flow}: an application cannot be read: {error}") from error
+        raise Misconfigured(Message("tasks.application_unreadable", flow=declared.flow, error=error)) from error
     return pack(top_level(stage.function for stage in declared.flow.stages), declared.sql, applications)
 
 
@@ -156,11 +156,7 @@ def data_interval(context: Context) -> tuple[datetime, datetime]:
     run = context["dag_run"]
     start, end = run.data_interval_start, run.data_interval_end
     if start is None or end is None:
-        raise Misconfigured(
-            f"The run {run.run_id!r} of {run.dag_id!r} has no data interval, and that is a dataflow's epoch. "
-            'Trigger it with a logical date, or write schedule="@daily", or another cron string, to dataflow_dag, or '
-            "CronDataIntervalTimetable to the DAG that holds the group"
-        )
+        raise Misconfigured(Message("tasks.no_interval", run_id=run.run_id, dag_id=run.dag_id))
     return start, end
 
 

@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.checks import ExpectationResult
 from weir.formats.quality_page import CheckToDocument, PageAnswer, request_from_json
 
@@ -71,10 +71,7 @@ def _import() -> None:
     try:
         import great_expectations  # noqa: F401, PLC0415  it takes seconds
     except ImportError as error:
-        raise Misconfigured(
-            "pages about checks are made by Great Expectations, which this Python does not have: "
-            f"pip install 'weir[quality]': {error}"
-        ) from error
+        raise Misconfigured(Message("checks.pages_without_gx", error=error)) from error
 
 
 def _answer(check: CheckToDocument, folder: Path) -> PageAnswer:

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from weir.errors import Message
 from weir.formats.expectation_types import ABSENT_IF_NULL
 from weir.formats.suite import Expectation
 from weir_spark.checks.typed_numbers import above, below, is_number
@@ -133,7 +134,7 @@ class Kwargs:
             raise NotPlain
         found = [each for each in self.schema.fields if each.name.casefold() == name.casefold()]
         if not found:
-            raise NoColumn(f"there is no column {name!r}: there are {', '.join(self.schema.fieldNames())}")
+            raise NoColumn(Message("checks.column_unknown", name=name, fieldnames=self.schema.fieldNames()))
         if len(found) > 1:
             raise NotPlain
         return found[0]

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from weir.errors import Message
 from weir.formats.suite import Expectation
 from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
 from weir_spark.checks.typed_numbers import INTEGRAL, above, below, exact, is_between
@@ -285,7 +286,7 @@ def _typed(kwargs: Kwargs, expected: Sequence[str]) -> ResultOf:
     name = kwargs.text("column")
     found = [kind for each, kind in column_names(kwargs.schema) if each == name]
     if not found:
-        raise NoColumn(f"there is no column {name!r}: there are {', '.join(kwargs.schema.fieldNames())}")
+        raise NoColumn(Message("checks.column_unknown", name=name, fieldnames=kwargs.schema.fieldNames()))
     return _known(Found(isinstance(found[0], types), type(found[0]).__name__))
 
 

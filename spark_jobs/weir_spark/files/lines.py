@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from weir.dataflow.state_schema import Kind, fields_of_ddl, fields_of_json
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.files.exact import ExactReading, has_floats, loses_digits
 from weir_spark.files.failures import raising
 from weir_spark.files.names import Names, Unmatched, names_of_kind, unmatched
@@ -320,14 +320,16 @@ def _require_csv(text: DataFrame, lines: Lines, schema: StructType, words: Colum
     _require_encoding(strange_line, lines)
     if blank_line is not None:
         raise Misconfigured(
-            f"a line has nothing but blanks, and Spark would leave it out: in {blank_line['file']}, "
-            f"{_shown(blank_line['line'])}. Write such values in quotes where the file is made"
+            Message("files.line_blank", blank_line=blank_line["file"], shown=_shown(blank_line["line"]))
         )
     if left_open is not None:
         raise Misconfigured(
-            f"{'a quote is never closed' if lines.has_several_lines else 'a line ends within quotes'}: in "
-            f"{left_open['file']}, {_shown(left_open['line'])}. A value with a line "
-            'break is read with reader={"multiLine": "true"}; where quotes are text, reader={"quote": ""}'
+            Message(
+                "files.quote_not_closed",
+                problem="a quote is never closed" if lines.has_several_lines else "a line ends within quotes",
+                left_open=left_open["file"],
+                shown=_shown(left_open["line"]),
+            )
         )
     return bool(has_words)
 
@@ -367,11 +369,10 @@ def _require_encoding(found: Any, lines: Lines) -> None:
         return
     line = bytes(found["line"])
     if line.startswith((_GZIP, _GZIP.decode("latin-1").encode())):
-        raise Misconfigured(f"{found['file']} is compressed by gzip: name it so that it ends with .gz")
+        raise Misconfigured(Message("files.gzip_without_ending", found=found["file"]))
     expected = "UTF-8" if lines.is_utf8 else f"text in the encoding {lines.encoding}"
     raise Misconfigured(
-        f"a line has bytes that are no {expected}: in {found['file']}, {_shown(line)}. Name the file's encoding, as in "
-        'reader={"encoding": "ISO-8859-1"}'
+        Message("files.bytes_not_of_encoding", expected=expected, found=found["file"], shown=_shown(line))
     )
 
 
@@ -443,30 +444,20 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Colu
     _require_encoding(strange_line, lines)
     if half_line is not None:
         raise Misconfigured(
-            f"a line of JSON has half of a character, such as \\ud83d without its other half: in {half_line['file']}, "
-            f"{_shown(half_line['line'])}. Spark would read a question mark: correct it where the file is made"
+            Message("files.half_a_character", half_line=half_line["file"], shown=_shown(half_line["line"]))
         )
     if is_of_lines:
-        raise Misconfigured(
-            f"{_files(lines)}: records are of one line, of which Spark reads the first with multiLine: leave that "
-            "out of reader="
-        )
+        raise Misconfigured(Message("files.multiline_in_vain", files=_files(lines)))
     doubled = twice or (maybe if maybe is not None and _has_a_field_twice(maybe["line"]) else None)
     if doubled is not None:
         line = doubled["line"]
         shown = _shown(line.encode()[:_SHOWN] if isinstance(line, str) else line)
-        raise Misconfigured(
-            f"a line of JSON has several records, or a field twice: in {doubled['file']}, {shown}. Spark reads one of "
-            "them: write a record a line"
-        )
+        raise Misconfigured(Message("files.records_in_one_line", doubled=doubled["file"], shown=shown))
     for name, kind in zip(doubtful, found, strict=True):
         if kind is not None:
             seen.inside.setdefault(name, Names()).add(_seen(kind))
     if both := sorted(lines.of_folders & seen.inside.keys()):
-        raise Misconfigured(
-            f"some lines of {_files(lines)} have the field {both[0]!r}, which is in the names of their folders, others "
-            "do not: read them by two sources"
-        )
+        raise Misconfigured(Message("files.field_and_folder", files=_files(lines), both=both[0]))
     if lines.requires_fields and not lines.option("singleVariantColumn"):
         _require_fields(lines, declared, seen, is_complete=count == 0)
     return bool(has_words)
@@ -540,11 +531,7 @@ def _require_digits(rows: DataFrame, lines: Lines, declared: Kind) -> None:
     """Refuse numbers in texts of which Spark does not have the bytes: it would make 1.1 of 1.10."""
     found = _kind(rows.agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
     if found is None or loses_digits(declared, found):
-        raise Misconfigured(
-            f"{_files(lines)}: a column is STRING in schema=, and has numbers in some lines, of which Spark loses "
-            "digits where files are compressed and read with multiLine, or are no UTF-8: write DECIMAL, or have them "
-            "written as UTF-8, a record a line"
-        )
+        raise Misconfigured(Message("files.digits_would_be_lost", files=_files(lines)))
 
 
 def _require_fields(lines: Lines, declared: Names, seen: Names, *, is_complete: bool) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.dataflow.state_schema import fields_of_ddl
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.files.paths import spark_path
 
 PLACE: Final = "weir_place_in_file"
@@ -101,7 +101,7 @@ class Misfit:
         written = _written(self.line, [name for name, _ in self.columns])
         if not written and self.columns and not self.line.lstrip().startswith("{"):
             found = max(len(_divided(self.line, each)) for each in _SEPARATORS)
-            yield f"it has {found} values, and the schema {len(self.columns)} columns"
+            yield Message("files.values_and_columns", found=found, columns=len(self.columns))
         for name, kind in self.columns:
             if written.get(name, "") and name not in self.read:
                 yield f"column {name} {kind} has {_short(written[name])}"

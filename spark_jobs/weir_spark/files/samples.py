@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.trial import Sample
 from weir_spark.files.failures import refused_rows, unreadable_file
 from weir_spark.files.lines import READER, Lines, read_lines
@@ -71,9 +71,7 @@ def _require_exact(session: SparkSession, sample: Sample, options: Mapping[str, 
     for name, value in zip(suspects, found, strict=True):
         if value is not None:
             kind = schema[name].dataType.simpleString().upper()
-            raise Misconfigured(
-                f"{name} is guessed to be {kind}, which would change {value}: write the sample as Parquet"
-            )
+            raise Misconfigured(Message("files.sample_not_exact", name=name, kind=kind, value=value))
 
 
 def _is_inexact(field: StructField) -> Column | None:

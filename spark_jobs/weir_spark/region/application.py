@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.application_rules import ApplicationFailed
-from weir.errors import Internal
+from weir.errors import Internal, Message
 from weir.formats.manifest import READ_OPTIONS
 from weir.formats.region_job import SparkJob, StageToRun, application_of, staged_input, staged_output, staging_of
 from weir.store.errors import NotFound
@@ -33,7 +33,7 @@ def write_inputs(job: SparkJob, session: SparkSession, store: Store, log: Log) -
     """Write the inputs of a job's application, where it will read them. Raises Misconfigured, and errors of Spark."""
     stage = application_of(job)
     if stage is None:
-        raise Internal(f"region {job.region} has no application; report this")
+        raise Internal(Message("region.no_application", region=job.region))
     configure(session, job.spark_conf)
     for read in stage.inputs:
         folder = staged_input(staging_of(job, stage), read.argument)
@@ -48,17 +48,14 @@ def rows_of_application(owner: str, stage: StageToRun, job: SparkJob, session: S
     try:
         store.size(f"{folder}/{_WHOLE}")
     except NotFound as error:
-        raise ApplicationFailed(
-            f"{written} its output has no file {_WHOLE}, which Spark writes last: it has to write Parquet files into "
-            "the folder {{ output }} itself. Nothing was committed"
-        ) from error
+        raise ApplicationFailed(Message("region.output_unfinished", written=written, whole=_WHOLE)) from error
     if _UNFINISHED in folders_in(store, folder):
-        raise ApplicationFailed(f"{written} a write into {{{{ output }}}} did not end. Nothing was committed")
+        raise ApplicationFailed(Message("region.write_unfinished", written=written))
     try:
         rows = session.read.options(**{**READ_OPTIONS, "mergeSchema": "true"}).parquet(store.spark_url(folder))
         _ = rows.schema  # Spark Connect would look for files later
     except AnalysisException as error:
         if error.getCondition() not in READ_FAILED:
             raise
-        raise ApplicationFailed(f"{written} {{{{ output }}}} has no Parquet files. Nothing was committed") from error
+        raise ApplicationFailed(Message("region.output_empty", written=written)) from error
     return rows

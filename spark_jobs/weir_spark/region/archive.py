@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import SparkSession
 
 from weir.code.archive import Archive
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
 
@@ -98,9 +98,12 @@ class Imported:
             found = [file] if file else list(getattr(module, "__path__", ()))
             if not all(Path(each).is_relative_to(self.modules) for each in found):
                 raise Misconfigured(
-                    f"the module {name} was imported from {', '.join(found)}, not from the code of this attempt "
-                    f"(archive {self.archive.fingerprint[:16]}): modules of the pipeline must not change sys.path or "
-                    "the __path__ of a package. Nothing was committed"
+                    Message(
+                        "region.module_from_elsewhere",
+                        name=name,
+                        found=found,
+                        fingerprint=self.archive.fingerprint[:16],
+                    )
                 )
 
 

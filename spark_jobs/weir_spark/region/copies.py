@@ -13,7 +13,7 @@ from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.errors import Internal
+from weir.errors import Internal, Message
 from weir.formats.codec import stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.region_job import CopyToRead, InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
@@ -113,7 +113,7 @@ class Copies:
         """Copy a stage, and return its rows as the copy has them, so that it is computed once."""
         copy = stage.copy
         if copy is None:
-            raise Internal(f"stage {stage.name} is to be copied, but the job names no folder for it; report this")
+            raise Internal(Message("region.no_folder_for_copy", stage=stage.name))
         self.log(f"copying {stage.name}")
         output = OutputToWrite(PLAIN, copy.folder, copy.spark_folder)
         written = writer.report(writer.write(rows, stage.name, output), stage.name, output, self.store)

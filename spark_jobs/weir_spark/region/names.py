@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.sql_relation_rules import unknown_relations
 from weir.code.sql_token_rules import UnclosedError, tokens
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.writer import RESERVED_PREFIX
 from weir_spark.session import FORCED, is_remote
@@ -193,14 +193,7 @@ class _Made:
     def require_meant(self, plan: Any) -> None:
         """Refuse a plan with a part that has read a name before the name got the meaning that it has now."""
         for name in _read_before(plan, self.meanings):
-            self.refuse(
-                NotItsOwn(
-                    f"{self.owner}: its function reads {name} and then makes another view, function or variable of "
-                    "this name, or gives it another value, before Spark computes what it has read: Spark Connect looks "
-                    f"names up when it computes, and would take the later one. Give each a name of its own, such as "
-                    f"{name}_1 and {name}_2"
-                )
-            )
+            self.refuse(NotItsOwn(Message("region.name_made_again", owner=self.owner, name=name)))
 
     def refuse(self, error: NotItsOwn) -> None:
         """Raise the error, here and also after a function that catches it."""
@@ -280,10 +273,7 @@ class OwnNames:
             self.session.catalog.setCurrentCatalog(before[0])
             self.session.catalog.setCurrentDatabase(before[1])
         elif made.is_moved:
-            raise NotItsOwn(
-                f"{made.owner}: its function changes the current schema and goes back to {'.'.join(before)} before it "
-                "returns, but Spark Connect looks tables up after that: write schema.table, or let Weir go back"
-            )
+            raise NotItsOwn(Message("region.schema_changed_back", owner=made.owner, before=before))
 
     def _explained(self, error: Exception, made: _Made) -> NotItsOwn | None:
         """Return the error to raise in the place of one about a name that was there and is dropped."""
@@ -293,15 +283,10 @@ class OwnNames:
         found = str((error.getMessageParameters() or {}).get(parameter or "", ""))
         name = found.rsplit(".", maxsplit=1)[-1].strip("`").lower()
         if name and name in made.named:
-            return NotItsOwn(
-                f"{made.owner}: Spark does not find {found}, which its function makes and drops again before it "
-                "returns: Spark Connect looks names up when the function has returned. Leave it to Weir to drop it"
-            )
+            return NotItsOwn(Message("region.name_dropped", owner=made.owner, found=found))
         if name in self._dropped and self._dropped[name] != made.owner:
             return NotItsOwn(
-                f"{made.owner}: Spark does not find {found}. The function of {self._dropped[name]} has made one, "
-                "but what a stage makes is its own: make it in this stage, too, or return its rows and take them as an "
-                "input"
+                Message("region.name_of_another_stage", owner=made.owner, found=found, dropped=self._dropped[name])
             )
         return None
 
@@ -320,21 +305,12 @@ def _setting_refused(owner: str, key: str, value: str | None) -> NotItsOwn:
     what = f"sets {key} to {value!r}" if value is not None else f"unsets {key}"
     said = f"{owner}: its function {what}, which would hold for all stages of the region: "
     if key in FORCED:
-        return NotItsOwn(
-            f"{said}Weir needs {FORCED[key]!r} in every session. Say it where it matters, by functions such as "
-            "from_utc_timestamp, try_cast and try_divide, or by an option of the reader"
-        )
-    return NotItsOwn(
-        f"{said}write spark={{{key!r}: {value or '...'!r}}} at the stage, and a blocking exchange between it and those "
-        "that must not have the setting; or use an option of the reader"
-    )
+        return NotItsOwn(Message("region.setting_forced", said=said, forced=FORCED[key]))
+    return NotItsOwn(Message("region.setting_unsafe", said=said, key=key, wanted=value or "..."))
 
 
 def _of_all_sessions(owner: str) -> NotItsOwn:
-    return NotItsOwn(
-        f"{owner}: its function makes a global temporary view, which all sessions of the server see and replace, also "
-        "those of other subtasks: make a temporary view (createOrReplaceTempView), which is the stage's own"
-    )
+    return NotItsOwn(Message("region.global_view", owner=owner))
 
 
 def _drop_variables(session: SparkSession) -> None:

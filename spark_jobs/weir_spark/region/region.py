@@ -19,7 +19,7 @@ from weir.code.hints import hint_of
 from weir.code.sql_rules import is_sql, text_of
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
-from weir.errors import Internal, Misconfigured, WeirError, first_line
+from weir.errors import Internal, Message, Misconfigured, WeirError, first_line
 from weir.formats.region_job import (
     CheckJob,
     CodeToRun,
@@ -93,7 +93,7 @@ def run(
                     log=log,
                     look_ups=look_ups.hiding(),
                 ).run()
-    raise Internal(f"Spark cannot run a {type(job).__name__}; report this")
+    raise Internal(Message("region.job_of_other_kind", name=type(job).__name__))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,7 +191,8 @@ class _Execution:
                 raise self._refused(stage, error) from error
             except NotItsOwn as error:
                 place = self.imported.place_of(error) or self.imported.place_of(error.__cause__ or error)
-                raise Misconfigured(f"{error}\n{place}" if place else str(error)) from error
+                where = f"\n{place}" if place else ""
+                raise Misconfigured(Message("region.not_its_own", error=error, where=where)) from error
             except WeirError:
                 raise
             except Exception as error:
@@ -232,7 +233,8 @@ class _Execution:
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""
         said, place = first_line(error), self.imported.place_of(error)
-        return Misconfigured(f"{_owner(stage)}: Spark refuses its plan: {said}" + (f"\n{place}" if place else ""))
+        where = f"\n{place}" if place else ""
+        return Misconfigured(Message("region.plan_refused", owner=_owner(stage), said=said, where=where))
 
     def _kept(
         self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
@@ -340,7 +342,7 @@ def _counting(job: RegionJob, state: str) -> tuple[str, ...]:
 
 def _code_of(job: RegionJob) -> CodeToRun:
     if job.code is None:
-        raise Misconfigured(f"region {job.region}: its job names no archive of code")
+        raise Misconfigured(Message("region.job_without_code", region=job.region))
     return job.code
 
 
@@ -357,7 +359,7 @@ def _check_functions(job: RegionJob, imported: Imported) -> None:
 def _sql(stage: StageToRun, imported: Imported) -> str:
     found = imported.archive.files.get(stage.function)
     if found is None:
-        raise Misconfigured(f"{_owner(stage)}: the code of this attempt has no file {stage.function}")
+        raise Misconfigured(Message("region.sql_file_missing", owner=_owner(stage), function=stage.function))
     return text_of(found, f"{_owner(stage)}: {stage.function}")
 
 
@@ -371,21 +373,23 @@ def _positional(stage: StageToRun) -> tuple[str, ...]:
 
 def _only(inputs: dict[str, DataFrame], stage: StageToRun) -> DataFrame:
     if len(inputs) != 1:
-        raise Internal(f"the sink {stage.name} has one pipelined input, found {sorted(inputs)}")
+        raise Internal(Message("region.sink_inputs", stage=stage.name, inputs=sorted(inputs)))
     return next(iter(inputs.values()))
 
 
 def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None:
     if not isinstance(result, DataFrame):
         raise Misconfigured(
-            f"stage {stage.name}: {stage.function} must return a Spark DataFrame, found {type(result).__name__}"
-            + (" (is a `return` missing?)" if result is None else f" {str(result)[:100]!r}")
+            Message(
+                "region.no_dataframe",
+                stage=stage.name,
+                function=stage.function,
+                type=type(result).__name__,
+                result=" (is a `return` missing?)" if result is None else f" {str(result)[:100]!r}",
+            )
         )
     if result.sparkSession is not session:
-        raise Misconfigured(
-            f"stage {stage.name}: {stage.function} returns a DataFrame of another Spark session: make it from the "
-            "inputs or from ctx.spark"
-        )
+        raise Misconfigured(Message("region.dataframe_of_other_session", stage=stage.name, function=stage.function))
 
 
 def _reading(stages: Sequence[StageToRun], error: Exception) -> list[StageToRun]:

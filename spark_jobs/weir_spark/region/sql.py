@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.sql_rules import line_of, no_input, require_bindable, sql_problems, statement_of
-from weir.errors import Internal, Misconfigured, first_line
+from weir.errors import Internal, Message, Misconfigured, first_line
 from weir_spark.region.context import StageContext
 from weir_spark.session import Log, is_remote
 
@@ -48,7 +48,7 @@ def check_query(owner: str, path: str, text: str, inputs: tuple[str, ...], param
     """Find the problems of a SQL file that can be found without Spark. Raises Misconfigured."""
     problems = sql_problems(text, inputs, parameters)
     if problems:
-        raise Misconfigured(f"{owner}: {path}: {'; '.join(problems)}")
+        raise Misconfigured(Message("region.query_refused", owner=owner, path=path, problems=problems))
 
 
 def rows_of_query(
@@ -69,10 +69,20 @@ def rows_of_query(
     try:
         plan = _analysed(context.spark, context.spark.sql(query, values or None, **empty))
     except AnalysisException as error:
-        raise Misconfigured(f"{owner}: {_explained(path, text, error)}") from error
+        raise Misconfigured(
+            Message("region.query_fails", owner=owner, explained=_explained(path, text, error))
+        ) from error
     for name in _reads(plan):
         line = line_of(text, name.rpartition(".")[2])
-        raise Misconfigured(f"{owner}: {path}{f', line {line}' if line else ''}: {no_input(name)}")
+        raise Misconfigured(
+            Message(
+                "region.query_reads_no_input",
+                owner=owner,
+                path=path,
+                of_line=f", line {line}" if line else "",
+                no_input=no_input(name),
+            )
+        )
     for function in dict.fromkeys(_OF_CATALOG.findall(plan)):
         log(f"{owner}: {path} calls {function}, a function of the catalog, which a repair would run as it is then")
     try:
@@ -81,7 +91,9 @@ def rows_of_query(
     except AnalysisException as error:
         if error.getCondition() in READ_FAILED:
             raise
-        raise Misconfigured(f"{owner}: {_explained(path, text, error)}") from error
+        raise Misconfigured(
+            Message("region.query_fails", owner=owner, explained=_explained(path, text, error))
+        ) from error
     return rows
 
 
@@ -95,7 +107,7 @@ def _analysed(session: SparkSession, rows: DataFrame) -> str:
         with _whole_plans(session):
             found = _ANALYSED.search(rows._explain_string(extended=True))  # noqa: SLF001
     if found is None:
-        raise Internal("Spark Connect does not show the analysed plan of a query; report this, and its version")
+        raise Internal(Message("region.plan_not_shown"))
     return found[1]
 
 

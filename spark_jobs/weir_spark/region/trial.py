@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
-from weir.errors import Misconfigured, WeirError
+from weir.errors import Message, Misconfigured, WeirError
 from weir.formats.region_job import (
     InputToRead,
     OutputReport,
@@ -87,7 +87,12 @@ def _stored(session: SparkSession, sample: Sample, store: Store) -> OutputReport
         if said is None and not isinstance(error, (*SPARK_ERRORS, Misconfigured)):
             raise
         raise Misconfigured(
-            f"the sample of the input {sample.argument!r} cannot be used: {sample.path}: {said or _first_lines(error)}"
+            Message(
+                "region.sample_unusable",
+                argument=sample.argument,
+                sample_path=sample.path,
+                said=said or _first_lines(error),
+            )
         ) from error
     return writer.report(written, sample.argument, output, store)
 

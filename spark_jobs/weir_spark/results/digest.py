@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, Message, Misconfigured
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, ContentDigest
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results.observed import Observed, observed
@@ -117,7 +117,7 @@ def to_digest(
 ) -> ContentDigest:
     """Make a digest of the measures; a key-group column never counts for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
-        raise Internal(f"Spark has not observed the digest of a result: found {dict(measured)}")
+        raise Internal(Message("results.digest_not_observed", dict=dict(measured)))
     return ContentDigest(
         schema=schema_fingerprint(schema),
         rows=int(measured["rows"]),
@@ -180,15 +180,16 @@ def _check_rule(schema: StructType, rule: DigestRule) -> None:
     for column in (*rule.round, *rule.ignore):
         if column not in types:
             does = "rounds" if column in rule.round else "ignores"
-            raise Misconfigured(
-                f"its digest {does} the column {column!r}, but there is no such column (a rule names columns at the "
-                f"top, spelled exactly so): there are {there}"
-            )
+            raise Misconfigured(Message("results.digest_column_missing", does=does, column=column, there=there))
     for column in rule.round:
         if not isinstance(types[column], NumericType):
             raise Misconfigured(
-                f"its digest rounds the column {column!r}, but that is of type {types[column].simpleString()}, and "
-                f"only numbers can be rounded: there are {there}"
+                Message(
+                    "results.digest_column_not_numeric",
+                    column=column,
+                    simplestring=types[column].simpleString(),
+                    there=there,
+                )
             )
 
 
@@ -240,10 +241,7 @@ def _canonical(value: str, data_type: DataType, where: str, depth: int) -> str:
         return f"collate({value}, 'UTF8_BINARY')"
     if type(data_type) in _PLAIN:
         return value
-    raise Misconfigured(
-        f"{where} is of type {data_type.simpleString()}, which has no canonical value to digest: cast it in the stage, "
-        "intervals to numbers of days or seconds, variants to strings (to_json)"
-    )
+    raise Misconfigured(Message("results.type_without_digest", where=where, simplestring=data_type.simpleString()))
 
 
 def _canonical_struct(value: str, data_type: StructType, where: str, depth: int) -> str:

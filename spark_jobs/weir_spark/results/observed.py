@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-from weir.errors import Internal
+from weir.errors import Internal, Message
 from weir_spark.session import is_remote
 
 
@@ -33,7 +33,7 @@ class Observed:
         info = computed.executionInfo
         found: dict[str, dict[str, Any]] = dict(info.flows) if info is not None else {}
         if self._name not in found:
-            raise Internal(f"Spark has not observed {self._name}: found {sorted(found)}; report this")
+            raise Internal(Message("results.not_observed", name=self._name, found=sorted(found)))
         return found[self._name]
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
-from weir.errors import InputUnreadable, Misconfigured
+from weir.errors import InputUnreadable, Message, Misconfigured
 from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import folder_of
 from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
@@ -72,8 +72,9 @@ def _declared(session: SparkSession, read: InputToRead) -> StructType:
         return session.createDataFrame([], read.declared_schema).schema
     except ParseException as error:
         raise Misconfigured(
-            f"the schema of the input {read.argument!r} is not one: expected a Spark DDL string, like "
-            f"'id BIGINT, seen TIMESTAMP', found {read.declared_schema!r}: {error}"
+            Message(
+                "results.schema_malformed", argument=read.argument, declared_schema=read.declared_schema, error=error
+            )
         ) from error
 
 
@@ -84,9 +85,13 @@ def _require_equal(found: StructType, declared: StructType, read: InputToRead) -
         return
     written = read.partitions[0]
     raise Misconfigured(
-        f"the input {read.argument!r} is declared with the schema {_shown(declared)}, but the result of "
-        f"{written.stage} of the epoch before has {_shown(found)}: correct previous({written.stage!r}, schema=...), or "
-        f"let the epoch before be computed by the present stages (clear {written.stage} of that run)"
+        Message(
+            "results.schema_differs",
+            argument=read.argument,
+            declared=_shown(declared),
+            stage=written.stage,
+            found=_shown(found),
+        )
     )
 
 
@@ -107,7 +112,15 @@ def unreadable_input(error: Exception, job: SparkJob) -> InputUnreadable | None:
     for found in _FILE.finditer(message, condition.start()):
         what = read.get(found.group()) or _own_copy(job, found.group())
         if what is not None:
-            return InputUnreadable(f"region {job.region}: Spark could not read {what}: {condition[1]}, {found.group()}")
+            return InputUnreadable(
+                Message(
+                    "results.input_unreadable",
+                    region=job.region,
+                    what=what,
+                    condition=condition[1],
+                    group=found.group(),
+                )
+            )
     return None
 
 

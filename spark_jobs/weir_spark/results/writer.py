@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.key_types import canonical_type
-from weir.errors import Internal, Misconfigured
+from weir.errors import Internal, Message, Misconfigured
 from weir.formats.manifest import ContentDigest, DataFile
 from weir.formats.region_job import OutputReport, OutputToWrite
 from weir.store.seal import seal
@@ -63,14 +63,14 @@ def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout], rule: Diges
     schema = df.schema
     names = schema.fieldNames()
     if not names:
-        raise Misconfigured(f"stage {stage} returns no columns: a result needs at least one")
+        raise Misconfigured(Message("results.no_columns", stage=stage))
     _check_names(names, stage)
     for layout in layouts:
         _key_types(schema, stage, layout)
     try:
         digest.row_hash(schema, rule)
     except Misconfigured as error:
-        raise Misconfigured(f"stage {stage}: {error}") from error
+        raise Misconfigured(Message("results.columns_refused", stage=stage, error=error)) from error
 
 
 def write(df: DataFrame, stage: str, output: OutputToWrite, rule: DigestRule = PLAIN_RULE) -> Written:
@@ -116,14 +116,10 @@ def _check_names(names: Sequence[str], stage: str) -> None:
     for name in names:
         if name.lower().startswith(RESERVED_PREFIX):
             raise Misconfigured(
-                f"stage {stage} returns the column {name!r}: names that start with {RESERVED_PREFIX} are Weir's, "
-                "rename it"
+                Message("results.name_reserved", stage=stage, name=name, reserved_prefix=RESERVED_PREFIX)
             )
         if name.lower() in seen:
-            raise Misconfigured(
-                f"stage {stage} returns two columns that Spark cannot tell apart: {seen[name.lower()]!r} and {name!r}; "
-                "rename or drop one (a join by name, `on=...`, keeps one)"
-            )
+            raise Misconfigured(Message("results.columns_alike", stage=stage, seen=seen[name.lower()], name=name))
         seen[name.lower()] = name
 
 
@@ -133,8 +129,14 @@ def _key_types(schema: StructType, stage: str, layout: Layout) -> list[str]:
     if missing:
         hint = did_you_mean(missing[0], names, "return it, or let that stage read by another column", likeness=0.5)
         raise Misconfigured(
-            f"stage {stage} returns no column {', '.join(map(repr, missing))} (spelled exactly so), but another stage "
-            f"reads it by={list(layout.keys)}; it returns {', '.join(names)}: {hint}"
+            Message(
+                "results.key_column_missing",
+                stage=stage,
+                missing=map(repr, missing),
+                keys=list(layout.keys),
+                names=names,
+                hint=hint,
+            )
         )
     return [_key_type(schema, stage, key) for key in layout.keys]
 
@@ -143,13 +145,10 @@ def _key_type(schema: StructType, stage: str, key: str) -> str:
     try:
         return canonical_type(schema[key].dataType.simpleString())
     except Misconfigured as error:
-        raise Misconfigured(f"stage {stage}, key column {key}: {error}") from error
+        raise Misconfigured(Message("results.key_column_refused", stage=stage, key=key, error=error)) from error
 
 
 def _check_count(found: ContentDigest, files: Sequence[DataFile], result: str) -> None:
     rows = sum(file.rows for file in files)
     if rows != found.rows:
-        raise Internal(
-            f"the files of {result} hold {rows} rows, but Spark wrote {found.rows}: nothing is committed. Run the task "
-            "again, and report this with the Spark version"
-        )
+        raise Internal(Message("results.rows_differ", result=result, rows=rows, written=found.rows))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.state_schema import Fields, declared_fields
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.files.names import Names, names_of_arrow, names_of_kind, unmatched
 from weir_spark.files.stored_types import stored_types, texts_of_bytes, unreadable
 from weir_spark.sources.folders import columns_of
@@ -75,8 +75,7 @@ class Contents:
         missing = [] if wanted is None else list(unmatched(wanted, seen, ignoring_case=True))
         if missing and self.options.get("if_missing") != "null":
             raise Misconfigured(
-                f"no file of {len(self.paths)} such as {self.paths[0]} has the column {', '.join(map(str, missing))}: "
-                'write the names of schema= as the files have them. if_missing="null" reads nulls instead'
+                Message("sources.parquet_column_missing", files=len(self.paths), paths=self.paths[0], missing=missing)
             )
         return {
             "folders": [{**each, "in_file": _agreed(each["name"], of_folders[each["name"]])} for each in folders],
@@ -100,7 +99,7 @@ class Contents:
             with files.open(place, "rb") as file:
                 return parquet.read_metadata(file)
         except pa.ArrowInvalid as error:
-            raise Misconfigured(f"{path} is no Parquet file, or was cut: {error}") from error
+            raise Misconfigured(Message("sources.parquet_unreadable", path=path, error=error)) from error
 
     def _is_in_line(self, name: str, declared: Fields | None) -> bool:
         """Report whether lines have a column that is also in a folder's name, by the first line of the first file."""
@@ -136,8 +135,7 @@ def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
     for each in names.inside:
         if each.casefold() in by_name:
             raise Misconfigured(
-                f"{path} has two columns that Spark cannot tell apart: {by_name[each.casefold()]!r} and {each!r}; "
-                "rename one where the file is made"
+                Message("sources.parquet_columns_alike", path=path, by_name=by_name[each.casefold()], each=each)
             )
         by_name[each.casefold()] = each
     return names
@@ -146,16 +144,13 @@ def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
 def _texts_of_bytes(path: str, footer: pq.FileMetaData, declared: Fields) -> set[str]:
     stored = stored_types(footer.schema)
     if wrong := list(unreadable(declared, stored)):
-        raise Misconfigured(f"{path} cannot be read by schema=: {'; '.join(map(str, wrong))}")
+        raise Misconfigured(Message("sources.parquet_schema_differs", path=path, wrong=wrong))
     return set(texts_of_bytes(declared, stored))
 
 
 def _agreed(name: str, found: set[bool]) -> bool:
     if len(found) > 1:
-        raise Misconfigured(
-            f"some files have the column {name!r}, others have it in the names of their folders only: read them by two "
-            "sources"
-        )
+        raise Misconfigured(Message("sources.column_in_some_files", name=name))
     return found == {True}
 
 

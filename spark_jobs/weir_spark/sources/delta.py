@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from weir.delta_rs import is_of_library, is_refusal, said
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
 from weir_spark.sources.parquet import read_groups
@@ -70,9 +70,9 @@ def _answering(path: str) -> Iterator[None]:
         yield
     except BaseException as error:
         if isinstance(error, TableNotFoundError) or is_refusal(error):
-            raise Misconfigured(f"the Delta table {path} cannot be opened: {said(error)}") from error
+            raise Misconfigured(Message("sources.delta_not_opened", path=path, said=said(error))) from error
         if isinstance(error, OSError) or is_of_library(error):
-            raise Retryable(f"the Delta table {path} cannot be reached: {said(error)}") from error
+            raise Retryable(Message("sources.delta_away", path=path, said=said(error))) from error
         raise
 
 
@@ -80,21 +80,12 @@ def _require_plain(table: DeltaTable, path: str) -> None:
     """Refuse tables whose Parquet files, read by their names and columns, would give other rows."""
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
-        raise Misconfigured(
-            f"the Delta table {path} has the column mapping {mapping!r}: its files have other column names than the "
-            "table. Weir reads tables without column mapping"
-        )
+        raise Misconfigured(Message("sources.delta_column_mapping", path=path, mapping=mapping))
     features = set(table.protocol().reader_features or ())
     if features - _READABLE:
-        raise Misconfigured(
-            f"the Delta table {path} has the reader feature(s) {', '.join(sorted(features - _READABLE))}, which plain "
-            "reading of its Parquet files does not respect"
-        )
+        raise Misconfigured(Message("sources.delta_features", path=path, features=sorted(features - _READABLE)))
     if "deletionVectors" in features and _has_deletion_vectors(table):
-        raise Misconfigured(
-            f"the Delta table {path} has deletion vectors, so that its Parquet files have rows that are deleted: "
-            "rewrite them (in Spark: REORG TABLE ... APPLY (PURGE)), and set delta.enableDeletionVectors to false"
-        )
+        raise Misconfigured(Message("sources.delta_deletion_vectors", path=path))
 
 
 def _has_deletion_vectors(table: DeltaTable) -> bool:
@@ -126,11 +117,13 @@ def _texts(values: pa.ChunkedArray, what: str) -> list[str | None]:
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        raise Misconfigured(f"{what}, which is binary: Weir cannot read that")
+        raise Misconfigured(Message("sources.delta_binary", what=what))
     try:
         found: list[str | None] = values.cast(pa.string()).to_pylist()
     except pa.ArrowException as error:
-        raise Misconfigured(f"{what}, which is {values.type}: Weir cannot read that: {error}") from error
+        raise Misconfigured(
+            Message("sources.delta_value_unreadable", what=what, type_=values.type, error=error)
+        ) from error
     return found
 
 

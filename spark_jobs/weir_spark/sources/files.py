@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.sources import filled
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir_spark.sources.contents import Contents
 from weir_spark.sources.listing import is_local, listed, marks_by_path, reaching
 from weir_spark.sources.marks import WHERE_CHANGED, unchanged
@@ -40,10 +40,7 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     pattern = filled("files_source", str(given["path"]), ctx.interval, ctx.zone)
     marks = listed(pattern, given.get("conn_id"), ctx.connection)
     if not marks and given["if_empty"] == "fail":
-        raise Misconfigured(
-            f"no file matches {pattern} ({ctx.epoch}): is the path right, and are the files there when the epoch "
-            'begins? A pattern names files, as "/data/*.csv" does. if_empty="empty" reads no rows instead'
-        )
+        raise Misconfigured(Message("sources.no_file_matches", pattern=pattern, epoch=ctx.epoch))
     if given["format"] == "parquet":
         _require_bytes(marks)
     else:
@@ -72,7 +69,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:
     empty = next((each["path"] for each in marks if not each["size"]), None)
     if empty is not None:
-        raise Misconfigured(f"{empty} has no bytes, and is no Parquet file: was it cut? Spark would leave it out")
+        raise Misconfigured(Message("sources.parquet_empty", empty=empty))
 
 
 def _require_whole(marks: Sequence[Mapping[str, Any]], reader: Mapping[str, str]) -> None:
@@ -82,9 +79,7 @@ def _require_whole(marks: Sequence[Mapping[str, Any]], reader: Mapping[str, str]
     large = next((each for each in marks if each["size"] > _WHOLE_BYTES), None)
     if large is not None:
         raise Misconfigured(
-            f"{large['path']} has {large['size']} bytes, and with multiLine a file has at most {_WHOLE_BYTES}: Weir "
-            "looks for a quote that is never closed, or a field twice, in the whole file. Split it where it is made; "
-            "if no value has a line break, leave multiLine out"
+            Message("sources.file_too_large", large=large["path"], bytes=large["size"], most=_WHOLE_BYTES)
         )
 
 
@@ -96,11 +91,16 @@ def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:
     for each in files:
         found = present.get(each["path"])
         if found is None:
-            raise Retryable(f"the source file {each['path']} is not there. This run reads no other: bring it back")
+            raise Retryable(Message("sources.file_gone", each=each["path"]))
         if found != each:
             raise Misconfigured(
-                f"the source file {each['path']} has changed since this run listed it: expected {_told(each)}, found "
-                f"{_told(found)}. {WHERE_CHANGED}"
+                Message(
+                    "sources.file_changed",
+                    each=each["path"],
+                    expected=_told(each),
+                    found=_told(found),
+                    where_changed=WHERE_CHANGED,
+                )
             )
     return [each["path"] for each in files]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.extras import needed_for
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.partitions import of_partition
@@ -88,7 +88,7 @@ def _opened(name: str, connection: Connection) -> Iterator[Table]:
         try:
             table = catalog.load_table(name.partition(".")[2])
         except (NoSuchTableError, ValueError) as error:
-            raise Misconfigured(f"the Iceberg table {name} cannot be opened: {error}") from error
+            raise Misconfigured(Message("sources.iceberg_not_opened", name=name, error=error)) from error
         require_location(f"the location of the Iceberg table {name}", table.location())
         yield table
 
@@ -103,11 +103,7 @@ def _require_names_that_stayed(table: Table, name: str) -> None:
     for schema in table.schemas().values():
         for number, column in _names(schema):
             if present.get(number, column) != column or ids.get(column, number) != number:
-                raise Misconfigured(
-                    f"the Iceberg table {name} has renamed the column {column!r}, or dropped and added it again: files "
-                    "from before have another column of that name, and plain reading cannot tell them apart. Let a job "
-                    "write the rows into a new table"
-                )
+                raise Misconfigured(Message("sources.iceberg_column_renamed", name=name, column=column))
 
 
 def _names(schema: Schema) -> Iterator[tuple[int, str]]:
@@ -118,13 +114,10 @@ def _names(schema: Schema) -> Iterator[tuple[int, str]]:
 def _live(task: FileScanTask, table: Table, name: str) -> LiveFile:
     file = task.file
     if task.delete_files:
-        raise Misconfigured(
-            f"the Iceberg table {name} has delete files, so that its Parquet files have rows that are deleted: let its "
-            "own engine rewrite them (in Spark: CALL system.rewrite_data_files with delete-file-threshold => 1)"
-        )
+        raise Misconfigured(Message("sources.iceberg_delete_files", name=name))
     if file.file_format.value != "PARQUET" or file.key_metadata is not None:
         what = "is encrypted" if file.key_metadata is not None else f"has the format {file.file_format.value}"
-        raise Misconfigured(f"the file {file.file_path} of the Iceberg table {name} {what}: Weir reads plain Parquet")
+        raise Misconfigured(Message("sources.iceberg_file_unfit", file_path=file.file_path, name=name, what=what))
     return LiveFile(file.file_path, file.file_size_in_bytes, tuple(_values(task, table, name)))
 
 
@@ -139,10 +132,7 @@ def _values(task: FileScanTask, table: Table, name: str) -> Iterator[tuple[str, 
             continue
         kind, value = schema.find_type(field.source_id), task.file.partition[at]
         if "." in column or str(kind).startswith(_WITHOUT_TEXT):
-            raise Misconfigured(
-                f"the Iceberg table {name} is partitioned by {column} ({kind}): Weir reads partitions by top-level "
-                "columns whose values have a text"
-            )
+            raise Misconfigured(Message("sources.iceberg_partition_unfit", name=name, column=column, kind=kind))
         yield column, None if value is None else field.transform.to_human_string(kind, value)
 
 
@@ -158,9 +148,7 @@ def _identities(table: Table, name: str) -> dict[str, str]:
 
 def _spark_field(field: NestedField, table: str) -> dict[str, Any]:
     if field.initial_default is not None:
-        raise Misconfigured(
-            f"the column {field.name!r} of the Iceberg table {table} has a default for rows of files that lack it"
-        )
+        raise Misconfigured(Message("sources.iceberg_default", field=field.name, table=table))
     return {
         "name": field.name,
         "type": _spark_type(field.field_type, field.name, table),
@@ -194,7 +182,5 @@ def _spark_type(kind: IcebergType, column: str, table: str) -> Any:
             return "binary"
     found = _TYPES.get(str(kind))
     if found is None:
-        raise Misconfigured(
-            f"the column {column!r} of the Iceberg table {table} has the type {kind}, which Spark lacks"
-        )
+        raise Misconfigured(Message("sources.iceberg_type_unknown", column=column, table=table, kind=kind))
     return found

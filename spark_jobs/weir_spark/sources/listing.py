@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.errors import Misconfigured, Retryable, WeirError
+from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.refusals import Verdict, verdict
 from weir.secrecy import without_secrets
 from weir_spark.files.paths import is_hidden, is_pattern
@@ -60,16 +60,14 @@ def reaching(pattern: str) -> Iterator[None]:
         yield
     except ImportError as error:
         cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
-        raise Misconfigured(f"{pattern} cannot be listed where Airflow's tasks run: {error}. {cure}") from error
+        raise Misconfigured(Message("sources.listing_impossible", pattern=pattern, error=error, cure=cure)) from error
     except (WeirError, ValueError, TypeError):
         raise
     except Exception as error:  # each client library has errors of its own; also of a file that has gone since
         said = without_secrets(f"{type(error).__name__}: {error}")
         if verdict(error) is Verdict.REFUSED:
-            raise Misconfigured(
-                f"{pattern} cannot be listed: {said}. Mend the account that is asked with, or the pattern"
-            ) from error
-        raise Retryable(f"{pattern} could not be listed: {said}") from error
+            raise Misconfigured(Message("sources.listing_refused", pattern=pattern, said=said)) from error
+        raise Retryable(Message("sources.listing_failed", pattern=pattern, said=said)) from error
 
 
 def opened(path: str, conn_id: str | None, connections: Connections) -> tuple[AbstractFileSystem, str]:
@@ -124,7 +122,7 @@ def _require_readable(files: AbstractFileSystem, found: Mapping[str, Mapping[str
             _require_listed(files, path, listed_files, pattern)
         elif info["type"] != "file":
             what = f"a link to {info.get('destination')}, which is not there" if info["type"] == _LINKED else "no file"
-            raise Misconfigured(f"{path}, which matches {pattern}, is {what}: remove it, or write a narrower pattern")
+            raise Misconfigured(Message("sources.match_unreadable", path=path, pattern=pattern, what=what))
     for path in listed_files:
         _require_openable(path, is_local(pattern))
     if is_local(pattern):
@@ -138,18 +136,13 @@ def _require_listed(files: AbstractFileSystem, folder: str, names: Iterable[str]
         return
     held = next((each for each in files.find(folder) if not _is_left_out(each, {"size": 1}, folder)), None)
     if held is not None:
-        raise Misconfigured(
-            f"{folder}, which matches {pattern}, is a folder, and a pattern names files: write {pattern}/* to read "
-            f"such folders, as {held}, or a narrower pattern, such as one with the files' ending, to leave them out"
-        )
+        raise Misconfigured(Message("sources.match_is_a_folder", folder=folder, pattern=pattern, held=held))
 
 
 def _require_openable(path: str, on_disk: bool) -> None:  # noqa: FBT001
     """Refuse a path that Hadoop takes for a URI with a scheme, for the checksum file beside it or as a pattern."""
     if ":" in path.rpartition("/")[2] if on_disk and not is_pattern(path) else ":" in path and is_pattern(path):
-        raise Misconfigured(
-            f"Spark cannot read {path!r}, because of the colon in it: rename it, as to {path.replace(':', '-')!r}"
-        )
+        raise Misconfigured(Message("sources.file_name_with_colon", path=path, renamed=path.replace(":", "-")))
 
 
 def _require_once(names: Iterable[str], pattern: str) -> None:
@@ -160,10 +153,7 @@ def _require_once(names: Iterable[str], pattern: str) -> None:
         folder, _, name = path.rpartition("/")
         own = os.path.realpath(path) if Path(path).is_symlink() else f"{folder_of(folder)}/{name}"
         if own in real:
-            raise Misconfigured(
-                f"{real[own]} and {path}, which match {pattern}, are one file, by a link: its rows would be read "
-                "twice. Remove the link, or write a narrower pattern"
-            )
+            raise Misconfigured(Message("sources.file_twice", real=real[own], path=path, pattern=pattern))
         real[own] = path
 
 
@@ -202,7 +192,7 @@ def _local() -> AbstractFileSystem:
 
         def ls(self, path: str, detail: bool = False, **more: Any) -> list[Any]:  # noqa: FBT001, FBT002  fsspec's
             if Path(path).is_symlink() and f"{path}/".startswith(f"{os.path.realpath(path)}/"):
-                raise Misconfigured(f"the folder {path} is a link to a folder that it is in: remove it")
+                raise Misconfigured(Message("sources.link_without_end", path=path))
             found: list[Any] = super().ls(path, detail=detail, **more)
             return found
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.files.paths import WHOLE
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ def read_groups(
         gone = missing_path(error)
         if gone is None:
             raise
-        raise Misconfigured(
-            f"{what} cannot be read any more: {gone} is gone, so that it was vacuumed, expired or deleted. Bring the "
-            "file back, or let the run read the present version: `weir run adopt RUN`, then clear the run in Airflow"
-        ) from error
+        raise Misconfigured(Message("sources.table_file_gone", what=what, gone=gone)) from error
     return found
 
 

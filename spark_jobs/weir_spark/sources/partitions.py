@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.ranges import Form, fits, fits_decimal
 from weir.dataflow.sources import filled
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.sources.splits import LiveFile
 
 if TYPE_CHECKING:
@@ -59,9 +59,13 @@ def _require_partitioned(column: str, columns: Mapping[str, str], table: str) ->
     if column not in columns:
         names = ", ".join(columns)
         raise Misconfigured(
-            f"{table} is not partitioned by the values of {column!r}"
-            f"{f', but by {names}' if names else ''}: leave partition= out, and filter in the next stage"
-            f"{f', or write partition={{{next(iter(columns))!r}: ...}}' if names else ''}"
+            Message(
+                "sources.table_not_partitioned",
+                table=table,
+                column=column,
+                by=f", but by {names}" if names else "",
+                otherwise=f", or write partition={{{next(iter(columns))!r}: ...}}" if names else "",
+            )
         )
 
 
@@ -70,9 +74,14 @@ def _wanted(column: str, kind: str, text: str, table: str) -> Any:
         return value_of(kind, text)
     except ValueError as error:
         raise Misconfigured(
-            f"{table} is partitioned by {column}, of the type {kind}, and partition={{{column!r}: ...}} is {text!r}, "
-            f"which is no value of that type{f': {error}' if str(error) else ''}. Write it as that type is written, "
-            'such as "{start:%m}" for a number and "{start:%Y-%m-%d}" for a date'
+            Message(
+                "sources.partition_value_unfit",
+                table=table,
+                column=column,
+                kind=kind,
+                text=text,
+                error=f": {error}" if str(error) else "",
+            )
         ) from error
 
 
@@ -81,16 +90,14 @@ def _values(file: LiveFile, wanted: Mapping[str, Any], columns: Mapping[str, str
     for column in wanted:
         if column not in values:
             raise Misconfigured(
-                f"{table} is not partitioned by the values of {column!r} in all its files (its file {file.path}): "
-                "leave partition= out, and filter in the next stage"
+                Message("sources.partition_not_everywhere", table=table, column=column, file_path=file.path)
             )
     texts = {column: values[column] for column in wanted}
     try:
         return {column: None if text is None else value_of(columns[column], text) for column, text in texts.items()}
     except ValueError as error:
         raise Misconfigured(
-            f"{table} has the file {file.path} of the partition {texts}, and Weir cannot compare that: {error}. Leave "
-            "partition= out, and filter in the next stage"
+            Message("sources.partition_not_comparable", table=table, file_path=file.path, texts=texts, error=error)
         ) from error
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.connections import Connection
 from weir.dataflow.queries import single_query
 from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
-from weir.errors import Misconfigured, Retryable, first_line
+from weir.errors import Message, Misconfigured, Retryable, first_line
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
 from weir.refusals import is_login_refused, is_passing, login_line
@@ -131,13 +131,17 @@ def _transaction(connection: Connection) -> Iterator[Any]:
     except psycopg2.Error as error:
         is_away = is_passing(error.pgcode) and not isinstance(error, psycopg2.ProgrammingError)
         if is_away and not is_login_refused(error):
-            raise Retryable(f"PostgreSQL did not answer by connection {connection.id}: {login_line(error)}") from error
+            raise Retryable(
+                Message("sources.postgres_silent", connection_id=connection.id, login_line=login_line(error))
+            ) from error
         if is_away:
-            raise Misconfigured(f"the connection {connection.id} is refused: {login_line(error)}. Mend it") from error
+            raise Misconfigured(
+                Message("sources.postgres_login_refused", connection_id=connection.id, login_line=login_line(error))
+            ) from error
         is_late = isinstance(error, psycopg2.errors.QueryCanceled)
         hint = ": give the account more time, by its statement_timeout, or read less" if is_late else ""
         raise Misconfigured(
-            f"PostgreSQL refuses the query by connection {connection.id}: {first_line(error)}{hint}"
+            Message("sources.postgres_query_refused", connection_id=connection.id, error=first_line(error), hint=hint)
         ) from error
 
 
@@ -147,9 +151,7 @@ def _columns(cursor: Any, query: str, conn_id: str) -> list[Column]:
     names = [each.name.lower() for each in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise Misconfigured(
-            f"the query by connection {conn_id} gives two columns the name {twice!r}: rename one by `as`"
-        )
+        raise Misconfigured(Message("sources.postgres_names_twice", conn_id=conn_id, twice=twice))
     return found
 
 
@@ -161,8 +163,14 @@ def _spark_type(described: Any, conn_id: str) -> str:
         return _PLAIN_DECIMAL
     if precision > _MOST_DIGITS or not 0 <= scale <= precision:
         raise Misconfigured(
-            f"the column {described.name!r} by connection {conn_id} is numeric({precision},{scale}), and Spark has at "
-            f"most {_MOST_DIGITS} digits: cast it in the query"
+            Message(
+                "sources.postgres_too_many_digits",
+                described=described.name,
+                conn_id=conn_id,
+                precision=precision,
+                scale=scale,
+                most_digits=_MOST_DIGITS,
+            )
         )
     return f"decimal({precision},{scale})"
 
@@ -219,7 +227,7 @@ def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.
         copying.join()
     copying.require_no_error()
     if rows != copying.rows:
-        raise Retryable(f"{rows} rows were read of the {copying.rows} that PostgreSQL has sent")
+        raise Retryable(Message("sources.postgres_rows_missing", rows=rows, sent=copying.rows))
 
 
 _PLACE: Final = re.compile(r"CSV column #(\d+)")

@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import quoted
@@ -53,10 +53,7 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     Raises Misconfigured for columns of other types than were declared, and for more changes than are supported.
     """
     if len(state.changes) > _MOST:
-        raise Misconfigured(
-            f"state {name!r}: {len(state.changes)} upserts and deletions in one epoch are more than {_MOST}: union "
-            "their rows first"
-        )
+        raise Misconfigured(Message("state.too_many_changes", name=name, changes=len(state.changes), most=_MOST))
     parts = [_incoming(state, number, change, name, layout) for number, change in enumerate(state.changes)]
     if not parts:
         return None
@@ -93,10 +90,7 @@ def error_of_several(changes: Incoming, keys: Sequence[str], name: str) -> Misco
         .collect()
     )
     shown = "; ".join(f"{_shown(row, keys)} ({row['_weir_rows']} rows)" for row in found)
-    return Misconfigured(
-        f"state {name!r}: an upsert has several rows of one key, as for {shown}: aggregate them first, or choose the "
-        "row that wins with upsert(..., order_by=[columns])"
-    )
+    return Misconfigured(Message("state.upsert_key_twice", name=name, shown=shown))
 
 
 def is_foreign(key_groups: tuple[int, int] | None) -> Column:
@@ -110,12 +104,7 @@ def error_of_foreign(
     """Return the error that names keys of another subtask."""
     found = changes.rows.where(~F.col(DELETED) & is_foreign(key_groups)).select(*map(quoted, keys)).distinct()
     shown = "; ".join(_shown(row, keys) for row in found.orderBy(*map(quoted, keys)).limit(_SHOWN).collect())
-    return Misconfigured(
-        f"state {name!r}: an upsert has rows that another subtask keeps, as for {shown}: they would be lost. Read an "
-        f"input by the columns, in this order, whose values become {', '.join(keys)} as they are (blocking(x, by=...)):"
-        " a key that the function computes, or casts to a text, is another one; make it in the stage before. Or give "
-        "the stage parallelism=1. This run keeps its declaration until `weir run adopt`"
-    )
+    return Misconfigured(Message("state.upsert_of_other_subtask", name=name, shown=shown, keys=keys))
 
 
 def _shown(row: Row, keys: Sequence[str]) -> str:
@@ -166,6 +155,11 @@ def _require_types(state: KeyedState, change: Change, name: str) -> None:
         found = types.get(field.name) if field.name in keys or not change.is_deletion else None
         if found is not None and digest.type_signature(found) != digest.type_signature(field.dataType):
             raise Misconfigured(
-                f"state {name!r}: the column {field.name!r} is declared as {field.dataType.simpleString()}, but the "
-                f"rows have {found.simpleString()}: cast it in the stage"
+                Message(
+                    "state.type_differs",
+                    name=name,
+                    field=field.name,
+                    declared=field.dataType.simpleString(),
+                    found=found.simpleString(),
+                )
             )

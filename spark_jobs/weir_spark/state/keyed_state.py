@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.observed import computed_once
 from weir_spark.state.per_key import per_key
@@ -93,10 +93,7 @@ class KeyedState:
             self._require_uncounted()
         self.changes.append(Change(rows, only_changed=only_changed, order_by=names, is_blind=blind))
         if self.is_blind and (self._has_per_key or any(each.only_changed for each in self.changes)):
-            raise Misconfigured(
-                f"state {self.stored.read.state.name!r}: a blind upsert looks for no old rows, but only_changed, or "
-                "per_key, compares with them: leave out blind=True, or make all changes of the epoch blind"
-            )
+            raise Misconfigured(Message("state.blind_and_compared", state=self.stored.read.state.name))
 
     @property
     def is_blind(self) -> bool:
@@ -107,10 +104,7 @@ class KeyedState:
         state = self.stored.read.state
         counting = [*(["grows=True"] if state.grows else []), *self.counted_by]
         if counting:
-            raise Misconfigured(
-                f"state {state.name!r}: a blind upsert does not know the number of rows, which {', '.join(counting)} "
-                "expects something of: leave out blind=True, or the expectation"
-            )
+            raise Misconfigured(Message("state.blind_and_counted", state=state.name, counting=counting))
 
     def delete(self, keys: DataFrame) -> None:
         """Delete the rows of these keys; `keys` has the key columns, and may have others. Unknown keys do no harm."""
@@ -136,15 +130,9 @@ class KeyedState:
         of keys that occur are loaded. It is computed at once; all rows of a key have to fit into a worker's memory.
         """
         if self._has_per_key:
-            raise Misconfigured(
-                f"state {self.stored.read.state.name!r}: per_key is called twice, and the second call would not see "
-                "what the first has done: call it once, with a union of the rows"
-            )
+            raise Misconfigured(Message("state.per_key_twice", state=self.stored.read.state.name))
         if self.is_blind:
-            raise Misconfigured(
-                f"state {self.stored.read.state.name!r}: per_key looks its keys up, so it is of no use that another "
-                "upsert of the epoch is blind: leave out blind=True"
-            )
+            raise Misconfigured(Message("state.per_key_and_blind", state=self.stored.read.state.name))
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names)
         self._has_per_key = True
@@ -160,6 +148,12 @@ class KeyedState:
         missing = [name for name in wanted if name not in rows.columns]
         if missing:
             raise Misconfigured(
-                f"state {self.stored.read.state.name!r}: {what} needs the columns {', '.join(wanted)}, but there is no "
-                f"{', '.join(missing)}; there are {', '.join(rows.columns)}"
+                Message(
+                    "state.column_missing",
+                    state=self.stored.read.state.name,
+                    what=what,
+                    wanted=wanted,
+                    missing=missing,
+                    columns=rows.columns,
+                )
             )

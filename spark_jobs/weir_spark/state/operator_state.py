@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.dataflow.state import LIST_SCHEMA, State
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.region_job import InputToRead, OutputReport, OutputToWrite
 from weir.state.operator_state import assigned_elements, own_elements
 from weir.store.store import Store
@@ -108,14 +108,23 @@ class BroadcastState:
         for column in declared.fields:
             if column.name not in types:
                 raise Misconfigured(
-                    f"state {self.state.name!r}: update needs the columns {', '.join(declared.fieldNames())}, but "
-                    f"there is no {column.name}; there are {', '.join(types)}"
+                    Message(
+                        "state.list_column_missing",
+                        state=self.state.name,
+                        fieldnames=declared.fieldNames(),
+                        column=column.name,
+                        types=types,
+                    )
                 )
             if type_signature(types[column.name]) != type_signature(column.dataType):
                 raise Misconfigured(
-                    f"state {self.state.name!r}: the column {column.name!r} is declared as "
-                    f"{column.dataType.simpleString()}, but the rows have {types[column.name].simpleString()}: cast it "
-                    "in the stage"
+                    Message(
+                        "state.list_type_differs",
+                        state=self.state.name,
+                        column=column.name,
+                        declared=column.dataType.simpleString(),
+                        found=types[column.name].simpleString(),
+                    )
                 )
         self._rows = [rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])]
 
@@ -150,14 +159,9 @@ def _json(element: Any, name: str) -> str:
     try:
         text = json.dumps(element, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise Misconfigured(
-            f"state {name!r}: an element of a list must be a JSON value, not {element!r}: {error}"
-        ) from (error)
+        raise Misconfigured(Message("state.element_not_json", name=name, element=element, error=error)) from (error)
     if json.loads(text) != _with_lists(element):
-        raise Misconfigured(
-            f"state {name!r}: the element {element!r} would come back as {text}: write the keys of its dictionaries as "
-            "strings"
-        )
+        raise Misconfigured(Message("state.element_changes", name=name, element=element, text=text))
     return text
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.observed import computed_once
 from weir_spark.state import exact_rows, handles, keyed_pass
@@ -78,7 +78,9 @@ def per_key(
         not_held = _NOT_HELD.search(str(error))
         if not_held is None:
             raise
-        raise Misconfigured(f"state {stored.read.state.name!r}: per_key: {not_held[1]}") from error
+        raise Misconfigured(
+            Message("state.per_key_value_unfit", state=stored.read.state.name, not_held=not_held[1])
+        ) from error
     changes = done.where(F.col(DELETED).isNotNull())
     return Passed(
         done.where(F.col(DELETED).isNull()).select(f"{RESULT}.*"),
@@ -92,8 +94,12 @@ def _require_range(stored: StoredState, rows: DataFrame) -> None:
     found = [] if outside is None else rows.where(outside).select(*map(quoted, stored.keys)).limit(1).collect()
     if found:
         raise Misconfigured(
-            f"state {stored.read.state.name!r}: its key cannot be {found[0]!r}, which per_key is given: it is of type "
-            f"{', '.join(f'{stored.schema[key].dataType.simpleString()} ({key})' for key in stored.keys)}"
+            Message(
+                "state.key_out_of_range",
+                state=stored.read.state.name,
+                found=found[0],
+                keys=[f"{stored.schema[key].dataType.simpleString()} ({key})" for key in stored.keys],
+            )
         )
 
 
@@ -126,19 +132,18 @@ def _schema(stored: StoredState, schema: str) -> StructType:
         return stored.session.createDataFrame([], schema).schema
     except ParseException as error:
         raise Misconfigured(
-            f"state {stored.read.state.name!r}: the schema of per_key's results is not one: expected Spark DDL, like "
-            f"'id BIGINT, seen TIMESTAMP', found {schema!r}: {error}"
+            Message("state.per_key_schema_malformed", state=stored.read.state.name, schema=schema, error=error)
         ) from error
 
 
 def _check(stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[str]) -> None:
     name = stored.read.state.name
     if form not in FORMS:
-        raise Misconfigured(f"state {name!r}: per_key has no form {form!r}: write one of {', '.join(FORMS)}")
+        raise Misconfigured(Message("state.per_key_form_unknown", name=name, form=form, forms=FORMS))
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
-        raise Misconfigured(f"state {name!r}: per_key is given rows with a column twice: {', '.join(rows.columns)}")
+        raise Misconfigured(Message("state.per_key_column_twice", name=name, columns=rows.columns))
     stored.require_keys(rows.schema, "per_key")
     for column in order_by:
         if column not in types:
-            raise Misconfigured(f"state {name!r}: per_key needs the column {column}, but there are {', '.join(types)}")
+            raise Misconfigured(Message("state.per_key_column_missing", name=name, column=column, types=types))

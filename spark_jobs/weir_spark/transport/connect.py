@@ -23,7 +23,7 @@ from pyspark.sql.connect.client import SparkConnectClient, core
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
-from weir.errors import Fenced, WeirError
+from weir.errors import Fenced, Message, WeirError
 from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
@@ -139,7 +139,7 @@ class ConnectEngine:
 
     def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
-            raise Fenced(f"region {job.region}: attempt {job.attempt} was stopped in its own process")
+            raise Fenced(Message("engines.stopped", region=job.region, attempt=job.attempt))
 
     def _interrupt_quietly(self, session_id: str) -> None:
         try:

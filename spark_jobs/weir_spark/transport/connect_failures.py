@@ -9,7 +9,7 @@ import grpc
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from weir.errors import EngineLost, Fenced, Misconfigured, WeirError, first_line
+from weir.errors import EngineLost, Fenced, Message, Misconfigured, WeirError, first_line
 from weir_spark.transport.failures import disk_full, is_checkpoint_lost, of_code_or_rows
 
 _INTERRUPTED = frozenset(
@@ -37,22 +37,17 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     if full is not None:
         return full
     if is_checkpoint_lost(error):
-        return EngineLost(f"region {region}: the Spark server lost an executor, with rows that it held for others")
+        return EngineLost(Message("transport.executor_lost_by_server", region=region))
     return of_code_or_rows(error, region) or error
 
 
 def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool) -> WeirError | None:
     if is_refused(error):
-        return Misconfigured(
-            f"region {region}: the Spark server at {url} accepts only clients with its token: set the password of the "
-            "connection to the server's SPARK_CONNECT_AUTHENTICATE_TOKEN"
-        )
+        return Misconfigured(Message("transport.token_refused", region=region, url=url))
     if is_server_gone(error) or not is_server_alive:
-        return EngineLost(
-            f"region {region}: the Spark server at {url} went away or does not answer: {first_line(error)[:300]}"
-        )
+        return EngineLost(Message("transport.server_lost", region=region, url=url, error=first_line(error)[:300]))
     if is_interruption(error):
-        return Fenced(f"region {region}: its Spark work was interrupted: {first_line(error)[:300]}")
+        return Fenced(Message("transport.work_interrupted", region=region, error=first_line(error)[:300]))
     return None
 
 

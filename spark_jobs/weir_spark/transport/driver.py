@@ -29,7 +29,7 @@ from weir.connections import (
     from_environment,
     variable_from_environment,
 )
-from weir.errors import Fenced, Misconfigured, Retryable, WeirError
+from weir.errors import Fenced, Message, Misconfigured, Retryable, WeirError
 from weir.formats.codec import own_job_from_json, region_failure_to_json, region_report_to_json
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
@@ -96,7 +96,7 @@ def stopped_by_file(
     store: Store, job: SparkJob, end: Callable[[Fenced], None], poll_seconds: float = POLL_SECONDS
 ) -> Iterator[None]:
     """Call `end`, in a thread, once the attempt's folder has the stop file. Raises Fenced if it is there already."""
-    fenced = Fenced(f"region {job.region}: attempt {job.attempt} was stopped by the file {STOP_NAME} in its folder")
+    fenced = Fenced(Message("transport.stopped_by_file", region=job.region, attempt=job.attempt, stop_name=STOP_NAME))
     if is_stop_requested(store, job.folder):
         raise fenced
     is_over = threading.Event()
@@ -179,10 +179,7 @@ def _with_advice(name: str) -> Iterator[None]:
     try:
         yield
     except Misconfigured as error:
-        raise Misconfigured(
-            f"{error}. A driver in a cluster gets it by spark.kubernetes.driver.secretKeyRef.{name} of a Kubernetes "
-            f"secret, or on YARN by spark.yarn.appMasterEnv.{name} in spark-defaults.conf, never from the dataflow"
-        ) from None
+        raise Misconfigured(Message("transport.secret_missing", error=error, name=name)) from None
 
 
 def _end_at_once(job: SparkJob, store: Store, fenced: Fenced) -> NoReturn:
@@ -218,9 +215,9 @@ def _read_job(url: str, options: Mapping[str, Any]) -> SparkJob:
         with fsspec.open(url, "rb", **options) as file:
             return own_job_from_json(file.read())
     except OSError as error:
-        raise Retryable(f"the job {url} could not be read: {type(error).__name__}: {error}") from error
+        raise Retryable(Message("transport.job_unreadable", url=url, name=type(error).__name__, error=error)) from error
     except ImportError as error:
-        raise Misconfigured(f"the job {url} cannot be read where the driver runs: {error}") from error
+        raise Misconfigured(Message("transport.job_refused", url=url, error=error)) from error
 
 
 def _exit_code(error: WeirError) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-from weir.errors import DiskFull, EngineLost, Misconfigured, StoreFull, WeirError
+from weir.errors import DiskFull, EngineLost, Message, Misconfigured, StoreFull, WeirError
 from weir.formats.region_job import SparkJob
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
 from weir_spark.files.misfits import PLACE
@@ -54,13 +54,11 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     if full is not None:
         return full
     if is_checkpoint_lost(error):
-        return EngineLost(f"region {region}: an executor was lost, with rows that it held for others")
+        return EngineLost(Message("transport.executor_lost", region=region))
     names = {base.__name__ for base in type(error).__mro__}
     if any(text in str(error) for text in _LOST) or names & _LOST_GATEWAY:
         line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), str(error))
-        return EngineLost(
-            f"region {region}: its Spark application lost its cluster or its JVM: {line.strip(': ')[:300]}"
-        )
+        return EngineLost(Message("transport.cluster_lost", region=region, line=line.strip(": ")[:300]))
     return of_code_or_rows(error, region) or error
 
 
@@ -69,9 +67,15 @@ def of_code_or_rows(error: Exception, region: str) -> Exception | None:
     refused = refused_rows(error)
     if refused is not None:
         place = getattr(error, PLACE, "")
-        return Misconfigured(f"region {region}: {f'{place}: ' if place else ''}{refused}")
+        return Misconfigured(
+            Message("transport.failed", region=region, place=f"{place}: " if place else "", refused=refused)
+        )
     advice = _advice_on(error)
-    return None if advice is None else Misconfigured(f"region {region}: {advice}: {error}")
+    return (
+        None
+        if advice is None
+        else Misconfigured(Message("transport.failed_with_advice", region=region, advice=advice, error=error))
+    )
 
 
 def unreadable(error: Exception, job: SparkJob) -> WeirError | None:
@@ -85,7 +89,7 @@ def unreadable_source(error: Exception, region: str, store: str) -> Misconfigure
     A file of the store is not meant: whether that is lost is asked of the store.
     """
     told = unreadable_file(error, store)
-    return None if told is None else Misconfigured(f"region {region}: {told}")
+    return None if told is None else Misconfigured(Message("transport.source_unreadable", region=region, told=told))
 
 
 def _advice_on(error: Exception) -> str | None:
@@ -125,12 +129,5 @@ def disk_full(error: Exception, region: str) -> DiskFull | None:
         return None
     cause = next(part for part in reversed(trace.split(_CAUSE)) if message in part)
     if _FILE_SYSTEMS in cause:
-        return StoreFull(
-            f"region {region}: the store's disk is full ({message}). Make room there, and the task goes on by itself; "
-            "nothing is marked lost"
-        )
-    return DiskFull(
-        f"region {region}: a disk of Spark's is full ({message}), most likely that of its local folder, where it "
-        "shuffles and spills. Make room there, or let spark.local.dir of the server and its workers name a larger "
-        "disk: the task goes on by itself"
-    )
+        return StoreFull(Message("transport.store_disk_full", region=region, message=message))
+    return DiskFull(Message("transport.spark_disk_full", region=region, message=message))

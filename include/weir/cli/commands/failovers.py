@@ -14,7 +14,7 @@ from weir.cli.plan_report import amount, code_of_steps
 from weir.cli.tables import at, print_line
 from weir.code.generation_rules import short
 from weir.environment import opened_services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.ledger.runs import run_if_known
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.rules.plan import StepKind
@@ -69,7 +69,13 @@ def why(
         except Misconfigured as error:
             if standing is None or (name and not isinstance(error, HasNotBegun)):
                 raise
-            raise Misconfigured(f"{error if name else f'no task of run {run} has begun'}. {standing}") from error
+            raise Misconfigured(
+                Message(
+                    "cli.nothing_to_explain",
+                    detail=error if name else f"no task of run {run} has begun",
+                    standing=standing,
+                )
+            ) from error
     if as_json:
         print_document(tasks=tasks, standing=standing)
         return

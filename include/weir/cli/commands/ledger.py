@@ -13,7 +13,7 @@ from weir.cli.airflow_api import airflow_if_reached, standings_of_all
 from weir.cli.options import OnlyDataflow, RunName
 from weir.cli.tables import at, key, print_line, print_rows, text
 from weir.environment import opened_services, settings
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.ledger.names import NO_RUN
 from weir.rebuild.rebuild import UNKNOWN, Rebuilt, RebuiltRun
 from weir.rebuild.rebuild import rebuild as rebuild_ledger
@@ -56,7 +56,7 @@ def rebuild(
 ) -> None:
     """Rebuild the ledger from the store; running attempts are fenced and start again."""
     if (dataflow is None) is not everything:
-        raise Misconfigured("name what to rebuild: `weir ledger rebuild DATAFLOW`, or `--all`")
+        raise Misconfigured(Message("cli.no_dataflow_to_rebuild"))
     with opened_services(may_be_new=True) as services:
         built = rebuild_ledger(services, dataflow)
     if not built:

@@ -17,7 +17,7 @@ from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import AirflowStates
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.ledger.runs import run_if_known
 from weir.recovery.questions import Answer, Question, apply_answer, ask
 from weir.recovery.rules.plan import Plan, StepKind
@@ -37,10 +37,7 @@ def plan(
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss."""
     if apply and fail is not None:
-        raise Misconfigured(
-            f"{fail} has not failed: --apply recomputes what the run misses now. Leave --fail out, or clear {fail} in "
-            "Airflow"
-        )
+        raise Misconfigured(Message("cli.task_has_not_failed", fail=fail))
     is_now = fail is None and not lost
     with opened_services() as services:
         standing, answer, owed = _of_not_begun(services, run) if is_now else None, None, 0

@@ -24,7 +24,7 @@ from weir.cli.tables import OF_RUN, key, of_partition, print_line, print_rows, p
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.formats.content_check import ResultToCheck
 from weir.integrity.archives import archive_inconsistencies
 from weir.integrity.content import contents_to_check, with_contents
@@ -72,16 +72,13 @@ def verify(
     """
     if expectations or checkpoint is not None or savepoint is not None:
         if content or repair or not expectations:
-            raise Misconfigured(
-                "--expectations is a question of its own, without --content and --repair; --checkpoint and --savepoint "
-                "go with it"
-            )
+            raise Misconfigured(Message("cli.verify_options_clash"))
         is_right = verify_expectations(name, checkpoint, savepoint, remote, as_json=as_json)
         if not is_right:
             raise typer.Exit(EXIT_BAD)
         return
     if remote is not None and not content:
-        raise Misconfigured("only --content and --expectations need a Spark: leave --remote out, or add one of them")
+        raise Misconfigured(Message("cli.remote_in_vain"))
     with opened_services() as services:
         report = _verified(services, name)
         if content:

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool, Pool
 
-from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_disk_full
+from weir.errors import DiskFull, Message, Misconfigured, Retryable, WeirError, is_disk_full
 from weir.ledger.database.reading import is_reading
 
 LOCK_SECONDS = 60
@@ -97,17 +97,11 @@ def _require_local_folder(database: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if is_disk_full(error):
-            raise DiskFull(f"no room for the ledger's folder {folder} ({error.strerror}): make some") from error
-        raise Misconfigured(
-            f"the ledger's folder {folder} cannot be created ({error.strerror}): create it, or set WEIR_LEDGER "
-            "to another place"
-        ) from error
+            raise DiskFull(Message("ledger.no_room_for_folder", folder=folder, strerror=error.strerror)) from error
+        raise Misconfigured(Message("ledger.folder_not_created", folder=folder, strerror=error.strerror)) from error
     kind = file_system_of(folder)
     if is_on_network(kind):
-        raise Misconfigured(
-            f"the ledger {database} is SQLite on a network file system ({kind}), whose locks do not hold: "
-            "put it on a local disk, or set WEIR_LEDGER to a PostgreSQL URL"
-        )
+        raise Misconfigured(Message("ledger.sqlite_on_network", database=database, kind=kind))
 
 
 def is_on_network(kind: str) -> bool:
@@ -136,18 +130,12 @@ def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
     if isinstance(error, OperationalError):
         free = _free_bytes(url)
         if "full" in said or ("I/O error" in said and free is not None and free < LEAST_FREE_SPACE):
-            return DiskFull(
-                f"the ledger {ledger} cannot be used: its disk is full ({said}, {free} bytes free). Make room there, "
-                "and the task goes on by itself"
-            )
+            return DiskFull(Message("ledger.sqlite_disk_full", ledger=ledger, said=said, free=free))
         if "readonly" in said or ("unable to open" in said and not _may_write(url)):
-            return Misconfigured(f"the ledger {ledger} cannot be written ({said}): check its folder's permissions")
-        return Retryable(f"the ledger {ledger} does not answer: {said}")
+            return Misconfigured(Message("ledger.sqlite_not_writable", ledger=ledger, said=said))
+        return Retryable(Message("ledger.silent", ledger=ledger, said=said))
     if "not a database" in said or "malformed" in said:
-        return Misconfigured(
-            f"the ledger {ledger} is no database, or a damaged one ({said}): put the file aside, and type "
-            "`weir ledger rebuild --all` to build the ledger again from the store"
-        )
+        return Misconfigured(Message("ledger.sqlite_damaged", ledger=ledger, said=said))
     return None
 
 

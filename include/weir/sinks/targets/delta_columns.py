@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import Field, Fields, Kind, fields_of_json, spark_json
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 OWNER: Final = "weir.owner"
 """The property of a table that names the sink that publishes into it."""
@@ -64,9 +64,12 @@ def columns_of(spark_schema: str, partition: str) -> Fields:
     taken = [name for name in found if name.lower() == partition.lower() or _NOT_IN_NAMES & set(name)]
     if taken:
         raise Misconfigured(
-            f"the column {taken[0]!r} cannot be published into a Delta table: names have none of "
-            f"{''.join(sorted(_NOT_IN_NAMES))!r}, and {partition} is the epoch's. Rename it in the stage that the sink "
-            "reads"
+            Message(
+                "sinks.delta_column_refused",
+                taken=taken[0],
+                not_in_names="".join(sorted(_NOT_IN_NAMES)),
+                partition=partition,
+            )
         )
     return found
 
@@ -77,7 +80,7 @@ def _stored(column: str, kind: Kind) -> Kind:
     if kind.name.startswith(_TEXTS):
         return Kind("string")
     if kind.name not in _TYPES and not kind.name.startswith("decimal("):
-        raise Misconfigured(f"a Delta table has no type for the column {column!r} of Spark's type {kind}: cast it")
+        raise Misconfigured(Message("sinks.delta_type_missing", column=column, kind=kind))
     return Kind(kind.name)
 
 
@@ -106,8 +109,12 @@ def schema_with(table: str, schema: str, columns: Fields, partition: str, *, may
     if problems or (changes and not may_change):
         cure = "" if problems else ': declare create="if_missing", which adds and widens columns, or do it yourself'
         raise Misconfigured(
-            f"{table} cannot take this data set: {'; '.join([*problems, *([] if may_change else changes)])}"
-            f"{cure or '. Change the table, or cast the columns in the stage that the sink reads'}"
+            Message(
+                "sinks.delta_columns_unfit",
+                table=table,
+                problems=[*problems, *([] if may_change else changes)],
+                cure=cure or ". Change the table, or cast the columns in the stage that the sink reads",
+            )
         )
     return json.dumps({"type": "struct", "fields": fields}) if changes else schema
 
@@ -124,21 +131,18 @@ def _problems(fields: list[dict[str, Any]], existing: Fields, columns: Fields, p
         if there != name:
             yield f"{name} is spelled {there}"
         elif name in existing and not _is_one_wider(existing[name].kind, column.kind):
-            yield (
-                f"{name} is {existing[name].kind}, expected {column.kind} (whole numbers, float and decimal may become "
-                "wider, structs may get more fields)"
-            )
+            yield Message("sinks.delta_column_differs", name=name, kind=existing[name].kind, expected=column.kind)
     for each in fields:
         name = each["name"]
         if not each["nullable"] and name not in columns and name != partition:
-            yield f"{name} is not null, and is no column of the data set"
+            yield Message("sinks.delta_column_left_out", name=name)
         if _has_required_parts(each["type"]):
-            yield f"{name} has parts that must not be null"
+            yield Message("sinks.delta_parts_not_null", name=name)
         if name == partition and each["type"] != "string":
-            yield f"{name} is {each['type']}, expected string: it holds the epoch that a row belongs to"
+            yield Message("sinks.delta_partition_not_text", name=name, each=each["type"])
         rule = next((key for key in each["metadata"] if key.startswith(_COLUMN_RULES)), None)
         if rule:
-            yield f"{name} has {rule}, which Weir does not evaluate"
+            yield Message("sinks.delta_rule_unknown", name=name, rule=rule)
 
 
 def _is_one_wider(was: Kind, now: Kind) -> bool:
@@ -165,10 +169,7 @@ def require_no_nulls(table: str, names: Collection[str], batches: Iterable[pa.Re
     for batch in batches:
         for name in names:
             if batch.column(name).null_count:
-                raise Misconfigured(
-                    f"{table} allows no null in the column {name}, and the data set has one: drop NOT NULL from the "
-                    "column, or filter in the stage that the sink reads"
-                )
+                raise Misconfigured(Message("sinks.delta_null_refused", table=table, name=name))
 
 
 def require_usable(
@@ -182,27 +183,25 @@ def require_usable(
     problems = [f"{key} is set: {why}" for key, why in _PROPERTIES.items() if properties.get(key, "false") != "false"]
     problems += [f"it has the constraint {key}" for key in properties if key.startswith(_CONSTRAINT)]
     if properties.get(_MAPPING, "none") != "none":
-        problems.append(f"it maps columns by {properties[_MAPPING]} ({_MAPPING})")
+        problems.append(Message("sinks.delta_maps_columns", properties=properties[_MAPPING], mapping=_MAPPING))
     foreign = sorted(set(features) - _FEATURES)
     if foreign:
-        problems.append(f"it has the feature {', '.join(foreign)}")
+        problems.append(Message("sinks.delta_feature_foreign", foreign=foreign))
     if list(partitions) != [partition]:
-        problems.append(f"it is partitioned by {', '.join(partitions) or 'nothing'}, expected {partition}")
-    if problems:
-        raise Misconfigured(
-            f"{table} cannot be published into: {'; '.join(problems)}. Change that, or let the sink have a table "
-            'of its own (create="if_missing")'
+        problems.append(
+            Message(
+                "sinks.delta_partitioned_otherwise", partitions=", ".join(partitions) or "nothing", partition=partition
+            )
         )
+    if problems:
+        raise Misconfigured(Message("sinks.delta_table_unfit", table=table, problems=problems))
 
 
 def require_features(table: str, columns: Fields, features: Collection[str]) -> None:
     """Require the feature that columns need which are added: without it nobody could open the table any more."""
     needs = [name for name, each in columns.items() if _has_no_zone(each.kind)]
     if needs and "timestampNtz" not in features:
-        raise Misconfigured(
-            f"{table} has no timestamps without a zone, as {needs[0]} is one: add the feature timestampNtz to the "
-            "table, or cast the column to timestamp"
-        )
+        raise Misconfigured(Message("sinks.delta_feature_missing", table=table, needs=needs[0]))
 
 
 def _has_no_zone(kind: Kind) -> bool:

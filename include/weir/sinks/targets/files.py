@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.sinks.folders import LocalFolder, reached, require_alone, require_apart, require_writable, versions_of
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -134,11 +134,10 @@ class FilesTarget(SinkTarget):
             marker = self._marker_of(each)
             if marker is not None and marker["owner"] != version.owner:
                 raise Misconfigured(
-                    f"{each} is published by {marker['owner']}, and {version.owner} would replace it, or be beside it: "
-                    "give each sink a path of its own"
+                    Message("sinks.files_owned_by_another", each=each, marker=marker["owner"], owner=version.owner)
                 )
             if each == link and marker is None and link.exists() and not link.is_symlink():
-                raise TargetConflict(f"{link} is there already, and no version of {version.owner}: move it away")
+                raise TargetConflict(Message("sinks.files_link_in_the_way", link=link, owner=version.owner))
 
     def _new_folder(self, version: Version, token: Token) -> Path:
         """Return the version's folder, or another one where readers see that, with a file damaged or gone."""
@@ -219,8 +218,7 @@ class FilesTarget(SinkTarget):
                 self._root.mkdir(exist_ok=True)
             except FileNotFoundError as error:  # folders above are not made: they may be on a disk that is not mounted
                 raise TargetAway(
-                    f"{self._root} needs the folder {self._root.parent}, which is not there: mount its disk, or "
-                    "create it"
+                    Message("sinks.files_parent_missing", root=self._root, parent=self._root.parent)
                 ) from error
             self._versions.mkdir(exist_ok=True)
             lock = (self._versions / "lock").open("a")
@@ -236,10 +234,7 @@ class FilesTarget(SinkTarget):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise TargetAway(
-                        f"{self._versions / 'lock'} is held by another process: a commit that copies much, or one "
-                        "that is suspended"
-                    ) from None
+                    raise TargetAway(Message("sinks.files_locked", versions=self._versions / "lock")) from None
                 time.sleep(_PAUSE)
             else:
                 return
@@ -265,11 +260,7 @@ def require_free_name(version: Version, partition: str) -> None:
     columns = [each["name"] for each in json.loads(version.spark_schema)["fields"]]
     found = [name for name in columns if name.casefold() == partition.casefold()]
     if found:
-        raise Misconfigured(
-            f"{version.sink} has the column {found[0]!r}, and its folders {partition}=... have that name, too: readers "
-            "refuse the files, or show the folder's value in its place. Name the folders otherwise, such as "
-            f'files(..., partition="run_{partition}"), or leave the column out'
-        )
+        raise Misconfigured(Message("sinks.files_column_taken", sink=version.sink, found=found[0], partition=partition))
 
 
 def partition_value(epoch: str) -> str:

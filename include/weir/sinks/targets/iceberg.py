@@ -31,7 +31,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
 from weir.catalogs import CatalogAway, is_refusal, opened, require_location, said
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.sinks.folders import require_apart
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -186,7 +186,7 @@ class IcebergTarget(SinkTarget):
                 raise failure
             if turn == _TURNS or time.monotonic() >= until:
                 raise TargetAway(
-                    f"{turn} commits to the table {self._name} failed, the last one by {said(failure)}"
+                    Message("sinks.iceberg_commits_fail", turn=turn, name=self._name, said=said(failure))
                 ) from failure
             longest = min(_PAUSE * 2**turn, _LONGEST_PAUSE)
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
@@ -209,8 +209,12 @@ class IcebergTarget(SinkTarget):
         require_location(f"the location of the table {self._name}", table.location())
         if table.metadata.format_version > _FORMAT:
             raise Misconfigured(
-                f"the table {self._name} has the format version {table.metadata.format_version}, and PyIceberg writes "
-                f"up to {_FORMAT}: make a table of format version {_FORMAT}"
+                Message(
+                    "sinks.iceberg_format_too_new",
+                    name=self._name,
+                    format_version=table.metadata.format_version,
+                    format=_FORMAT,
+                )
             )
 
     def _load(self, catalog: Catalog) -> Table:
@@ -220,9 +224,7 @@ class IcebergTarget(SinkTarget):
             raise self._missing(catalog) from None
 
     def _missing(self, catalog: Catalog) -> Misconfigured:
-        return Misconfigured(
-            f'the catalog {catalog.name} has no table {self._name}: declare create="if_missing", or create it'
-        )
+        return Misconfigured(Message("sinks.iceberg_table_missing", catalog=catalog.name, name=self._name))
 
     @property
     def _name(self) -> str:

@@ -21,6 +21,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, Manifes
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from weir.errors import Message
 from weir.sinks.protocol import Outcome, TargetConflict, Version, outcome_of
 
 _NAME: Final = re.compile(
@@ -114,11 +115,16 @@ class EpochInTable:
         name = ".".join(self.table.name())
         live = len(self._live_names())
         raise TargetConflict(
-            f"the table {name} has {live} of the {marker.files} files of version {marker.number} of "
-            f"{self.owner}@{self.epoch}: somebody has rewritten the others (a compaction, an update), so their rows "
-            "may be in files that are not this sink's, and another version would double them. Nothing was changed. "
-            f"Delete the epoch's rows from the table, unset its property {marker_key(self.owner, self.epoch)!r}, then "
-            "clear weir_close"
+            Message(
+                "sinks.iceberg_epoch_rewritten",
+                name=name,
+                live=live,
+                files=marker.files,
+                number=marker.number,
+                owner=self.owner,
+                epoch=self.epoch,
+                marker_key=marker_key(self.owner, self.epoch),
+            )
         )
 
     def rows(self) -> Rows:

@@ -42,7 +42,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from weir.errors import Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable
 from weir.sinks.protocol import VersionFile
 
 NAME_MAPPING: Final = "schema.name-mapping.default"
@@ -81,11 +81,7 @@ def _require_names_apart(fields: Sequence[NestedField]) -> None:
         name = ".".join(parts)
         other = found.setdefault(name.lower(), parts)
         if other is not parts:
-            raise Misconfigured(
-                f"Iceberg tables cannot have both {_told(other)} and {_told(parts)}: nested names are joined by dots, "
-                "and many readers ignore case, so that both are one name. Rename one of them in the stage that the "
-                "sink reads"
-            )
+            raise Misconfigured(Message("sinks.iceberg_names_joined", name=_told(other), other=_told(parts)))
 
 
 def _parts_of(fields: Sequence[NestedField]) -> Iterator[tuple[str, ...]]:
@@ -142,10 +138,7 @@ class _Converter:
             return DecimalType(int(decimal[1]), int(decimal[2]))
         found = StringType() if _TEXT.fullmatch(name) else _TYPES.get(name)
         if found is None:
-            raise Misconfigured(
-                f"the column {where} has the type {name}, which Iceberg does not know: cast it, to string for example, "
-                "in the stage that the sink reads"
-            )
+            raise Misconfigured(Message("sinks.iceberg_type_unknown", where=where, name=name))
         return found
 
 
@@ -167,15 +160,18 @@ def stage_schema(transaction: Transaction, table: str, wanted: Schema, *, may_ch
             told = [f"has no column {name}" for name in missing]
             told += [f"has the column {name} as {existing.find_field(name).field_type}" for name in narrow]
             raise Misconfigured(
-                f"the table {table} {', '.join(told)}, expected "
-                f"{', '.join(f'{name} {wanted.find_field(name).field_type}' for name in missing + narrow)}: declare "
-                'create="if_missing", or change the table'
+                Message(
+                    "sinks.iceberg_table_unfit",
+                    table=table,
+                    told=told,
+                    missing=[f"{name} {wanted.find_field(name).field_type}" for name in missing + narrow],
+                )
             )
         try:
             with transaction.update_schema() as update:
                 update.union_by_name(wanted)
         except (ValueError, ValidationError, ResolveError) as error:
-            raise Misconfigured(f"the table {table} cannot get the columns of this data set: {error}") from error
+            raise Misconfigured(Message("sinks.iceberg_columns_unfit", table=table, error=error)) from error
     _stage_mapping(transaction, table, wanted)
 
 
@@ -186,25 +182,25 @@ def _require_takable(table: str, wanted: Schema, existing: Schema, metadata: Tab
         if existing.find_field(name).required and not _is_key_of_map(existing, name)
     ]
     if required:
-        raise Misconfigured(
-            f"the table {table} requires a value of {', '.join(required)}, and files of Spark declare that each column "
-            f"may be null: `alter table {table} alter column {required[0]} drop not null` (an identifier field of the "
-            "table has to be dropped as one first)"
-        )
+        raise Misconfigured(Message("sinks.iceberg_required", table=table, required=required, first=required[0]))
     _require_same_depth(table, wanted, existing)
     mapped = {path: field_id for path, field_id in _mapped(metadata) if path not in existing.column_names}
     spelled = {name.lower(): name for name in existing.column_names}
     for name in wanted.column_names:
         if name in mapped:
             raise Misconfigured(
-                f"the column {name} of the table {table} was renamed to {existing.find_column_name(mapped[name])}: "
-                "give the column of the data set that name, or rename it back"
+                Message(
+                    "sinks.iceberg_column_renamed",
+                    name=name,
+                    table=table,
+                    new_name=existing.find_column_name(mapped[name]),
+                )
             )
         if name in existing.column_names:
             _require_same_kind(table, name, wanted.find_field(name).field_type, existing.find_field(name).field_type)
         elif name.lower() in spelled:
             raise Misconfigured(
-                f"the table {table} spells the column {name} as {spelled[name.lower()]}: spell it so in the data set"
+                Message("sinks.iceberg_column_spelled", table=table, name=name, spelled=spelled[name.lower()])
             )
 
 
@@ -215,8 +211,7 @@ def _require_same_depth(table: str, wanted: Schema, existing: Schema) -> None:
         name = ".".join(parts)
         if there.get(name, parts) != parts:
             raise Misconfigured(
-                f"the table {table} has {_told(there[name])}, and the data set {_told(parts)}, which is the same name "
-                "in Iceberg: rename it in the stage that the sink reads"
+                Message("sinks.iceberg_depth_differs", table=table, found=_told(there[name]), given=_told(parts))
             )
 
 
@@ -229,8 +224,7 @@ def _require_same_kind(table: str, name: str, wanted: IcebergType, existing: Ice
     is_same = wanted == existing or (not wanted.is_primitive and type(wanted) is type(existing))
     if not is_same and not _is_wider(wanted, existing) and not _is_wider(existing, wanted):
         raise Misconfigured(
-            f"the column {name} of the table {table} is {existing}, and that of the data set {wanted}: cast it in the "
-            "stage that the sink reads, or give it another name"
+            Message("sinks.iceberg_type_differs", name=name, table=table, existing=existing, wanted=wanted)
         )
 
 
@@ -250,9 +244,13 @@ def _stage_mapping(transaction: Transaction, table: str, wanted: Schema) -> None
         field_id = metadata.schema().find_field(name).field_id
         if mapped.get(name) != field_id:
             raise Misconfigured(
-                f"the property {NAME_MAPPING} of the table {table} does not map the name {name} to its field "
-                f"{field_id}, so readers would find null: add it to the property, or unset the property where no file "
-                "needs it"
+                Message(
+                    "sinks.iceberg_mapping_incomplete",
+                    name_mapping=NAME_MAPPING,
+                    table=table,
+                    name=name,
+                    field_id=field_id,
+                )
             )
 
 
@@ -300,16 +298,25 @@ def data_file(table: str, metadata: TableMetadata, path: str, file: VersionFile,
     """
     footer = _footer(file, open_file)
     if footer.num_rows != file.rows:
-        raise Retryable(f"{file.path} has {footer.num_rows} rows, expected {file.rows}: it was not read as published")
+        raise Retryable(
+            Message("sinks.iceberg_rows_differ", file_path=file.path, found=footer.num_rows, rows=file.rows)
+        )
     _require_readable(file, footer)
     try:
         made = parquet_file_to_data_file(cast("FileIO", _Input(open_file, file.bytes)), metadata, path)
     except (ValueError, KeyError) as error:
-        raise Misconfigured(f"the table {table} does not take {file.path}: {error}. {_ADVICE}") from error
+        raise Misconfigured(
+            Message("sinks.iceberg_file_refused", table=table, file_path=file.path, error=error, advice=_ADVICE)
+        ) from error
     except OverflowError as error:
         raise Misconfigured(
-            f"the table {table} does not take {file.path}: PyIceberg describes dates and times of the years 1 to 9999, "
-            f"and {_without_python(footer)} has others: {error}. Filter or cast them in the stage that the sink reads"
+            Message(
+                "sinks.iceberg_years_refused",
+                table=table,
+                file_path=file.path,
+                file=_without_python(footer),
+                error=error,
+            )
         ) from error
     for at, field in enumerate(metadata.spec().fields):
         _require_one_value(table, metadata, file, footer, field, made.partition[at])
@@ -340,22 +347,16 @@ def _footer(file: VersionFile, open_file: Opens) -> pq.FileMetaData:
         with open_file() as source:
             return pq.read_metadata(source)
     except (OSError, pa.ArrowInvalid) as error:
-        raise Retryable(f"{file.path} cannot be read: {error}") from error
+        raise Retryable(Message("sinks.file_unreadable", file_path=file.path, error=error)) from error
 
 
 def _require_readable(file: VersionFile, footer: pq.FileMetaData) -> None:
     kinds = {footer.schema.column(at).path: footer.schema.column(at).physical_type for at in range(footer.num_columns)}
     old = next((path for path, kind in kinds.items() if kind == "INT96"), None)
     if old is not None:
-        raise Misconfigured(
-            f"{file.path} has the column {old} as INT96, which Iceberg does not know: set "
-            "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS where the sink's stage is computed"
-        )
+        raise Misconfigured(Message("sinks.iceberg_int96", file_path=file.path, old=old))
     if any(b"PARQUET:field_id" in (field.metadata or {}) for field in footer.schema.to_arrow_schema()):
-        raise Misconfigured(
-            f"{file.path} has field ids, by which readers would look for columns of this table: set "
-            "spark.sql.parquet.fieldId.write.enabled=false where the sink's stage is computed"
-        )
+        raise Misconfigured(Message("sinks.iceberg_field_ids", file_path=file.path))
 
 
 def _require_one_value(
@@ -365,19 +366,21 @@ def _require_one_value(
     name = metadata.schema().find_column_name(field.source_id)
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
     if name not in paths:
-        raise Misconfigured(
-            f"the table {table} is partitioned by {name}, which the data set has not: add that column. {_ADVICE}"
-        )
+        raise Misconfigured(Message("sinks.iceberg_partition_missing", table=table, name=name, advice=_ADVICE))
     at = paths.index(name)
     groups = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
     if any(each is None or not each.has_null_count for each in groups):
-        raise Misconfigured(
-            f"{file.path} has no statistics of {name}, by which the table {table} is partitioned: let Spark write them"
-        )
+        raise Misconfigured(Message("sinks.iceberg_statistics_missing", file_path=file.path, name=name, table=table))
     nulls = sum(each.null_count for each in groups)
     if nulls not in (0, file.rows) or (value is None and nulls == 0):
         raise Misconfigured(
-            f"the table {table} does not take {file.path}: {nulls} of {file.rows} rows have no {name}, by which it is "
-            f"partitioned, and the partition's value is found by statistics. {_ADVICE}; and leave the metrics of "
-            f"{name} on (write.metadata.metrics.column.{name})"
+            Message(
+                "sinks.iceberg_partition_null",
+                table=table,
+                file_path=file.path,
+                nulls=nulls,
+                rows=file.rows,
+                name=name,
+                advice=_ADVICE,
+            )
         )

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.errors import Misconfigured, Retryable, first_line
+from weir.errors import Message, Misconfigured, Retryable, first_line
 from weir.refusals import is_login_refused, is_passing, login_line
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -138,7 +138,7 @@ class PostgresTarget(SinkTarget):
                 cursor.connection.rollback()
         except TargetConflict as error:
             if not isinstance(error.__cause__, psycopg2.errors.ForeignKeyViolation):
-                raise TargetConflict(f"{error} (the load was tried since {why})") from error.__cause__
+                raise TargetConflict(Message("sinks.postgres_load_fails", error=error, why=why)) from error.__cause__
 
     def _require_free(self, version: Version, columns: Sequence[Column], unique: Sequence[str]) -> None:
         """Require that no two rows have equal values of a unique index, nor has one a value of another epoch's row."""
@@ -159,9 +159,13 @@ class PostgresTarget(SinkTarget):
                 taken = cursor.fetchone()
         if taken is not None:
             raise TargetConflict(
-                f"{version} has rows with {dict(zip(names, taken, strict=True))}, of which {self._table} takes one: "
-                f"{', '.join(unique)} is unique there. Leave such rows out in the stage that the sink reads, drop the "
-                'index, or declare mode="upsert"'
+                Message(
+                    "sinks.postgres_not_unique",
+                    version=version,
+                    values=dict(zip(names, taken, strict=True)),
+                    table=self._table,
+                    unique=unique,
+                )
             )
 
     def _claim(self, version: Version) -> None:
@@ -194,10 +198,7 @@ class PostgresTarget(SinkTarget):
     def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002
         """Delete the epoch's rows. What mode="upsert" has replaced is gone: it is refused."""
         if self.options["mode"] == "upsert":
-            raise Misconfigured(
-                f'{self._table} cannot give {version} back: mode="upsert" has replaced rows of earlier epochs. Publish '
-                "an epoch again to correct it"
-            )
+            raise Misconfigured(Message("sinks.postgres_rollback_impossible", table=self._table, version=version))
         with self._transaction(version) as cursor:
             if not version.is_marked_by(*self._marked(cursor, version)):
                 return False
@@ -257,13 +258,12 @@ class PostgresTarget(SinkTarget):
         counted = Counted(batches(self.reach, version, names[:-1]))
         rows = _copy(cursor, into, names, as_csv(columns, counted, version.epoch))
         if counted.rows != version.rows:
-            raise Retryable(
-                f"{counted.rows} rows of {version} were read, and it has {version.rows}: nothing was changed"
-            )
+            raise Retryable(Message("sinks.s3_rows_differ", rows=counted.rows, version=version, expected=version.rows))
         if rows != version.rows:
             raise TargetConflict(
-                f"a trigger of table {self._table} leaves {version.rows - rows} rows of {version} out, or puts them "
-                "elsewhere. Nothing was changed. Drop it, or leave them out in the stage that the sink reads"
+                Message(
+                    "sinks.postgres_trigger_leaves_out", table=self._table, rows=version.rows - rows, version=version
+                )
             )
         if mode == "upsert":
             cursor.execute(self._merge(into, names))
@@ -321,15 +321,21 @@ class PostgresTarget(SinkTarget):
         try:
             yield
         except ServerSilent as error:
-            raise TargetAway(f"PostgreSQL did not answer about {self._table}: {error}") from error
+            raise TargetAway(Message("sinks.postgres_silent", table=self._table, error=error)) from error
         except psycopg2.errors.InsufficientPrivilege as error:
             raise Misconfigured(
-                f"the account of connection {self.options['conn_id']} may not publish into {self._table}: "
-                f"{first_line(error)}. Grant it that"
+                Message(
+                    "sinks.postgres_right_missing",
+                    conn_id=self.options["conn_id"],
+                    table=self._table,
+                    error=first_line(error),
+                )
             ) from error
         except psycopg2.Error as error:
             if is_passing(error.pgcode):
-                raise TargetAway(f"PostgreSQL did not answer about {self._table}: {first_line(error)}") from error
+                raise TargetAway(
+                    Message("sinks.postgres_silent", table=self._table, error=first_line(error))
+                ) from error
             raise self._refused(version, error) from error
 
     def _refused(self, version: Version, error: psycopg2.Error) -> TargetConflict:
@@ -337,8 +343,7 @@ class PostgresTarget(SinkTarget):
         if isinstance(error, psycopg2.errors.QueryCanceled):
             mend = f"Give the account of connection {self.options['conn_id']} more time, by its statement_timeout"
         return TargetConflict(
-            f"PostgreSQL refuses {version} in {self._table}: {first_line(error)}. Nothing was changed. {mend}, then "
-            "clear weir_close"
+            Message("sinks.postgres_refused", version=version, table=self._table, error=first_line(error), mend=mend)
         )
 
     def _connect(self, parameters: Mapping[str, Any]) -> Any:
@@ -347,10 +352,12 @@ class PostgresTarget(SinkTarget):
             return psycopg2.connect(**parameters)
         except psycopg2.OperationalError as error:
             if is_login_refused(error):
-                raise Misconfigured(f"the connection {conn_id} is refused: {login_line(error)}. Mend it") from error
-            raise TargetAway(f"the database of connection {conn_id} cannot be reached: {login_line(error)}") from error
+                raise Misconfigured(
+                    Message("sinks.postgres_login_refused", conn_id=conn_id, login_line=login_line(error))
+                ) from error
+            raise TargetAway(Message("sinks.postgres_away", conn_id=conn_id, login_line=login_line(error))) from error
         except psycopg2.ProgrammingError as error:
-            raise Misconfigured(f"the connection {conn_id} cannot be used: {first_line(error)}") from error
+            raise Misconfigured(Message("sinks.postgres_unusable", conn_id=conn_id, error=first_line(error))) from error
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
@@ -372,8 +379,7 @@ class PostgresTarget(SinkTarget):
         other = next(iter(owners - {version.owner}), None)
         if other is not None:
             raise Misconfigured(
-                f"table {self._table} is published by {other}, and {version.owner} would replace its rows: give "
-                f"each sink a table of its own (or delete the rows of {other} in {MARKER}, if it is no more)"
+                Message("sinks.postgres_owned_by_another", table=self._table, other=other, owner=version.owner)
             )
         return version.owner in owners
 
@@ -415,9 +421,7 @@ class PostgresTarget(SinkTarget):
         number, digest = self._marked(cursor, version)
         if number and digest != ROLLED_BACK and self._has_rows(cursor, version):
             raise TargetConflict(
-                f'{self._table} has version {number} of {version.epoch} with other rows, and mode="append" takes no '
-                f"row back: delete that epoch's rows (where {EPOCH_COLUMN} = '{version.epoch}') and its row in "
-                f'{MARKER}, then clear weir_close; or declare mode="replace_epoch"'
+                Message("sinks.postgres_append_twice", table=self._table, number=number, epoch=version.epoch)
             )
 
     def _create(self, cursor: Any, columns: Sequence[Column]) -> None:
@@ -453,15 +457,16 @@ class PostgresTarget(SinkTarget):
         if missing:
             what = f"has no column {', '.join(missing)}" if found else "does not exist, or the account may not use it"
             raise Misconfigured(
-                f'table {self._table} {what}: declare create="if_missing", or create it. {EPOCH_COLUMN} is of type '
-                "text, and holds the epoch that a row belongs to (null: a row of somebody else)"
+                Message("sinks.postgres_table_missing", table=self._table, what=what, epoch_column=EPOCH_COLUMN)
             )
         return found
 
     def _require_key_columns(self, columns: Sequence[Column]) -> None:
         names = [each.name for each in columns]
         if not set(self.options["key"]) <= set(names):
-            raise Misconfigured(f"{self._table}: key {self.options['key']} is not among the columns {', '.join(names)}")
+            raise Misconfigured(
+                Message("sinks.postgres_key_missing", table=self._table, key=self.options["key"], names=names)
+            )
 
     def _require_keys(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
         """Require that no two rows have the same key, which the merge could not tell apart, and none has a null."""
@@ -473,10 +478,7 @@ class PostgresTarget(SinkTarget):
         for name in names:
             cursor.execute(sql.SQL("select from {} where {} is null limit 1").format(loaded, sql.Identifier(name)))
             if cursor.fetchone() is not None:
-                raise Misconfigured(
-                    f"{version} has a null in the key {name}, and no row of {self._table} is found by a null: filter "
-                    "such rows in the stage that the sink reads, or choose another key"
-                )
+                raise Misconfigured(Message("sinks.postgres_key_null", version=version, name=name, table=self._table))
         cursor.execute(
             sql.SQL("select {0}, count(*) from {1} group by {0} having count(*) > 1 limit 1").format(
                 _listed(names), loaded
@@ -485,8 +487,13 @@ class PostgresTarget(SinkTarget):
         twice = cursor.fetchone()
         if twice is not None:
             raise Misconfigured(
-                f"{version} has {twice[-1]} rows with the key {dict(zip(names, twice, strict=False))}, and "
-                f'mode="upsert" into {self._table} needs one a key: choose a key that identifies a row'
+                Message(
+                    "sinks.postgres_key_twice",
+                    version=version,
+                    twice=twice[-1],
+                    values=dict(zip(names, twice, strict=False)),
+                    table=self._table,
+                )
             )
 
     def _require_unique(self, cursor: Any, columns: Sequence[Column]) -> None:
@@ -499,8 +506,7 @@ class PostgresTarget(SinkTarget):
         except psycopg2.errors.InvalidColumnReference as error:
             listed = ", ".join(keys)
             raise Misconfigured(
-                f'table {self._table} has no unique index on {listed}, which mode="upsert" with key={keys} needs: '
-                f"create unique index on {self._table} ({listed})"
+                Message("sinks.postgres_index_missing", table=self._table, listed=listed, keys=keys)
             ) from error
 
     def _require_immediate(self, cursor: Any, keys: Sequence[str]) -> None:
@@ -516,8 +522,7 @@ class PostgresTarget(SinkTarget):
                 continue
             key = f"{'primary key' if kind == 'p' else 'unique'} ({', '.join(keys)})"
             raise Misconfigured(
-                f'the constraint {name} of table {self._table} is deferrable, and mode="upsert" with key={keys} needs '
-                f"one that is not: alter table {self._table} drop constraint {name}, add {key}"
+                Message("sinks.postgres_index_deferrable", name=name, table=self._table, keys=keys, key=key)
             )
 
     @property
@@ -580,7 +585,7 @@ def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterato
         if stream.error is not None:  # psycopg2 has made it one of the server
             raise stream.error from None
         if _OWN_END in str(error):  # the same of an error in `_Stream` itself
-            raise Retryable(f"the rows were not read to their end: {first_line(error)}") from error
+            raise Retryable(Message("sinks.postgres_rows_unread", error=first_line(error))) from error
         raise
     return int(cursor.rowcount)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from weir.dataflow.ranges import Form, fits
-from weir.errors import Misconfigured
+from weir.errors import Message, Misconfigured
 
 EPOCH_COLUMN: Final = "_epoch"
 
@@ -97,7 +97,7 @@ def _type(column: str, kind: Any) -> str:
         return kind.replace("decimal", "numeric")
     plain = "string" if isinstance(kind, str) and kind.startswith(("char(", "varchar(", "string ")) else kind
     if not isinstance(plain, str) or plain not in _TYPES:
-        raise Misconfigured(f"PostgreSQL has no type for the column {column!r} of Spark's type {kind}: cast it")
+        raise Misconfigured(Message("sinks.postgres_type_missing", column=column, kind=kind))
     return _TYPES[plain]
 
 
@@ -116,14 +116,15 @@ def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, 
     ]
     of_epoch = existing[EPOCH_COLUMN]
     if of_epoch.type not in ("text", "character varying"):
-        problems.append(f"{EPOCH_COLUMN} is {of_epoch.type}, expected text")
+        problems.append(Message("sinks.postgres_epoch_not_text", epoch_column=EPOCH_COLUMN, found=of_epoch.type))
     elif of_epoch.length is not None and of_epoch.length < len(epoch):
-        problems.append(f"{EPOCH_COLUMN} has at most {of_epoch.length} characters, expected {len(epoch)}, or text")
-    if problems:
-        raise Misconfigured(
-            f"table {table} cannot take this data set: {'; '.join(problems)}. Change the table, or cast the columns in "
-            "the stage that the sink reads"
+        problems.append(
+            Message(
+                "sinks.postgres_epoch_too_short", epoch_column=EPOCH_COLUMN, length=of_epoch.length, needed=len(epoch)
+            )
         )
+    if problems:
+        raise Misconfigured(Message("sinks.postgres_table_unfit", table=table, problems=problems))
 
 
 def _takes(found: TableColumn, column: Column) -> bool:
@@ -160,8 +161,7 @@ def require_storable(
             problem = _problem(found, column, values)
             if problem:
                 raise Misconfigured(
-                    f"table {table} cannot store a value of the column {column.name}: {problem}. Change the column, or "
-                    "the stage that the sink reads"
+                    Message("sinks.postgres_value_unfit", table=table, column=column.name, problem=problem)
                 )
             if column.is_text or column.is_json or column.type == "bytea":
                 longest[column.name] = max(longest.get(column.name, 0), _bytes(column, values))
@@ -174,16 +174,16 @@ def _bytes(column: Column, values: pa.Array) -> int:
 
 def _problem(found: TableColumn, column: Column, values: pa.Array) -> str | None:
     if values.null_count and not found.is_nullable:
-        return "it is null, and the column is not null"
+        return Message("sinks.postgres_null")
     if column.is_text and pc.any(pc.match_substring(values, "\0")).as_py():
-        return "it has the character NUL, which PostgreSQL refuses"
+        return Message("sinks.postgres_nul")
     if column.is_json:
         return _json_problem(values)
     if column.is_time:
         return _time_problem(found, column, values)
     longest = found.length
     if column.is_text and longest is not None and (pc.max(pc.utf8_length(values)).as_py() or 0) > longest:
-        return f"it is longer than {longest} characters"
+        return Message("sinks.postgres_too_long", longest=longest)
     return None
 
 
@@ -192,10 +192,10 @@ def _time_problem(found: TableColumn, column: Column, values: pa.Array) -> str |
     whole = values.cast(pa.int32()).cast(pa.int64()) if is_day else values.cast(_micros(values.type)).cast(pa.int64())
     ends = pc.min_max(whole).as_py()
     if not holds_times(column, ends["min"], ends["max"]):
-        return "it is before year 1, or after year 32767"
+        return Message("sinks.postgres_year_out_of_range")
     step = 10 ** (6 - (6 if is_day or found.fraction is None else found.fraction))
     if step > 1 and pc.any(pc.not_equal(pc.multiply(pc.divide(whole, step), step), whole)).as_py():
-        return f"it has a finer fraction of a second than the column's {found.fraction} digits, and would be rounded"
+        return Message("sinks.postgres_fraction_too_fine", fraction=found.fraction)
     return None
 
 
@@ -213,9 +213,9 @@ def _json_problem(values: pa.Array) -> str | None:
     try:
         encoded = _as_json(values)
     except (ValueError, OverflowError) as error:
-        return f"it is no JSON ({error})"
+        return Message("sinks.postgres_not_json", error=error)
     if any(each is not None and _NUL_IN_JSON.search(each) for each in encoded):
-        return "it has the character NUL, which PostgreSQL refuses in JSON"
+        return Message("sinks.postgres_nul_in_json")
     return None
 
 

@@ -20,6 +20,8 @@ from typing import Any, Final
 import psycopg2
 from psycopg2 import extensions
 
+from weir.errors import Message
+
 PAUSE_SECONDS: Final = 60.0
 """The time between two questions: a shorter transaction has none."""
 
@@ -47,7 +49,7 @@ def watched(connection: Any, parameters: Mapping[str, Any]) -> Iterator[None]:
         if not silent.is_set():
             raise
         raise ServerSilent(
-            f"it is silent, and {SILENCES} new connections were not answered within {ANSWER_SECONDS:g} s either"
+            Message("sinks.postgres_unanswered", silences=SILENCES, answer_seconds=ANSWER_SECONDS)
         ) from error
     finally:
         done.set()

@@ -17,7 +17,7 @@ from weir.coordination.services import Services
 from weir.coordination.settled import CLEARS, Due, Settled
 from weir.coordination.values import Action, BeginRequest, DeliveredClear, TaskKey
 from weir.dataflow import Dataflow
-from weir.errors import Retryable
+from weir.errors import Message, Retryable
 from weir.execution.airflow_words import MISSING, UNSUCCESSFUL
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
@@ -388,7 +388,7 @@ class FakeAirflow:
 
     def _require_reachable(self) -> None:
         if not self.reachable:
-            raise Retryable("Airflow cannot be reached")
+            raise Retryable(Message("testing.airflow_unreachable"))
 
     def inspect(self, wanted: Iterable[ClearItem]) -> list[ClearAnswer]:
         """Answer the states."""

@@ -31,7 +31,7 @@ from weir.coordination.values import (
     SparkWork,
     TaskKey,
 )
-from weir.errors import Fenced
+from weir.errors import Fenced, Message
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_report_to_json
 from weir.formats.region_job import RegionReport, SparkJob
@@ -171,7 +171,7 @@ class FakeTaskEngine:
     def require_running(self) -> None:
         """Raise Fenced if the engine was stopped."""
         if self.is_stopped:
-            raise Fenced("the attempt was stopped in its own process")
+            raise Fenced(Message("testing.stopped"))
 
 
 def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginRequest) -> dict[str, Any]:
