@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.connections import Connection, S3Account, as_variable, from_environment
 from weir.errors import Misconfigured
@@ -65,7 +66,9 @@ def test_a_missing_connection_is_named_with_how_to_set_it():
     "text", ["{not json", "secret-word", '{"conn_type": "x", "extra": "secret-word"}', "a://h:secret-word/"]
 )
 def test_an_unreadable_connection_is_refused_without_its_text(text):
-    with pytest.raises(Misconfigured, match="AIRFLOW_CONN_C is neither") as refused:
+    with pytest.raises(
+        Misconfigured, check=of_kind("connections.connection_malformed", name="AIRFLOW_CONN_C")
+    ) as refused:
         from_environment("c", {"AIRFLOW_CONN_C": text})
     assert "secret-word" not in str(refused.value)
     assert refused.value.__cause__ is None
@@ -106,13 +109,16 @@ def test_the_endpoint_of_s3_alone_goes_before_that_of_all_services():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"kind": "postgres"}, "has the type 'postgres', expected 'aws'"),
-        ({"kind": "aws", "extra": {"role_arn": "arn:aws:iam::1:role/a"}}, "has role_arn, which Weir does not use"),
-        ({"kind": "aws", "extra": {"session_kwargs": {"profile_name": "a"}}}, "has profile_name"),
+        ({"kind": "postgres"}, of_kind("connections.not_aws")),
+        ({"kind": "aws", "extra": {"role_arn": "arn:aws:iam::1:role/a"}}, of_kind("connections.aws_extra_unknown")),
+        (
+            {"kind": "aws", "extra": {"session_kwargs": {"profile_name": "a"}}},
+            of_kind("connections.aws_extra_unknown", foreign="profile_name"),
+        ),
     ],
 )
 def test_a_connection_that_is_no_account_for_s3_is_refused(given, message):
-    with pytest.raises(Misconfigured, match=message):
+    with pytest.raises(Misconfigured, check=message):
         S3Account.of_connection(Connection(id="aws_id", **given))
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.java import LACKING_MODULE, bundled_java, find_java, java_version
@@ -63,7 +64,7 @@ def test_weir_java_can_ask_for_the_bundled_one(machine, tmp_path):
 
 
 def test_a_wrong_weir_java_is_named(machine, tmp_path):
-    with pytest.raises(Misconfigured, match=r"WEIR_JAVA=.*there is Java 11"):
+    with pytest.raises(Misconfigured, check=of_kind("java.chosen_is_wrong", found="Java 11")):
         find_java(tmp_path, {"WEIR_JAVA": str(machine("old", "11"))})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.cli.airflow_api import airflow_api
 from weir.coordination.airflow import ClearAnswer, ClearItem
@@ -39,6 +40,6 @@ def test_it_starts_a_queued_run(hand, new_run, look):
 
 def test_an_account_without_permission_is_refused(api_url, new_run):
     api = airflow_api(address(api_url, "reader:reader-secret"))
-    with pytest.raises(Misconfigured, match="403"):
+    with pytest.raises(Misconfigured, check=of_kind("coordination.permission_missing")):
         EndpointClearer(api).clear([ClearItem("river", new_run("running"), "spring", -1, 1)], "by hand")
     api.close()

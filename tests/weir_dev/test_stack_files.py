@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir_dev.commands.stack import not_ready, stack_of_project
@@ -69,7 +70,7 @@ def test_a_folder_without_a_record_was_never_started(tmp_path):
 @pytest.mark.parametrize("text", ["{", '{"version": 2}'])
 def test_a_record_that_cannot_be_read_is_refused(tmp_path, text):
     (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(Misconfigured, match="delete the file"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.record_unreadable")):
         read_state(tmp_path)
 
 
@@ -111,7 +112,7 @@ def test_two_folders_have_different_secrets(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_damaged_secrets_are_named(tmp_path, text):
     (tmp_path / SECRETS).write_text(text)
-    with pytest.raises(Misconfigured, match="delete it"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.secrets_unreadable")):
         load_or_create(tmp_path)
 
 
@@ -242,7 +243,7 @@ def test_a_stack_on_sqlite_keeps_its_files(request_of, monkeypatch, file):
     (folder / file).touch()
     monkeypatch.setattr("weir_dev.commands.stack.state_folder", lambda: folder)
     assert stack_of_project().request.database is Database.SQLITE
-    with pytest.raises(Misconfigured, match=r"in sqlite, not in postgres: \./weir up goes on with what is there"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.database_differs", found="sqlite", wanted="postgres")):
         Stack(request_of("a", Database.POSTGRES)).start()
     assert [path.name for path in folder.iterdir()] == [file.partition("/")[0]]
 

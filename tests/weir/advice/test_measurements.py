@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
 from weir.advice.measurements import LEAST_RUNS, measured
@@ -90,14 +91,17 @@ def test_a_late_clear_would_have_needed_its_producers_of_a_run_without_results(w
 def test_too_few_runs_are_refused_and_such_of_another_declaration_do_not_count(tmp_path):
     world = World(tmp_path, ladder())
     run_days(world, (1, 2))
-    with pytest.raises(Misconfigured, match=f"has 2 closed run.*newest one: advice needs at least {LEAST_RUNS}"):
+    with pytest.raises(Misconfigured, check=of_kind("advice.too_few_runs", closed="2", least_runs=LEAST_RUNS)):
         asked(world)
     world.airflow.deploy(ladder(parallelism=1))
     run_days(world, (3,))
-    with pytest.raises(Misconfigured, match=r"has 1 closed run.*newest one, and 2 with others"):
+    with pytest.raises(Misconfigured, check=of_kind("advice.too_few_runs", closed="1", others=", and 2 with others")):
         asked(world)
 
 
 def test_a_dataflow_that_the_ledger_does_not_know_is_refused(world):
-    with world.ledger.transaction() as session, pytest.raises(Misconfigured, match="knows no dataflow lader"):
+    with (
+        world.ledger.transaction() as session,
+        pytest.raises(Misconfigured, check=of_kind("ledger.dataflow_unknown", name="lader")),
+    ):
         measured(session, "lader")

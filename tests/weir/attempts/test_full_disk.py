@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.servers.small_disk import small_disk
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
@@ -121,7 +122,7 @@ def test_an_error_of_a_computation_that_left_no_room_is_taken_for_a_full_disk(wo
 
 def test_the_message_says_how_much_room_there_is_and_what_to_do(world, disk):
     disk.fill()
-    with pytest.raises(DiskFull, match=r"the disk of the store .* is full: 0 of 25165824 bytes free\. Make room"):
+    with pytest.raises(DiskFull, check=of_kind("store.disk_full", free="0 of 25165824 bytes free")):
         world.store.require_free_space()
-    with pytest.raises(DiskFull, match=r"could not create .*the store's disk is full \(No space left on device, 0 of"):
+    with pytest.raises(DiskFull, check=of_kind("store.write_hit_full_disk")):
         world.store.create("a", b"b")

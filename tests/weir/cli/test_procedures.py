@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, use
 from tests.weir.restoring import checkpoints, files_of, keep_savepoints, restore, rows_of, run_days, second_airflow
 from tests.weir.restoring import states_of as digests
@@ -158,7 +159,7 @@ def test_a_store_that_is_moved_is_gone_on_with_as_if_it_had_not_been(world, righ
     for part in ("cp ", "rm "):
         words = [re.sub("^/data/weir", str(old), each) for each in command("storage.md", part)]
         subprocess.run([re.sub("^/mnt/weir", str(new), each) for each in words], check=True)
-    with pytest.raises(Retryable, match="has no marker"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         invoked("verify")
     monkeypatch.setenv("WEIR_STORE", str(new))
     assert invoked("verify").exit_code == 0
@@ -193,7 +194,7 @@ def test_a_savepoint_takes_a_state_into_another_deployment_which_refuses_the_sto
     savepoint = f"{world.folder}/store/ladder/_savepoints/day2"
     restore_snapshot(test.services, RestoreRequest("ladder", savepoint), Store.open)
     run_days(test, 3)
-    with pytest.raises(Retryable, match="is another one"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_of_another")):
         replace(test.services, store=world.store).store_id()
     world.ledger = test.services.ledger
     assert digests(world, 3) == right[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.code.application_rules import (
     Application,
@@ -89,7 +90,9 @@ def test_a_value_stays_within_its_argument_and_is_not_looked_into_again():
 
 
 def test_a_value_that_a_run_has_not_is_refused():
-    with pytest.raises(Misconfigured, match=r"ctx.parameters.gone }} has no value in this run: there are output"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("code.value_unknown", values=["output"], written="ctx.parameters.gone")
+    ):
         bound(["{{ ctx.parameters.gone }}"], {"output": "x"})
 
 

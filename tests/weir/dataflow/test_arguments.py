@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow import (
     Application,
@@ -341,7 +342,12 @@ def test_an_answer_may_be_a_sentence():
         return thing
 
     assert lift("a stone") == "a stone"
-    with pytest.raises(Misconfigured, match=r"lift\('a stone'\) has no argument weight=: weigh it yourself"):
+    with pytest.raises(
+        Misconfigured,
+        check=of_kind(
+            "dataflow.argument_misspelled", advice="weigh it yourself", where="lift('a stone')", wrong="weight"
+        ),
+    ):
         lift("a stone", weight=3)
 
 

@@ -1,6 +1,7 @@
 """A query is one statement, whatever stands in its texts, names and comments."""
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow import jdbc_source, postgres_source
 from weir.dataflow.queries import single_query
@@ -35,13 +36,13 @@ def test_what_stands_around_a_statement_is_left_out(query, statement):
 )
 def test_several_statements_are_refused_when_they_are_declared(query):
     for declare in (postgres_source, jdbc_source):
-        with pytest.raises(Misconfigured, match="several statements"):
+        with pytest.raises(Misconfigured, check=of_kind("dataflow.several_statements")):
             declare("orders", "shop", query)
 
 
 @pytest.mark.parametrize("query", ["-- nothing", "/* select 1", ";"])
 def test_a_query_of_comments_is_refused(query):
-    with pytest.raises(Misconfigured, match="no statement"):
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.no_statement")):
         single_query("x", query)
 
 

@@ -1,6 +1,7 @@
 """Which states can go on under another declaration, and what the first epoch of it does."""
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
 from weir.dataflow.state_evolution import Evolution, evolution, incompatibilities, require_compatible
@@ -136,6 +137,6 @@ def test_the_first_epoch_of_a_declaration_digests_anew_and_rewrites_only_what_it
     ],
 )
 def test_a_state_that_cannot_be_kept_is_refused_where_it_is_declared(state, why):
-    with pytest.raises(Misconfigured, match="dataflow 'delays'") as error:
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.invalid", dataflow="delays")) as error:
         flow(state)
     assert why in str(error.value)

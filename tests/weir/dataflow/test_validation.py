@@ -2,6 +2,7 @@ import json
 from datetime import timedelta
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow import (
     Dataflow,
@@ -185,7 +186,7 @@ def test_a_broadcast_input_beside_keyed_ones_is_fine():
 
 
 def test_one_producer_read_twice_needs_names():
-    with pytest.raises(Misconfigured, match=r"stage 'b' reads 'a' twice: name its arguments"):
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.argument_twice", argument="a", stage="b")):
         b([blocking("a", by="x"), blocking("a", by="y")])
     Dataflow("flow", [A, b({"one": blocking("a", by="x"), "two": blocking("a", by="y")}, 2), sink("b", "out")])
 
@@ -227,7 +228,7 @@ def test_names_are_plain(name):
 
 def test_what_is_neither_a_stage_nor_its_name_cannot_be_read():
     for declare in (pipelined, blocking, lambda stage: sink(stage, "out")):
-        with pytest.raises(Misconfigured, match="give the stage itself or its name"):
+        with pytest.raises(Misconfigured, check=of_kind("dataflow.not_a_stage")):
             declare(["a"])
 
 
@@ -316,7 +317,7 @@ def test_a_record_with_a_secret_of_an_earlier_weir_is_still_read():
 
 @pytest.mark.parametrize("split", [{"password": "hush"}, "mysql://me:hush@db/x", ["a", {"token": "hush"}]])
 def test_splits_that_look_like_secrets_are_refused(split):
-    with pytest.raises(Misconfigured, match=r"resolver p:r: its answer.*without the account") as refused:
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.splits_have_secret", owner="resolver p:r")) as refused:
         checked_splits([split], "resolver p:r", 1)
     assert "hush" not in str(refused.value)
 

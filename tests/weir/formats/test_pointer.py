@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
@@ -35,5 +36,5 @@ def test_a_pointer_comes_back_as_it_was(pointer):
 
 def test_an_unknown_format_is_refused():
     document = json.loads(POINTER.to_json()) | {"format": 4}
-    with pytest.raises(Misconfigured, match="format 4, this Weir reads 1"):
+    with pytest.raises(Misconfigured, check=of_kind("formats.pointer_of_other_format", form=4, format="1")):
         pointer_from_json(json.dumps(document).encode())

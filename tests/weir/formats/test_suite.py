@@ -4,6 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.formats.suite import Severity, suite_from_json
@@ -122,7 +123,11 @@ def test_a_condition_that_is_sql_and_what_changes_no_result_need_no_great_expect
 @pytest.mark.parametrize("type_", ["expect_column_values_to_be_null", "expect_column_values_to_be_increasing"])
 @pytest.mark.parametrize("parser", [{}, {"condition_parser": None}])
 def test_a_condition_without_its_parser_is_a_mistake_of_the_suite(type_, parser):
-    with pytest.raises(Misconfigured, match=f"expectation 1: {type_} has a row_condition without condition_parser"):
+    with pytest.raises(
+        Misconfigured,
+        match=f"{type_}",
+        check=of_kind("formats.condition_without_parser", condition="row_condition", parser="condition_parser"),
+    ):
         suite({"type": type_, "kwargs": {"column": "a", "row_condition": "b > 1", **parser}})
 
 
@@ -138,7 +143,7 @@ def test_a_number_of_a_suite_is_the_one_that_is_written(text):
 
 @pytest.mark.parametrize("text", ["1e400", "9007199254740992.5", "0.1234567890123456789", "NaN", "-Infinity"])
 def test_a_number_that_a_float_does_not_keep_is_a_mistake_of_the_suite(text):
-    with pytest.raises(Misconfigured, match=f"expectation 1: its max_value {text} would be read as"):
+    with pytest.raises(Misconfigured, check=of_kind("formats.number_read_otherwise", name="max_value", text=text)):
         suite_from_json("s", of_numbers(text))
 
 

@@ -1,6 +1,7 @@
 """Committed results are checked on request: violations are reported and recorded, and nothing follows."""
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.checking import (
     NOT_NULL,
     UNIQUE,
@@ -63,5 +64,5 @@ def test_a_suite_that_was_corrected_counts_as_it_is_now(day):
 
 def test_a_suite_that_is_gone_is_named(day):
     (day.suites / "clean_rows.json").unlink()
-    with pytest.raises(Misconfigured, match="there is no suite clean_rows"):
+    with pytest.raises(Misconfigured, check=of_kind("quality.suite_missing", name="clean_rows")):
         asked(day)

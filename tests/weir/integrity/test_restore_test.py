@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.restoring import EPOCHS, aircraft, files_of, keep_savepoints, rows_of, run_days
 from tests.weir.small_dataflow import Saved, World
 
@@ -208,9 +209,9 @@ def test_on_postgresql_a_bad_checkpoint_is_reported_too(tmp_path, empty_postgres
 
 
 def test_an_unknown_snapshot_is_named_with_those_that_are_kept(days):
-    with pytest.raises(Misconfigured, match=r"keeps no checkpoint or savepoint 77; there are 1 \(checkpoint"):
+    with pytest.raises(Misconfigured, check=of_kind("integrity.not_kept", which="77")):
         restore_test(days, "77")
-    with pytest.raises(Misconfigured, match="no savepoint at"):
+    with pytest.raises(Misconfigured, check=of_kind("integrity.no_savepoint")):
         restore_test(days, f"{days.folder}/store/ladder/nothing")
 
 
@@ -223,7 +224,7 @@ def test_a_checkpoint_that_is_subsumed_during_a_restore_test_is_not_called_bad(d
         days.airflow.engine.violated["restored history"] = ["weir_digest_as_recorded"]
         return days.airflow.engine.run(job)
 
-    with pytest.raises(Misconfigured, match=r"checkpoint 1 of ladder .* was subsumed while"):
+    with pytest.raises(Misconfigured, check=of_kind("integrity.subsumed_meanwhile")):
         restore_test(days, "1", subsumed)
     assert recorded(days) == []
 
@@ -280,12 +281,12 @@ def test_a_restore_test_writes_only_to_its_own_folder(days):
             partial(store.delete, checkpoint_path("ladder", 3)),
             partial(store.delete_folder, "ladder"),
         ):
-            with pytest.raises(Internal, match="outside its folder"):
+            with pytest.raises(Internal, check=of_kind("snapshots.outside_of_scratch")):
                 touch()
         assert store.read(checkpoint_path("ladder", 3)) == days.store.read(checkpoint_path("ladder", 3))
 
 
 def test_restore_tests_by_default_cover_all_dataflows_with_checkpoints(days):
     assert dataflows_with_checkpoints(days.services, None) == ("ladder",)
-    with pytest.raises(Misconfigured, match="knows no dataflow"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.dataflow_unknown")):
         dataflows_with_checkpoints(days.services, "nobody")

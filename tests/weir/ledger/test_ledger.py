@@ -11,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import IntegrityError
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are part of the metadata
@@ -168,7 +169,7 @@ def test_sqlite_on_a_network_file_system_is_refused(tmp_path, monkeypatch, kind)
     assert opening.file_system_of(tmp_path, mounts) == "ext4"
     find = opening.file_system_of
     monkeypatch.setattr(opening, "file_system_of", lambda path: find(path, mounts))
-    with pytest.raises(Misconfigured, match=rf"network file system \({kind}\).*PostgreSQL"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.sqlite_on_network", kind=kind)):
         Ledger.open(f"sqlite:///{folder}/ledger.db")
     Ledger.open(f"sqlite:///{tmp_path}/ledger.db").close()
 
@@ -183,19 +184,19 @@ def test_a_later_mount_hides_an_earlier_one(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(Misconfigured, match=r"the ledger's folder .*/file/below cannot be created .*WEIR_LEDGER"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.folder_not_created")):
         Ledger.open(f"sqlite:///{tmp_path}/file/below/ledger.db")
 
 
 def test_a_database_that_cannot_be_opened_is_named(tmp_path):
     (tmp_path / "ledger.db").mkdir()
-    with pytest.raises(Misconfigured, match=r"ledger\.db cannot be written .*check its folder's permissions"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.sqlite_not_writable")):
         Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / "ledger.db").write_text("a shopping list, and by no means a database " * 100)
-    with pytest.raises(Misconfigured, match=r"is no database, or a damaged one .*weir ledger rebuild"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.sqlite_damaged")):
         Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.notifications import receiving
 
 from weir.dataflow import callback
@@ -26,11 +27,11 @@ def test_a_function_gets_the_notification_and_the_options_of_its_declaration():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("no.such.module:tell", "there is no module 'no'"),
-        (f"{MODULE}:nothing", "has no function 'nothing'"),
-        (f"{MODULE}:not_callable", "is no function and no class"),
+        ("no.such.module:tell", of_kind("code.module_missing")),
+        (f"{MODULE}:nothing", of_kind("code.name_not_in_module", kind="function")),
+        (f"{MODULE}:not_callable", of_kind("code.not_a_function")),
     ],
 )
 def test_a_function_that_is_not_there_is_named(address, message):
-    with pytest.raises(Misconfigured, match=message):
+    with pytest.raises(Misconfigured, check=message):
         send(callback(address), EVENT, None, dict)

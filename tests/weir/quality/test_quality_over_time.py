@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.checking import (
     NOT_NULL,
     UNIQUE,
@@ -363,7 +364,9 @@ def test_a_quarantined_result_is_read_only_by_its_attempt(retried):
         assert (found.rows, found.digest) == (1, bad.digest)
     with open_results("gated", stage="clean", services=retried.services) as found:
         assert [good.attempt in each for each in found.files] == [True]
-    with pytest.raises(Misconfigured, match="knows nothing that attempt t0001-0 of gated has written"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("reading.attempt_wrote_nothing", attempt="t0001-0", what="nothing", where="gated")
+    ):
         open_results("gated", attempt="t0001-0", services=retried.services)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.reading.state_world import epoch, group_of, history, keeps_state, run_days
 
 import weir
@@ -200,7 +201,9 @@ def test_some_columns_are_given_as_they_are_asked_for(days):
     with weir.open("ladder", state="history") as state:
         assert state.arrow(["n"]).column_names == ["n"]
         assert sorted(state.arrow(["n"])["n"].to_pylist()) == sorted(expected(days, 2).values())
-        with pytest.raises(Misconfigured, match="has no column 'm'; it has tail, n"):
+        with pytest.raises(
+            Misconfigured, check=of_kind("reading.state_column_unknown", names=["tail", "n"], unknown="m")
+        ):
             state.arrow(["m"])
 
 
@@ -249,22 +252,26 @@ def test_merging_gives_what_a_dictionary_gives(epochs, until):
 
 def test_a_state_is_not_read_as_if_it_were_a_result(days):
     run_days(days, history(), 1)
-    with pytest.raises(Misconfigured, match="history is a keyed state: open it with state='history'"):
+    with pytest.raises(Misconfigured, check=of_kind("reading.stage_is_a_state", stage="history")):
         weir.open("ladder", stage="history")
-    with pytest.raises(Misconfigured, match="keeps no state 'flights' by key; it keeps history"):
+    with pytest.raises(Misconfigured, check=of_kind("reading.state_unknown", known="history", name="flights")):
         weir.open("ladder", state="flights")
-    with pytest.raises(Misconfigured, match="say either"):
+    with pytest.raises(Misconfigured, check=of_kind("reading.stage_and_state")):
         weir.open("ladder", stage="flights", state="history")
 
 
 def test_a_key_that_cannot_be_one_is_refused(days):
     run_days(days, history(), 1)
     with weir.open("ladder", state="history") as state:
-        with pytest.raises(Misconfigured, match=r"kept by tail: give 1 value\(s\), not 2"):
+        with pytest.raises(
+            Misconfigured, check=of_kind("reading.key_incomplete", expected="1", given="2", named="tail")
+        ):
             state.get("N1", "N2")
-        with pytest.raises(Misconfigured, match="tail is of type string; 5 is no such value"):
+        with pytest.raises(
+            Misconfigured, check=of_kind("reading.key_value_of_other_type", kind="string", name="tail", value=5)
+        ):
             state.get(5)
-    with pytest.raises(Misconfigured, match="Open it again"):
+    with pytest.raises(Misconfigured, check=of_kind("reading.lease_ended")):
         state.get("N1")
 
 
@@ -329,13 +336,20 @@ def test_a_checkpoint_is_read_as_it_was_completed_whatever_becomes_of_its_epoch(
 
 def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(days):
     run_days(days, history(retained_checkpoints=1), 1, 2)
-    with pytest.raises(Misconfigured, match="checkpoint 1 of ladder was subsumed by checkpoint 2; kept are the"):
+    with pytest.raises(
+        Misconfigured,
+        check=of_kind(
+            "reading.checkpoint_not_kept", dataflow="ladder", found="was subsumed by checkpoint 2", number="1"
+        ),
+    ):
         weir.open("ladder", state="history", checkpoint=1)
-    with pytest.raises(Misconfigured, match="checkpoint 7 of ladder is not known"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("reading.checkpoint_not_kept", dataflow="ladder", found="is not known", number="7")
+    ):
         weir.open("ladder", state="history", checkpoint=7)
-    with pytest.raises(Misconfigured, match="has no keyed state 'other'; it has history"):
+    with pytest.raises(Misconfigured, check=of_kind("reading.state_not_in_checkpoint", known="history", name="other")):
         weir.open("ladder", state="other", checkpoint=2)
-    with pytest.raises(Misconfigured, match="has its own epoch"):
+    with pytest.raises(Misconfigured, check=of_kind("reading.checkpoint_without_state")):
         weir.open("ladder", epoch(1), state="history", checkpoint=2)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
 from weir.coordination.services import Services
@@ -317,7 +318,7 @@ def sliced():
 
 
 def test_an_unknown_dataflow_is_refused_with_those_that_are_known(green):
-    with pytest.raises(Misconfigured, match="knows a dataflow nothing; they know ladder"):
+    with pytest.raises(Misconfigured, check=of_kind("rebuild.dataflow_unknown", dataflow="nothing", names="ladder")):
         rebuild(green.services, "nothing")
 
 
@@ -325,7 +326,7 @@ def test_a_store_that_is_not_mounted_is_refused(green):
     green.lose_ledger()
     (green.folder / "empty").mkdir()
     services = Services(ledger=green.ledger, store=Store.open(str(green.folder / "empty")))
-    with pytest.raises(Misconfigured, match="has no marker"):
+    with pytest.raises(Misconfigured, check=of_kind("rebuild.no_store")):
         rebuild(services)
     assert list((green.folder / "empty").iterdir()) == []
 

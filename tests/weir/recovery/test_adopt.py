@@ -1,6 +1,7 @@
 """Parallelism that changes between runs, during a run, and before an old run is cleared."""
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
@@ -231,10 +232,13 @@ def test_the_record_of_a_run_follows_its_pin(world):
 
 
 def test_an_unknown_run_is_refused_with_those_that_are_known(world):
-    with pytest.raises(Misconfigured, match="knows no run nothing: no run has begun"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.run_unknown")):
         adopt(world.services, "nothing")
     run_green(world)
-    with pytest.raises(Misconfigured, match=r"it knows ladder@20130101T000000Z \(scheduled__2013-01-01\)"):
+    with pytest.raises(
+        Misconfigured,
+        check=of_kind("ledger.run_unknown", said="it knows ladder@20130101T000000Z (scheduled__2013-01-01)"),
+    ):
         adopt(world.services, "nothing")
     with world.ledger.transaction() as session:
         assert session.get_one(RunRow, RUN).pinned is not None

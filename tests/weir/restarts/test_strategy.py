@@ -3,6 +3,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.messages.kinds import of_kind
 
 from weir.errors import Internal, Misconfigured
 from weir.restarts.strategy import (
@@ -114,7 +115,7 @@ def test_a_backoff_beyond_all_numbers_is_the_maximum():
 
 
 def test_without_a_failure_there_is_nothing_to_decide():
-    with pytest.raises(Internal, match="record the failure first"):
+    with pytest.raises(Internal, check=of_kind("restarts.no_failure_recorded")):
         FixedDelay().decide([])
 
 

@@ -10,6 +10,7 @@ import fsspec
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.messages.kinds import of_kind
 from tests.servers.s3 import client_of, running_s3
 
 from weir.connections import Connection
@@ -133,29 +134,29 @@ def test_the_marker_is_in_the_objects_metadata(lake, tmp_path):
 def test_what_somebody_else_has_put_there_is_not_replaced(lake, tmp_path):
     version = Versions(tmp_path).version(1, [(1, "a")])
     lake.client.put_object(Bucket="lake", Key=lake.key(), Body=b"foreign")
-    with pytest.raises(TargetConflict, match="move it away"):
+    with pytest.raises(TargetConflict, check=of_kind("sinks.s3_key_in_the_way")):
         lake.target(tmp_path).prepare(version, None)
     lake.client.put_object(Bucket="lake", Key=f"{lake.prefix}/day=2013-01-02/part-0.parquet", Body=b"foreign")
-    with pytest.raises(TargetConflict, match="is there already"):
+    with pytest.raises(TargetConflict, check=of_kind("sinks.s3_pointer_in_the_way")):
         lake.target(tmp_path).prepare(Versions(tmp_path).version(1, [(1, "a")], epoch=NEXT), None)
 
 
 def test_folders_are_not_named_like_a_column(lake, tmp_path):
     target = S3FilesTarget({**lake.options, "partition": "k"}, LocalReach(tmp_path, lake.account))
-    with pytest.raises(Misconfigured, match=r"the column 'k', and its folders k=\.\.\. have that name, too"):
+    with pytest.raises(Misconfigured, check=of_kind("sinks.files_column_taken", found="k", partition="k")):
         target.prepare(Versions(tmp_path).version(1, [(1, "a")]), None)
 
 
 def test_a_path_belongs_to_one_sink(lake, tmp_path):
     versions = Versions(tmp_path)
     lake.publish(tmp_path, versions.version(1, [(1, "a")]))
-    with pytest.raises(Misconfigured, match=r"published by contract\.delays"):
+    with pytest.raises(Misconfigured, check=of_kind("sinks.s3_owned_by_another", marker="contract.delays")):
         lake.publish(tmp_path, versions.version(1, [(1, "a")], sink="others"))
 
 
 def test_a_bucket_that_is_not_there_is_named(account, tmp_path):
     target = S3FilesTarget(files("s3://none/here", conn_id="aws_id").options, LocalReach(tmp_path, account))
-    with pytest.raises(Misconfigured, match="no bucket none"):
+    with pytest.raises(Misconfigured, check=of_kind("sinks.folder_unusable")):
         target.prepare(Versions(tmp_path).version(1, [(1, "a")]), None)
 
 
@@ -193,7 +194,7 @@ def test_a_prefix_in_the_store_or_around_it_is_refused_and_one_that_begins_alike
     for options in (files(place, conn_id="aws_id").options, files(f"{place}x/y", conn_id="aws_id").options):
         target = S3FilesTarget(options, InS3(tmp_path, account))
         if options["path"] == place or path == "lake/out":
-            with pytest.raises(Misconfigured, match="and the store"):
+            with pytest.raises(Misconfigured, check=of_kind("sinks.folder_is_the_store")):
                 target.prepare(version, None)
         else:
             target.prepare(version, None)

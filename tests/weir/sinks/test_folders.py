@@ -7,6 +7,7 @@ import os
 import time
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
@@ -81,7 +82,7 @@ def test_an_old_file_is_copied_since_a_vacuum_would_take_its_link_for_an_orphan(
 def test_a_file_that_is_damaged_in_the_store_is_not_put(store, lake, data, is_local):
     """What is linked is not read: the closing task has just compared it with its digest."""
     (store / "file").write_bytes(data)
-    with pytest.raises(Retryable, match="file is damaged: expected 3000 bytes"):
+    with pytest.raises(Retryable, check=of_kind("sinks.file_damaged", bytes="3000", file_path="file")):
         opened(lake, store, is_local=is_local).put(NAME, FILE)
     assert list(lake.rglob("*.*")) == []
 
@@ -103,9 +104,9 @@ def test_a_process_that_is_killed_at_any_line_leaves_a_file_whole_or_absent(stor
 
 def test_the_folder_above_must_be_there_and_the_folder_not(store, lake):
     opened(lake / "delays", store).require()
-    with pytest.raises(TargetAway, match="cannot be reached"):
+    with pytest.raises(TargetAway, check=of_kind("sinks.folder_away")):
         opened(lake / "none" / "delays", store).require()
-    with pytest.raises(TargetAway, match="cannot be reached"):
+    with pytest.raises(TargetAway, check=of_kind("sinks.folder_away")):
         opened(lake / "delays", store).put(NAME, FILE)
     assert list(lake.iterdir()) == []
 
@@ -115,5 +116,5 @@ def test_a_right_that_is_missing_is_a_persons_matter(store, lake, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.mkdir", refuse)  # root may write everywhere
-    with pytest.raises(Misconfigured, match="Give the account the right to write there"):
+    with pytest.raises(Misconfigured, check=of_kind("sinks.folder_refused")):
         opened(lake, store).put(NAME, FILE)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import delete, func, select
+from tests.messages.kinds import of_kind
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -135,7 +136,7 @@ def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_go
 
 
 def test_a_folder_that_does_not_exist_is_refused_before_anything_is_recorded(days, tmp_path):
-    with pytest.raises(Misconfigured, match=r"the folder .*/usb does not exist: create it"):
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.folder_missing")):
         make(days, to=f"{tmp_path}/usb")
     assert savepoints(days.services) == ()
     (tmp_path / "usb").mkdir()
@@ -180,7 +181,7 @@ def test_a_savepoint_that_is_damaged_is_refused_before_anything_is_changed(days)
     days.store.replace(path, bytes([data[0] ^ 1]) + data[1:])
     spoil(days, 2)
     before = lineage_of(days), states_of(days, 2), lying(days.store, "ladder")
-    with pytest.raises(Misconfigured, match="is damaged: expected SHA-256"):
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.file_damaged")):
         restore(days, "mine")
     assert (lineage_of(days), states_of(days, 2), lying(days.store, "ladder")) == before
 
@@ -189,7 +190,7 @@ def test_one_whose_manifest_was_changed_is_refused(days):
     make(days, name="mine")
     path = "ladder/_savepoints/mine/savepoint.json"
     days.store.replace(path, days.store.read(path).replace(EPOCHS[1].encode(), EPOCHS[0].encode()))
-    with pytest.raises(Misconfigured, match="not as it was written"):
+    with pytest.raises(Misconfigured, check=of_kind("formats.not_as_written")):
         restore(days, "mine")
 
 
@@ -231,7 +232,7 @@ def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path)
     days.lose_ledger()
     rebuild(days.services)
     assert [each.name for each in savepoints(days.services)] == ["here"]
-    with pytest.raises(Misconfigured, match="no savepoint gone"):
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.savepoint_unknown", name="gone")):
         drop(days.services, "ladder", "gone", Store.open)
     assert make(days, name="new").number == 6
     run_days(days.airflow, 3)
@@ -248,7 +249,7 @@ def test_none_is_made_while_the_ledger_has_lost_the_commit_that_took_its_number(
     with days.ledger.transaction("ladder") as session:
         session.execute(delete(CheckpointRow).where(CheckpointRow.number == number))
     before = lying(days.store, "ladder")
-    with pytest.raises(LedgerBehind, match=f"does not know checkpoint or savepoint {number}"):
+    with pytest.raises(LedgerBehind, match=f"{number}", check=of_kind("coordination.checkpoint_unknown")):
         make(days, name="mine")
     assert lying(days.store, "ladder") == before
     rebuild(days.services)
@@ -329,7 +330,7 @@ def test_a_rebuild_leaves_a_savepoint_as_it_is_though_a_checkpoint_in_the_store_
 def test_a_place_that_is_taken_is_left_as_it_is(days):
     make(days, name="mine")
     before = lying(days.store, "ladder")
-    with pytest.raises(Misconfigured, match="there is something at"):
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.place_taken")):
         make(days, name="mine")
     assert lying(days.store, "ladder") == before
     assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
@@ -337,16 +338,16 @@ def test_a_place_that_is_taken_is_left_as_it_is(days):
 
 def test_a_name_that_could_be_something_else_is_refused(days):
     for name in ("17", "a/b", "_mine", ".mine"):
-        with pytest.raises(Misconfigured, match="a savepoint cannot be named"):
+        with pytest.raises(Misconfigured, check=of_kind("snapshots.name_malformed")):
             make(days, name=name)
 
 
 def test_what_does_not_exist_is_refused_with_what_there_is(days):
-    with pytest.raises(Misconfigured, match=r"it keeps 1 \(epoch 20130101T000000Z\), 2 \("):
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.nothing_to_save")):
         make(days, checkpoint=7)
-    with pytest.raises(Misconfigured, match="knows no dataflow other: it knows ladder"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.dataflow_unknown", name="other", said="it knows ladder")):
         create(days.services, SavepointRequest("other"), Store.open)
-    with pytest.raises(Misconfigured, match="2 is a checkpoint of ladder"):
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.is_a_checkpoint", dataflow="ladder", name="2")):
         show(days.services, "ladder", "2", Store.open)
 
 
@@ -430,7 +431,7 @@ def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_pa
     disk.rename(tmp_path / "away")
     disk.mkdir()
     assert tidy(days.services, "ladder", Store.open) == ()
-    with pytest.raises(Retryable, match="not mounted"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         drop(days.services, "ladder", "mine", Store.open)
     disk.rmdir()
     (tmp_path / "away").rename(disk)

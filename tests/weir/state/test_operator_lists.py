@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
+from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import StateKind
 from weir.errors import Internal
@@ -65,7 +66,7 @@ def test_the_first_epoch_is_given_nothing(kind):
 
 
 def test_keyed_state_is_no_list():
-    with pytest.raises(Internal, match="keyed state is not read as a list"):
+    with pytest.raises(Internal, check=of_kind("state.not_a_list", kind="keyed")):
         assigned_elements(StateKind.KEYED, [["a"]], 1, 0)
 
 

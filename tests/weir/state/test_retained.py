@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.flink.shared_files import SharedFiles
+from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
 from weir.errors import Internal, Misconfigured
@@ -121,7 +122,7 @@ def test_a_file_that_two_checkpoints_describe_differently_is_not_deleted():
     (one,) = (state := checkpoint(1, "001", ["x"]).states[0]).partitions
     other = replace(one, files=(replace(one.files[0], file=DataFile("f", 2, 1, "", ())),))
     second = replace(checkpoint(2, "002", []), states=(replace(state, partitions=(other,)),))
-    with pytest.raises(Internal, match="no name is used twice"):
+    with pytest.raises(Internal, check=of_kind("retention.state_file_named_twice")):
         unused_files([checkpoint(1, "001", ["x"])], [second])
 
 

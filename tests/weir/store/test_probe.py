@@ -2,6 +2,7 @@ import errno
 import os
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Fault, Loss, Retryable
 from weir.formats.manifest import Manifest
@@ -139,7 +140,7 @@ def test_a_not_found_followed_by_an_error_is_no_loss(failing):
     store_id = failing.initialise()
     failing.fail("*/part-0.parquet", FileNotFoundError(errno.ENOENT, "No such file"), times=1)
     failing.fail("*/part-0.parquet", OSError(errno.EIO, "Input/output error"))
-    with pytest.raises(Retryable, match="Input/output error"):
+    with pytest.raises(Retryable, check=of_kind("store.failed")):
         probe(failing, store_id, [ref])
 
 
@@ -148,12 +149,12 @@ def test_a_root_that_vanished_is_no_loss(tmp_path):
     store_id = store.initialise()
     ref, manifest = write(store)
     (tmp_path / "store").rename(tmp_path / "elsewhere")
-    with pytest.raises(Retryable, match="not mounted"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         probe(store, store_id, [ref])
     (tmp_path / "store").mkdir()  # a mount point without its disk
-    with pytest.raises(Retryable, match="not mounted"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         probe(store, store_id, [ref])
-    with pytest.raises(Retryable, match="not mounted"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         verify_segments(store, store_id, [(manifest, FOLDER, None)])
 
 
@@ -163,7 +164,7 @@ def test_another_store_in_the_place_of_this_one_is_no_loss(tmp_path):
     ref, _ = write(store)
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     store.initialise()
-    with pytest.raises(Retryable, match=f"expected id {store_id}"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_of_another", expected_id=store_id)):
         probe(store, store_id, [ref])
 
 
@@ -181,7 +182,7 @@ def test_a_store_that_vanishes_between_the_two_questions_is_no_loss(failing):
                 self.fail("weir-store.json", FileNotFoundError(errno.ENOENT, "No such file"))
             super().check_marker(expected_id)
 
-    with pytest.raises(Retryable, match="not mounted"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         probe(Vanishing(failing), store_id, [ref])
 
 

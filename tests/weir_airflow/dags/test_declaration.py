@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow import Dataflow, sink, source
 from weir.errors import Misconfigured
@@ -73,7 +74,10 @@ def test_a_schedule_in_the_second_place_is_named():
     from weir_airflow import dataflow_dag
 
     with pytest.raises(
-        Misconfigured, match=r"dataflow_dag\(dataflow 'delays'\): '@daily' has no name: write schedule="
+        Misconfigured,
+        check=of_kind(
+            "dataflow.argument_unnamed", given="'@daily'", second="schedule", where="dataflow_dag(dataflow 'delays')"
+        ),
     ):
         dataflow_dag(FLOW, "@daily")
 

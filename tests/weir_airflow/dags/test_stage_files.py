@@ -6,6 +6,7 @@ import runpy
 import sys
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 
@@ -159,5 +160,7 @@ def test_weir_check_finds_a_missing_application_and_a_parameter_that_the_dataflo
 def test_weir_try_refuses_an_application_with_what_to_do(applied):
     from weir.trials.declared import declared_in
 
-    with pytest.raises(Misconfigured, match=r"'by_zone' is computed by the application 'jobs/by_zone.py', which only"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("trials.stage_is_an_application", function="jobs/by_zone.py", name="by_zone")
+    ):
         declared_in(applied("print()\n", least=3), "by_zone")

@@ -11,6 +11,7 @@ import uuid
 
 import psutil
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.code.application_rules import ApplicationFailed
 from weir.code.archive import pack
@@ -210,9 +211,9 @@ def await_that(condition, seconds=180):
 
 def test_a_connect_server_and_a_cluster_run_no_applications(application, engine):
     job = application(DOUBLED)
-    with pytest.raises(Misconfigured, match=r"a Spark Connect server, such as sc://nowhere:15002, runs none"):
+    with pytest.raises(Misconfigured, check=of_kind("engines.application_on_connect", partition="sc://nowhere:15002")):
         engine("spark_connect", "sc://nowhere", port=15002).run(job, "", lambda _: None)
-    with pytest.raises(Misconfigured, match=r"whose end only the deploy mode 'client' reports for sure"):
+    with pytest.raises(Misconfigured, check=of_kind("engines.application_in_cluster", client="client")):
         engine(host="yarn", extra='{"deploy-mode": "cluster"}').run(job, "", lambda _: None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.coordination.values import SparkWork
 from weir.errors import Misconfigured
@@ -102,29 +103,36 @@ def test_the_address_of_submitted_regions_is_the_master_as_the_providers_hook_sp
 def test_a_python_driver_in_a_cluster_that_spark_refuses_is_refused_before_anything_starts(master):
     from weir_airflow.engines.engines import engine_address
 
-    with pytest.raises(Misconfigured, match="on YARN and Kubernetes only"):
+    with pytest.raises(Misconfigured, check=of_kind("engines.master_unfit_for_cluster")):
         engine_address(connection(conn_type="spark", host=master, extra='{"deploy-mode": "cluster"}'))
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"), [({"host": ""}, "has no host"), ({"host": "yarn", "extra": '{"deploy-mode": "x"}'}, "'x'")]
+    ("fields", "message"),
+    [
+        ({"host": ""}, of_kind("engines.master_missing")),
+        ({"host": "yarn", "extra": '{"deploy-mode": "x"}'}, of_kind("engines.deploy_mode_unknown", found="x")),
+    ],
 )
 def test_a_connection_that_cannot_submit_is_refused_with_what_to_set(fields, message):
     from weir_airflow.engines.engines import engine_address
 
-    with pytest.raises(Misconfigured, match=message):
+    with pytest.raises(Misconfigured, check=message):
         engine_address(connection(**{"conn_type": "spark"} | fields))
 
 
 def test_another_type_of_connection_is_refused_with_what_to_use():
     from weir_airflow.engines.engines import engine_address
 
-    with pytest.raises(Misconfigured, match="has the type 'livy'; Weir computes by 'spark_connect'"):
+    with pytest.raises(
+        Misconfigured,
+        check=of_kind("engines.connection_of_other_type", conn_type="livy", spark_connect="spark_connect"),
+    ):
         engine_address(connection(conn_type="livy", host="spark"))
 
 
 def test_a_connection_without_a_host_is_refused():
     from weir_airflow.engines.engines import engine_address
 
-    with pytest.raises(Misconfigured, match="has no host"):
+    with pytest.raises(Misconfigured, check=of_kind("engines.connect_host_missing")):
         engine_address(connection())

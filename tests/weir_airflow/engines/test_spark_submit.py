@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir import connections
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
@@ -160,7 +161,7 @@ def test_the_spark_submit_that_is_on_the_path_finds_its_own_spark(run, spark_sub
 
 
 def test_a_program_that_is_not_there_is_named(run, spark_submit):
-    with pytest.raises(Misconfigured, match="no program 'spark2-submit'"):
+    with pytest.raises(Misconfigured, check=of_kind("engines.program_missing", filename="spark2-submit")):
         run(**{"spark-binary": "spark2-submit"})
 
 
@@ -250,7 +251,7 @@ def test_in_a_cluster_an_answer_may_show_after_the_end_of_spark_submit(run, spar
 
 def test_a_job_of_a_task_that_was_stopped_is_not_submitted(run, spark_submit, tmp_path):
     spark_submit("")
-    with pytest.raises(Fenced, match="was stopped in its own process"):
+    with pytest.raises(Fenced, check=of_kind("engines.stopped")):
         run(engine=lambda made: made.stop())
     assert not (tmp_path / "told.json").exists()
 
@@ -272,7 +273,7 @@ def test_a_stop_ends_spark_submit_and_tells_its_driver(run, spark_submit, store,
         engines.append(engine)
         stopping.start()
 
-    with pytest.raises(Fenced, match="was stopped in its own process"):
+    with pytest.raises(Fenced, check=of_kind("engines.stopped")):
         run(engine=begin)
     stopping.join(30)
     assert store.size(f"{job.folder}/stop") == 0

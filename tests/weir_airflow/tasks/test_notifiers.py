@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from airflow.sdk import BaseNotifier
+from tests.messages.kinds import of_kind
 
 from weir.dataflow import notifier
 from weir.errors import Misconfigured
@@ -75,5 +76,5 @@ def test_a_notifier_that_fails_has_not_received_it():
 
 
 def test_what_makes_no_notifier_is_named():
-    with pytest.raises(Misconfigured, match=r"notifier\('.*test_notifiers:no_notifier'\) in notify=\[...\] made a str"):
+    with pytest.raises(Misconfigured, check=of_kind("notifications.not_callable", name="str")):
         tell("no_notifier")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pyarrow.parquet as parquet
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.ledger.ledger import Ledger
@@ -144,7 +145,9 @@ def test_ordinary_tasks_run_before_between_and_after_regions(world, dag):
 def test_a_stage_without_a_task_is_named(dag):
     from weir_airflow import stage_task
 
-    with pytest.raises(Misconfigured, match=r"'town' has no stage 'summs': did you mean 'sums'\?"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("dag.stage_unknown", hint="did you mean 'sums'?", name="town", wanted="summs")
+    ):
         stage_task(dag, "summs")
 
 

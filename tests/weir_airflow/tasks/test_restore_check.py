@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import QualityCheckRow
@@ -71,7 +72,7 @@ def test_a_checkpoint_is_chosen_together_with_its_dataflow(airflow_home, monkeyp
     said = []
     assert dataflows_to_check({}, said.append) == []
     assert said == ["No dataflow has a checkpoint: nothing to restore"]
-    with pytest.raises(Misconfigured, match="the checkpoint 3 is of which dataflow"):
+    with pytest.raises(Misconfigured, check=of_kind("tasks.dataflow_not_named", params="3")):
         dataflows_to_check({"checkpoint": "3"}, said.append)
 
 

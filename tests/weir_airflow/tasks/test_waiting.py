@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine, event, select
+from tests.messages.kinds import of_kind
 from tests.weir.keeping import aircraft
 from tests.weir.small_dataflow import World
 
@@ -135,7 +136,7 @@ def test_a_trigger_that_is_cancelled_keeps_no_other_from_firing_and_the_last_one
 
 def test_a_trigger_without_a_ledger_says_so(days, waiting, monkeypatch):
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{days.folder}/nowhere.db")
-    with pytest.raises(Misconfigured, match="there is no ledger"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.not_there")):
         asyncio.run(fired(trigger_of(waiting[0])))
 
 

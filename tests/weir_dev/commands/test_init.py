@@ -5,6 +5,7 @@ import os
 import subprocess
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.local_stack import PROJECT_VARIABLE
@@ -74,13 +75,13 @@ def test_the_state_of_a_project_is_in_its_folder(project, monkeypatch):
     monkeypatch.setenv(PROJECT_VARIABLE, os.fspath(project))
     assert (project_root(), state_folder()) == (project, project / ".weir")
     monkeypatch.setenv(PROJECT_VARIABLE, os.fspath(project / "data"))
-    with pytest.raises(Misconfigured, match="has no folder dags"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.no_project")):
         project_root()
 
 
 def test_a_folder_that_has_files_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(Misconfigured, match="is there and not empty: name a new folder"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.folder_not_empty")):
         make_project(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
@@ -79,7 +80,7 @@ def test_a_sound_result_is_chosen_with_its_size_and_its_readers(world):
 
 def test_a_result_that_was_already_released_is_refused(world):
     release_everything_that_is_not_held(world)
-    with pytest.raises(Misconfigured, match=r"nothing was deleted.*joined\[0\] by k is released"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.results_not_whole")):
         chosen(world)
 
 
@@ -94,7 +95,7 @@ def test_what_is_held_is_not_released(world):
 
 def test_a_result_whose_files_are_gone_is_refused(world):
     world.store.delete_folder(chosen(world).folder)
-    with pytest.raises(Misconfigured, match=r"nothing was deleted.*joined\[0\].* is lost"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.results_not_whole")):
         chosen(world)
 
 
@@ -106,7 +107,7 @@ def test_a_result_with_other_bytes_than_those_recorded_is_refused(world):
     data[size // 2] ^= 1
     path.chmod(0o644)
     path.write_bytes(data)
-    with pytest.raises(Misconfigured, match=r"nothing was deleted.*joined\[0\].* is lost"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.results_not_whole")):
         chosen(world)
 
 
@@ -114,25 +115,28 @@ def test_a_loss_of_another_result_of_the_day_is_refused_too(world):
     with held_day(world.services, "ladder", DAY) as held:
         other = next(each for each in held.state.results.values() if each.partition.stage == "weather")
     world.store.delete_folder(other.folder)
-    with pytest.raises(Misconfigured, match=r"nothing was deleted.*weather\[0\].* is lost"):
+    with pytest.raises(Misconfigured, check=of_kind("dev.results_not_whole")):
         chosen(world)
 
 
 def test_a_result_that_was_not_verified_is_refused(world):
-    with held_day(world.services, "ladder", DAY) as held, pytest.raises(Misconfigured, match="were not verified"):
+    with (
+        held_day(world.services, "ladder", DAY) as held,
+        pytest.raises(Misconfigured, check=of_kind("dev.results_not_whole")),
+    ):
         partition_to_lose(held, [], LOST, READER)
 
 
 def test_a_subtask_without_such_a_result_is_refused(world):
     with held_day(world.services, "ladder", DAY) as held:
         verified = verified_day(world.services, held)
-        with pytest.raises(Misconfigured, match=r"no result of joined\[7\] that totals reads"):
+        with pytest.raises(Misconfigured, check=of_kind("dev.result_unknown", name="joined[7]", reader="totals")):
             partition_to_lose(held, verified, "joined[7]", READER)
 
 
 def test_a_day_without_a_run_is_refused(world):
     with (
-        pytest.raises(Misconfigured, match="no run of ladder for 2013-01-02"),
+        pytest.raises(Misconfigured, check=of_kind("dev.no_run", dataflow="ladder", day="2013-01-02")),
         held_day(world.services, "ladder", date(2013, 1, 2)),
     ):
         pass

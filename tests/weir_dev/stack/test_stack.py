@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Retryable
 from weir_dev.stack.keeper import take_lock
@@ -52,7 +53,7 @@ def test_what_is_left_is_ended_though_the_lock_is_held_for_another_moment(stack,
 def test_what_another_process_is_about_to_start_is_left_to_it(stack, left, monkeypatch):
     monkeypatch.setattr("weir_dev.stack.stack.LOCK_SECONDS", 0.1)
     with take_lock(stack.folder) as held:
-        with pytest.raises(Retryable, match="another process is starting or stopping the stack"):
+        with pytest.raises(Retryable, check=of_kind("dev.stack_busy")):
             stack.stop()
         assert left.is_alive()
         fcntl.flock(held, fcntl.LOCK_UN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.code.application_rules import ApplicationFailed
 from weir.formats.region_job import (
@@ -113,21 +114,21 @@ def test_rows_are_read_with_the_columns_of_all_files_and_those_of_partitions(wri
 def test_nothing_is_read_of_an_output_that_spark_has_not_marked_as_whole(written, read, store):
     job, folder = written(lambda session: session.range(4))
     store.delete(f"{folder}/_SUCCESS")
-    with pytest.raises(ApplicationFailed, match="its output has no file _SUCCESS, which Spark writes last"):
+    with pytest.raises(ApplicationFailed, check=of_kind("region.output_unfinished", whole="_SUCCESS")):
         read(job)
 
 
 def test_nothing_is_read_of_a_second_write_that_did_not_end(written, read, store):
     job, folder = written(lambda session: session.range(4))
     store.create(f"{folder}/_temporary/0/part", b"")
-    with pytest.raises(ApplicationFailed, match=r"a write into \{\{ output }} did not end"):
+    with pytest.raises(ApplicationFailed, check=of_kind("region.write_unfinished")):
         read(job)
 
 
 def test_an_output_without_files_is_a_failure_of_the_application(job_of, read, store):
     job = job_of()
     store.create(f"{staged_output(staging_of(job, application_of(job)))}/_SUCCESS", b"")
-    with pytest.raises(ApplicationFailed, match=r"\{\{ output }} has no Parquet files"):
+    with pytest.raises(ApplicationFailed, check=of_kind("region.output_empty")):
         read(job)
 
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.assembly import coordinator_of
@@ -110,7 +111,7 @@ def test_spark_work_whose_input_has_changed_is_interrupted_at_the_next_heartbeat
     changing = threading.Thread(target=change)
     changing.start()
     began = time.monotonic()
-    with pytest.raises(Conflict, match="is current now: it begins again") as stopped:
+    with pytest.raises(Conflict, check=of_kind("attempts.input_changed")) as stopped:
         run_attempt(ports, Engine(server.url), "flow", lambda: airflow.request(task), print)
     changing.join()
     assert time.monotonic() - began < SECONDS / 2

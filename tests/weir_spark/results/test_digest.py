@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from tests.messages.kinds import of_kind
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import OF_RESULT
@@ -192,17 +193,17 @@ def test_columns_may_have_dots_and_backticks_in_their_names(spark: SparkSession)
 @pytest.mark.parametrize(
     ("query", "column"),
     [
-        ("select parse_json('1') v", "column v is of type variant"),
-        ("select interval 1 day d", "column d is of type interval day"),
-        ("select array(struct(interval 1 month m)) a", r"column a\[\].m is of type interval month"),
-        ("select map(1, parse_json('1')) m", r"column m \(values\) is of type variant"),
-        ("select null n", "column n is of type void"),
+        ("select parse_json('1') v", of_kind("results.type_without_digest")),
+        ("select interval 1 day d", of_kind("results.type_without_digest")),
+        ("select array(struct(interval 1 month m)) a", of_kind("results.type_without_digest")),
+        ("select map(1, parse_json('1')) m", of_kind("results.type_without_digest")),
+        ("select null n", of_kind("results.type_without_digest", simplestring="void", where="column n")),
     ],
 )
 def test_a_type_without_a_canonical_value_is_refused_by_the_name_of_its_column(
     spark: SparkSession, query: str, column: str
 ) -> None:
-    with pytest.raises(Misconfigured, match=column):
+    with pytest.raises(Misconfigured, check=column):
         digest_of(spark.sql(query))
 
 
@@ -218,5 +219,5 @@ def test_the_schema_counts_names_types_and_their_order_but_not_nullability(spark
 
 @pytest.mark.spark
 def test_a_digest_that_spark_did_not_observe_is_an_error_and_not_an_empty_result(spark: SparkSession) -> None:
-    with pytest.raises(Internal, match="has not observed"):
+    with pytest.raises(Internal, check=of_kind("results.digest_not_observed")):
         to_digest(spark.sql("select 1 a").schema, {})

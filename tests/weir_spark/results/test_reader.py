@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead
@@ -160,13 +161,13 @@ def test_a_result_of_the_epoch_before_without_rows_has_the_declared_columns(spar
 def test_a_result_with_other_columns_than_declared_is_refused_with_both(spark, jobs, written, declared) -> None:
     read = dataclasses.replace(jobs.read("before", written()), declared_schema=declared)
     shown = r"declared with the schema value string.*, but the result of numbers of the epoch before has key bigint, "
-    with pytest.raises(Misconfigured, match=f"the input 'before' is {shown}value string: correct previous"):
+    with pytest.raises(Misconfigured, match=f"{shown}", check=of_kind("results.schema_differs", argument="before")):
         read_input(spark, read)
 
 
 @pytest.mark.parametrize("declared", ["value STRINGS", "value", "("])
 def test_a_schema_that_is_none_is_refused(spark, declared) -> None:
-    with pytest.raises(Misconfigured, match="the schema of the input 'before' is not one: expected a Spark DDL string"):
+    with pytest.raises(Misconfigured, check=of_kind("results.schema_malformed", argument="before")):
         read_input(
             spark,
             InputToRead(

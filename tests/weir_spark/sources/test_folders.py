@@ -6,6 +6,7 @@ from datetime import date, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir_spark.sources.test_files import put, refused, resolved
 
 from weir.dataflow import files_source
@@ -70,7 +71,7 @@ def test_a_column_that_files_and_folders_have_is_read_from_the_files_unless_they
         assert type(told) is Misconfigured
         assert re.search("day=2013-01-02 of .*is contradicted by a row: 2013-01-01", str(told)), told
     parquet(tmp_path / "day=2013-01-03/b.parquet", id=[1])
-    with pytest.raises(Misconfigured, match="some files have the column 'day'"):
+    with pytest.raises(Misconfigured, check=of_kind("sources.column_in_some_files", name="day")):
         resolved(of(tmp_path / "day=*/*.parquet"))
     told = refused(attempt, of(tmp_path / "day=*/a.csv", "id BIGINT, x STRING, day INT"))
     assert re.search("day=2013-01-02 of .*is no INT", str(told)), told
@@ -103,11 +104,11 @@ def test_what_no_parquet_file_has_and_what_is_no_parquet_file_is_refused_when_it
             resolved(of(tmp_path / "*.parquet", schema))
         assert resolved(of(tmp_path / "*.parquet", schema, if_missing="null"))
     parquet(tmp_path / "c.parquet", FOO=[1], foo=[1])
-    with pytest.raises(Misconfigured, match="two columns that Spark cannot tell apart: 'FOO' and 'foo'"):
+    with pytest.raises(Misconfigured, check=of_kind("sources.parquet_columns_alike", by_name="FOO", each="foo")):
         resolved(of(tmp_path / "*.parquet"))
     put(tmp_path / "c.parquet", "id,foo\n")
-    with pytest.raises(Misconfigured, match=r"c\.parquet is no Parquet file"):
+    with pytest.raises(Misconfigured, check=of_kind("sources.parquet_unreadable")):
         resolved(of(tmp_path / "*.parquet"))
     put(tmp_path / "c.parquet", "")
-    with pytest.raises(Misconfigured, match=r"c\.parquet has no bytes"):
+    with pytest.raises(Misconfigured, check=of_kind("sources.parquet_empty")):
         resolved(of(tmp_path / "*.parquet", "id BIGINT"))

@@ -1,6 +1,7 @@
 """How files are divided among subtasks."""
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir_spark.files.paths import spark_path
@@ -33,13 +34,13 @@ def test_a_split_names_files_by_the_values_of_their_partition():
 
 
 def test_a_file_that_spark_would_leave_out_is_refused():
-    with pytest.raises(Misconfigured, match=r"has the file /t/_a\.parquet, and Spark leaves out"):
+    with pytest.raises(Misconfigured, check=of_kind("sources.table_file_hidden", hidden="/t/_a.parquet")):
         table_splits([LiveFile("/t/_a.parquet", 1)], 1, SCHEMA, "version 3 of t")
 
 
 @pytest.mark.parametrize("path", ["/at:10/br[1]/a.parquet", "/q?x/at:10/a.parquet", "s3://lake/{x}/a:b/a.parquet"])
 def test_a_file_that_hadoop_cannot_have_is_refused(path):
-    with pytest.raises(Misconfigured, match="colon"):
+    with pytest.raises(Misconfigured, check=of_kind("sources.table_path_unfit")):
         table_splits([LiveFile(path, 1)], 1, SCHEMA, "version 3 of t")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
@@ -96,14 +97,16 @@ def test_other_rows_have_another_chain_and_an_exact_epoch_has_the_digest_of_its_
 def test_a_blind_upsert_is_refused_where_old_rows_are_needed(spark, store):
     rows = spark.createDataFrame([("a", 1)], SCHEMA)
     grows = opened(spark, StateChain(store, keyed_state("h", key="k", schema=SCHEMA, grows=True)), DAYS[0])
-    with pytest.raises(Misconfigured, match="which grows=True expects something of"):
+    with pytest.raises(Misconfigured, check=of_kind("state.blind_and_counted", counting=["grows=True"])):
         grows.upsert(rows, blind=True)
     plain = opened(spark, StateChain(store, keyed_state("h", key="k", schema=SCHEMA)), DAYS[0])
-    with pytest.raises(Misconfigured, match="expect_table_row_count_to_equal expects"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.blind_and_counted", counting=["expect_table_row_count_to_equal"])
+    ):
         replace(plain, counted_by=("expect_table_row_count_to_equal",)).upsert(rows, blind=True)
-    with pytest.raises(Misconfigured, match="only_changed, or per_key, compares with them"):
+    with pytest.raises(Misconfigured, check=of_kind("state.blind_and_compared")):
         plain.upsert(rows, blind=True, only_changed=True)
-    with pytest.raises(Misconfigured, match="per_key looks its keys up"):
+    with pytest.raises(Misconfigured, check=of_kind("state.per_key_and_blind")):
         plain.per_key(rows, lambda key, rows, state: None, "k STRING")
 
 

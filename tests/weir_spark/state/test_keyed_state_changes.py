@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
 from weir.dataflow.state_schema import stored_fields
@@ -89,7 +90,7 @@ def test_order_by_says_which_row_wins_nulls_last_and_equally_high_ones_are_the_s
 def test_rows_that_another_subtask_keeps_are_refused_and_unknown_keys_may_be_deleted(spark, chain):
     lower, upper = chain.key_groups(2)
     rows = spark.createDataFrame([(text, 1) for text in "abcdefgh"], SCHEMA)
-    with pytest.raises(Misconfigured, match=r"rows that another subtask keeps, as for k='.'; k='.'; k='.': they would"):
+    with pytest.raises(Misconfigured, check=of_kind("state.upsert_of_other_subtask")):
         written(spark, chain, DAYS[0], lambda state: state.upsert(rows), lower)
     report = written(spark, chain, DAYS[0], lambda state: state.delete(rows), upper)
     assert (report.files, report.state.changed) == ((), 0)
@@ -131,18 +132,25 @@ def test_rows_of_other_columns_or_types_are_refused(spark, chain):
     def upsert(rows, schema, **options):
         return lambda state: state.upsert(spark.createDataFrame(rows, schema), **options)
 
-    with pytest.raises(Misconfigured, match="upsert needs the columns k, n, but there is no n; there are k, m"):
+    with pytest.raises(
+        Misconfigured,
+        check=of_kind("state.column_missing", columns=["k", "m"], missing=["n"], wanted=["k", "n"], what="upsert"),
+    ):
         written(spark, chain, DAYS[0], upsert([], "k STRING, m BIGINT"))
-    with pytest.raises(Misconfigured, match="upsert needs the columns k, n, at, but there is no at"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.column_missing", missing=["at"], wanted=["k", "n", "at"], what="upsert")
+    ):
         written(spark, chain, DAYS[0], upsert([], SCHEMA, order_by="at"))
-    with pytest.raises(Misconfigured, match="delete needs the columns k, but there is no k"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.column_missing", missing=["k"], wanted=["k"], what="delete")
+    ):
         written(spark, chain, DAYS[0], lambda state: state.delete(spark.createDataFrame([], "n BIGINT")))
-    with pytest.raises(Misconfigured, match="read needs the columns k, but there is no k"):
+    with pytest.raises(Misconfigured, check=of_kind("state.key_missing", keys=["k"], missing=["k"], what="read")):
         written(spark, chain, DAYS[0], lambda state: state.read(spark.createDataFrame([], "n BIGINT")))
-    with pytest.raises(Misconfigured, match="'n' is declared as bigint, but the rows have int: cast it"):
+    with pytest.raises(Misconfigured, check=of_kind("state.type_differs", declared="bigint", field="n", found="int")):
         written(spark, chain, DAYS[0], upsert([("a", 1)], "k STRING, n INT"))
     empty = spark.createDataFrame([], SCHEMA)
-    with pytest.raises(Misconfigured, match="61 upserts and deletions in one epoch are more than 60: union their rows"):
+    with pytest.raises(Misconfigured, check=of_kind("state.too_many_changes", changes="61", most="60")):
         written(spark, chain, DAYS[0], lambda state: [state.upsert(empty) for _ in range(61)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import broadcast_state, list_state
 from weir.errors import Misconfigured
@@ -154,12 +155,12 @@ def test_an_empty_list_is_a_result_too(epoch, pipeline, kept, lists) -> None:
 
 @pytest.mark.parametrize("element", [{1, 2}, float("nan"), b"bytes"])
 def test_an_element_that_is_no_json_is_refused(lists, element) -> None:
-    with pytest.raises(Misconfigured, match="state 'offsets': an element of a list must be a JSON value"):
+    with pytest.raises(Misconfigured, check=of_kind("state.element_not_json", name="offsets")):
         lists(SPLIT, (), 1)[0].add(element)
 
 
 def test_an_element_that_would_come_back_as_another_one_is_refused(lists) -> None:
-    with pytest.raises(Misconfigured, match="would come back as"):
+    with pytest.raises(Misconfigured, check=of_kind("state.element_changes")):
         lists(SPLIT, (), 1)[0].add([{1: "one"}])
 
 
@@ -196,8 +197,12 @@ def test_broadcast_state_is_empty_in_the_first_epoch_and_has_its_columns(rates) 
 
 
 def test_broadcast_state_takes_rows_of_its_schema_only(rates, spark) -> None:
-    with pytest.raises(Misconfigured, match="update needs the columns k, rate, but there is no rate; there are k"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.list_column_missing", column="rate", fieldnames=["k", "rate"], types=["k"])
+    ):
         rates().update(spark.sql("select 1L k"))
-    with pytest.raises(Misconfigured, match="'rate' is declared as double, but the rows have int: cast it"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.list_type_differs", column="rate", declared="double", found="int")
+    ):
         rates().update(spark.sql("select 1L k, 1 rate"))
     assert read_input(spark, rates().given_as).count() == 0

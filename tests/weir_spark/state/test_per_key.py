@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
@@ -300,18 +301,24 @@ def test_a_wrong_call_is_refused_before_anything_is_computed(chain, open_state, 
     def nothing(key, rows, state):
         return None
 
-    with pytest.raises(Misconfigured, match="no form 'polars': write one of pandas, arrow, rows"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.per_key_form_unknown", form="polars", forms=["pandas", "arrow", "rows"])
+    ):
         state.per_key(rows, nothing, "k BIGINT", form="polars")
-    with pytest.raises(Misconfigured, match="per_key needs the columns k, but there is no k; there are key"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("state.key_missing", keys=["k"], missing=["k"], types=["key"], what="per_key")
+    ):
         state.per_key(spark.sql("select 1L key"), nothing, "k BIGINT")
-    with pytest.raises(Misconfigured, match="per_key needs the column at, but there are k"):
+    with pytest.raises(Misconfigured, check=of_kind("state.per_key_column_missing", column="at", types=["k"])):
         state.per_key(rows, nothing, "k BIGINT", order_by="at")
-    with pytest.raises(Misconfigured, match="its key k is bigint, but the rows have string: cast it"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("dataflow.key_cast_missing", declared="bigint", found="string", key="k")
+    ):
         state.per_key(spark.sql("select '1' k"), nothing, "k BIGINT")
-    with pytest.raises(Misconfigured, match="expected Spark DDL"):
+    with pytest.raises(Misconfigured, check=of_kind("state.per_key_schema_malformed")):
         state.per_key(rows, nothing, "k BIGINT BIGINT")
-    with pytest.raises(Misconfigured, match="a column twice: k, k"):
+    with pytest.raises(Misconfigured, check=of_kind("state.per_key_column_twice", columns=["k", "k"])):
         state.per_key(spark.sql("select 1L k, 2L k"), nothing, "k BIGINT")
     state.per_key(rows, nothing, "k BIGINT")
-    with pytest.raises(Misconfigured, match="per_key is called twice"):
+    with pytest.raises(Misconfigured, check=of_kind("state.per_key_twice")):
         state.per_key(rows, nothing, "k BIGINT")

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.connect.client.retries import DefaultPolicy
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir_spark.transport.connect import ConnectEngine
@@ -48,7 +49,7 @@ def test_a_client_without_the_token_is_refused(stranger):
 
 
 def test_a_region_without_the_token_fails_and_says_what_to_set(stranger, new_job):
-    with pytest.raises(Misconfigured, match="SPARK_CONNECT_AUTHENTICATE_TOKEN") as refused:
+    with pytest.raises(Misconfigured, check=of_kind("transport.token_refused")) as refused:
         ConnectEngine(stranger, retries=1).run(new_job(), str(uuid.uuid4()), lambda line: None)
     assert "another" not in str(refused.value)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.servers.small_disk import small_disk
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
@@ -103,7 +104,9 @@ def test_a_full_store_is_reported_as_such_and_the_next_try_has_the_same_content(
 def test_a_disk_without_free_space_is_reported_by_spark_or_by_the_store(server, store, disk, numbers):
     job = numbers()
     disk.fill()
-    with pytest.raises(Exception, match=r"Mkdirs failed to create|No space left on device") as failed:
+    with pytest.raises(
+        Exception, check=of_kind("transport.store_disk_full", message="No space left on device")
+    ) as failed:
         run(server.url, job, store)
     if not isinstance(failed.value, DiskFull):
         with pytest.raises(DiskFull):
@@ -167,7 +170,7 @@ def test_spark_that_finds_no_room_to_shuffle_names_its_own_folder(tmp_path, jobs
     job = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", Layout(("id",), 128))))
     with small_disk(tmp_path / "spark", megabytes=64) as disk, running_server(disk.path) as server:
         disk.fill(leave=2 * 2**20)
-        with pytest.raises(DiskFull, match=r"spark\.local\.dir"):
+        with pytest.raises(DiskFull, check=of_kind("transport.spark_disk_full")):
             ConnectEngine(server.url, retries=2).run(job, str(uuid.uuid4()), lambda line: None)
         disk.make_room()
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.messages.kinds import of_kind
 
 from weir.errors import Fenced, Retryable
 from weir.store.stop_file import request_stop
@@ -30,7 +31,7 @@ def test_a_job_that_runs_is_ended_by_the_file_of_its_attempt(store, job, watched
 
 def test_a_job_that_was_stopped_before_it_began_never_begins(store, job, watched) -> None:
     request_stop(store, job.folder)
-    with pytest.raises(Fenced, match=f"attempt {job.attempt} was stopped by the file"), watched[1]:
+    with pytest.raises(Fenced, check=of_kind("transport.stopped_by_file", attempt=job.attempt)), watched[1]:
         raise AssertionError("it began")
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.command_line import typed, use
 from tests.weir.restoring import HISTORY_FLOW
 from tests.weir.small_dataflow import Saved, World
@@ -61,5 +62,5 @@ def test_the_table_says_the_same():
 
 
 def test_a_dataflow_that_is_not_known_is_said():
-    with pytest.raises(Misconfigured, match="it knows ladder"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.dataflow_unknown", said="it knows ladder")):
         typed("checkpoints", "leiter")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.checking import NOT_NULL, UNIQUE, gated, violate
 from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import Saved, World
@@ -88,9 +89,9 @@ def test_of_a_run_each_expectation_is_told():
 
 
 def test_an_unknown_dataflow_and_an_unknown_run_are_refused():
-    with pytest.raises(Misconfigured, match="no dataflow other"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.dataflow_unknown", name="other")):
         typed("quality", "other")
-    with pytest.raises(Misconfigured, match="no run gated@2014"):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.run_unknown")):
         typed("quality", "show", "gated@2014")
 
 

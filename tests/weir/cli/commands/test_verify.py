@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, use
 from tests.weir.small_dataflow import World, ladder
 
@@ -159,7 +160,7 @@ def test_a_ledger_that_says_something_else_than_the_manifest_is_told(world):
 def test_a_store_that_is_not_there_loses_nothing(world):
     shutil.move(world.folder / "store", world.folder / "elsewhere")
     (world.folder / "store").mkdir()
-    with pytest.raises(Retryable, match="not mounted"):
+    with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
         typed(RUN)
     assert row(world, "joined").state == "finished"
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, use
 from tests.weir.restoring import HISTORY_FLOW
 from tests.weir.small_dataflow import World
@@ -29,18 +30,18 @@ def typed(*words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--checkpoint", "3"], "go with it"),
-        (["--expectations", "--repair"], "a question of its own"),
-        (["--expectations", "--content"], "a question of its own"),
-        (["--expectations", "--checkpoint", "3", "--savepoint", "x"], "name one of them"),
-        (["ladder", "--expectations", "--checkpoint", "three"], "expected a number, or newest"),
-        (["--expectations", "--checkpoint", "3"], "name the dataflow of 3"),
-        (["--remote", "sc://nowhere"], "need a Spark"),
-        (["nobody", "--expectations", "--checkpoint", "newest"], "knows no dataflow nobody"),
+        (["--checkpoint", "3"], of_kind("cli.verify_options_clash")),
+        (["--expectations", "--repair"], of_kind("cli.verify_options_clash")),
+        (["--expectations", "--content"], of_kind("cli.verify_options_clash")),
+        (["--expectations", "--checkpoint", "3", "--savepoint", "x"], of_kind("cli.nothing_to_restore")),
+        (["ladder", "--expectations", "--checkpoint", "three"], of_kind("cli.checkpoint_malformed")),
+        (["--expectations", "--checkpoint", "3"], of_kind("cli.dataflow_not_named")),
+        (["--remote", "sc://nowhere"], of_kind("cli.remote_in_vain")),
+        (["nobody", "--expectations", "--checkpoint", "newest"], of_kind("ledger.dataflow_unknown", name="nobody")),
     ],
 )
 def test_what_is_asked_wrongly_is_said_before_anything_is_read(world, words, said):
-    with pytest.raises(Misconfigured, match=said):
+    with pytest.raises(Misconfigured, check=said):
         typed(*words)
 
 
