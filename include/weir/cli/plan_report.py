@@ -7,7 +7,7 @@ from weir.cli.tables import key, number, print_cells, print_line, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
-from weir.recovery.rules.standing import Standing
+from weir.recovery.rules.standing import Stand, Standing
 from weir.units import format_size
 
 MOST_ROWS = 40
@@ -21,12 +21,16 @@ def print_plan(plan: Plan, standing: Standing | None = None) -> None:
     """Print a plan: how its run stands if it is open, a table of its steps, and the cost."""
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
     print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.")
-    if plan.impossible:
+    is_cleared = standing is not None and bool(standing.cleared)
+    if plan.impossible and not is_cleared:
         print_line(f"This cannot be applied: {plan.impossible}.")
     if plan.failed is not None:
         print_line(f"{plan.failed} is retried by Airflow.")
     if standing is not None:
-        print_line(str(standing))
+        is_well = standing.stand is Stand.AGAIN
+        print_line(f"{standing} There is nothing to do: this is what that restarts." if is_well else str(standing))
+    if plan.impossible and is_cleared:
+        print_line(f"That fails: {plan.impossible}.")
     if not steps:
         whole = "Nothing is missing: nothing would run again. (`weir verify` reads every byte.)"
         nothing = whole if standing is None else "Of what was computed, nothing is missing."

@@ -5,7 +5,7 @@ Invariant 5: a failure and `weir plan` decide by the same function over the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -68,7 +68,7 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             answer = answer.with_costs(costs_of(session, run, regions))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
             answer = answer.with_code(_code_of(session, run, answer))
-            answer = _with_way_out(session, run, state, answer)
+            answer = _with_way_out(session, run, state, answer, failure.cleared)
         return Decided(state, present, answer)
 
 
@@ -84,12 +84,13 @@ def _code_of(session: Session, run: Run, plan: Plan) -> dict[RegionId, Generatio
     return {each: found[each.run, each.name] for each in regions if (each.run, each.name) in found}
 
 
-def _with_way_out(session: Session, run: Run, state: RunState, plan: Plan) -> Plan:
+def _with_way_out(session: Session, run: Run, state: RunState, plan: Plan, cleared: Collection[RegionId]) -> Plan:
     """Add to a plan that needs an expired state which snapshots there are, whether one helps, and what to do."""
     if plan.expired is None:
         return plan
     said = [plan.impossible]
-    if plan.failed not in (None, CLOSE) and all(state.is_done(each) for each in state.outputs(plan.failed)):
+    restarted = [each for each in (plan.failed, *cleared) if each not in (None, CLOSE)]
+    if restarted and all(state.is_done(output) for each in restarted for output in state.outputs(each)):
         said.append(_STAYS)  # before what discards results
     said += [what_is_kept(session, run.dataflow.name), _way_out(session, run, plan.expired)]
     return replace(plan, impossible=". ".join(said), expired=None)

@@ -6,8 +6,7 @@ Invariant: planning changes nothing; the plan that is applied is the plan that w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
@@ -29,7 +28,6 @@ from weir.topology.regions import RegionId
 from weir.wording import first_few
 
 _AS_IF = "as if it were gone"
-_CLEARED = "it was cleared in Airflow"
 _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 
 
@@ -64,9 +62,7 @@ def ask(services: Services, question: Question) -> Answer:
         closing = None if question.fail or question.lost else committed_attempt(session, run.id, CLOSE)
         unpublished = "" if closing is None else outdated_publication(session, run, state, closing)
     failed = None if question.fail is None else _region(run, question.fail)
-    gone = [each for text in question.lost for each in _gone(state, text)]
-    again = _again(state, question.cleared)
-    losses = losses_by_partition((*gone, *again), run.id)
+    losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
     asked = Failure(
         failed=failed,
         losses=losses,
@@ -74,33 +70,17 @@ def ask(services: Services, question: Question) -> Answer:
         cause=_cause(failed, question),
         largest=services.recovery.largest_plan,
         code=question.code,
+        cleared=frozenset(question.cleared),
         unpublished=unpublished,
     )
     plan, failure = plan_by_looking(services, run, asked)
-    return Answer(run, _of_airflow(plan, question.cleared) if question.cleared else plan, failure)
+    return Answer(run, plan, failure)
 
 
 def _cause(failed: RegionId | None, question: Question) -> str:
     causes = ["what the run misses" if failed is None else f"{failed} fails"]
-    cleared = [f"{first_few(question.cleared, SHOWN)} was cleared in Airflow"] if question.cleared else []
+    cleared = [f"a clear in Airflow of {first_few(question.cleared, SHOWN)}"] if question.cleared else []
     return ", and ".join([*(cleared or causes), *(f"{each} is gone" for each in question.lost)])
-
-
-def _again(state: RunState, cleared: Collection[RegionId]) -> list[Loss]:
-    """Return the results of tasks that were cleared as losses: their producers run again, and need their inputs."""
-    return [
-        Loss(state.run, each.stage, each.subtask, each.layout, state.results[each].attempt, Fault.STALE, _AS_IF)
-        for region in cleared
-        if region != CLOSE
-        for each in state.outputs(region)
-        if each in state.results
-    ]
-
-
-def _of_airflow(plan: Plan, cleared: Collection[RegionId]) -> Plan:
-    """Return the plan of what Airflow does by itself: nothing keeps it from that."""
-    steps = (replace(each, reason=_CLEARED) if each.region in cleared else each for each in plan.steps)
-    return replace(plan, steps=tuple(steps), held_back="")
 
 
 def _region(run: Run, text: str) -> RegionId:

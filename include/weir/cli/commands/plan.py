@@ -21,7 +21,7 @@ from weir.errors import Message, Misconfigured
 from weir.ledger.runs import run_if_known
 from weir.recovery.questions import Answer, Question, apply_answer, ask
 from weir.recovery.rules.plan import Plan, StepKind
-from weir.recovery.rules.standing import Standing
+from weir.recovery.rules.standing import Stand, Standing
 from weir.recovery.standing import clear_stopped
 
 
@@ -47,7 +47,7 @@ def plan(
             name = answer.run.id
             standing = standing_named(services, name, name) if is_now else None
             owed = apply_answer(services, answer) if apply else 0
-            answer = _of_cleared(services, answer, standing)
+            answer, standing = _of_cleared(services, answer, standing)
         decided = None if answer is None else answer.plan
         if decided is not None and decided.impossible and standing is not None and standing.behind is None:
             standing = replace(standing, command="")  # the plan says what helps
@@ -68,13 +68,18 @@ def _of_not_begun(services: Services, name: str) -> Standing | None:
     return standing_named(services, run, name)
 
 
-def _of_cleared(services: Services, answer: Answer, standing: Standing | None) -> Answer:
-    """Where nothing is missing, tell what Airflow computes again of a published run."""
-    cleared = () if standing is None else standing.cleared
-    if not cleared or answer.plan.of(StepKind.RERUN):
-        return answer
-    question = Question(answer.run.id, code=RepairCode.NEWEST, cleared=tuple(each.region for each in cleared))
-    return ask(services, question)
+def _of_cleared(services: Services, answer: Answer, standing: Standing | None) -> tuple[Answer, Standing | None]:
+    """Where nothing is missing of a published run, answer what Airflow computes again of it.
+
+    It does not go on by itself where something is missing, too, or where what was cleared cannot be computed.
+    """
+    if standing is None or not standing.cleared:
+        return answer, standing
+    if answer.plan.of(StepKind.RERUN):
+        return answer, replace(standing, stand=Stand.STOPPED, command=f"`weir plan {answer.run.id} --apply`")
+    cleared = tuple(each.region for each in standing.cleared)
+    again = ask(services, Question(answer.run.id, code=RepairCode.NEWEST, cleared=cleared))
+    return again, replace(standing, stand=Stand.STOPPED) if again.plan.impossible else standing
 
 
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:

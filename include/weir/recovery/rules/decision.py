@@ -26,6 +26,7 @@ SMALLEST_HELD_BACK = 4
 
 _FAILED = "no attempt computes it now: it has failed for good, and its consumers wait until a person clears it"
 _PENDING = "its clear is pending: the DAG weir_upkeep or the next task of this dataflow delivers it"
+_CLEARED = "it was cleared in Airflow"
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 _PUBLISHED = {Fault.DAMAGED: "damaged", Fault.STALE: "in quarantine"}
 """What has become of published files, where they are not gone."""
@@ -44,7 +45,8 @@ class Failure:
 
     `intact` are partitions known to be available; `largest` is the share of the run's regions that losses of one probe
     may restart without a person's approval (1: all). `unpublished` describes an error in the published data of a run
-    whose results are valid. `code` is the code that the restarted regions run.
+    whose results are valid. `code` is the code that the restarted regions run. `cleared` are regions that Airflow runs
+    again, whatever their results.
     """
 
     failed: RegionId | None
@@ -56,6 +58,7 @@ class Failure:
     later: LaterReaders = field(default_factory=dict)
     unpublished: str = ""
     code: RepairCode = RepairCode.AS_IT_WAS
+    cleared: frozenset[RegionId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -120,7 +123,7 @@ def _oldest_expired(state: RunState, found: Backtracked) -> ExpiredState | None:
 
 def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | NeedsProbe:
     """Walk back to producers and forward to consumers until no region is added: a restarted region reads its inputs."""
-    also: set[RegionId] = set()
+    also = {each for each in failure.cleared if each != CLOSE}
     possible: dict[RegionId, Lost] = {}
     while True:
         back = _walked_back(state, failure, also)
@@ -193,6 +196,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
         for region, lost in found.causes.items()
         if region != failure.failed and not state.is_coming(region)
     }
+    rerun |= dict.fromkeys(failure.cleared, _CLEARED)
     if failure.failed is None and failure.occasion is Occasion.QUESTION:
         known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
         rerun |= {each.region: _given_up(each) for each in known if each.has_failed}

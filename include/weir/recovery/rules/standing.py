@@ -254,9 +254,9 @@ def _closed(facts: EpochFacts) -> Standing:
         return _of(facts, Stand.PUBLISHED)
     is_computing = any(each.is_computing for each in facts.tasks)
     kept = None if is_computing or facts.dag_run is None else _kept_by_airflow(facts, facts.dag_run)
-    reason = f"Airflow runs {_names(facts.tasks)} again, since it was cleared"
+    reason = f"Airflow runs {_names(facts.tasks)} again, after a clear"
     if kept is None:
-        return _of(facts, Stand.AGAIN, f"{reason}; there is nothing to do", cleared=facts.tasks)
+        return _of(facts, Stand.AGAIN, reason, cleared=facts.tasks)
     return _of(facts, kept.stand, f"{reason}; but {kept.reason}", command=kept.command, cleared=facts.tasks)
 
 
@@ -285,11 +285,16 @@ def _why_stopped(task: TaskFacts) -> str:
     reasons = {
         "upstream_failed": "",
         "skipped": ": it was marked by hand, alone or with its DagRun, or a task before it skips it",
-        "success": f", but it has not {undone}: it was marked by hand",
+        "success": f", but it has not {undone}: it was marked by hand{_failed_before(task)}",
     }
     if seen not in reasons:
         return f"Airflow has no {name} any more, since the DAG has changed"
     return f"Airflow calls {name} {'a success' if seen == 'success' else seen}{reasons[seen]}"
+
+
+def _failed_before(task: TaskFacts) -> str:
+    has_failed = task.state in (AttemptState.FAILED, AttemptState.RETRYING)
+    return f" after it had failed: {_what(task.error)}" if has_failed and task.error else ""
 
 
 def _why_failed(task: TaskFacts) -> str:

@@ -361,8 +361,54 @@ def test_a_published_run_whose_closing_task_was_cleared_restarts_nothing_else(wo
     world.airflow.clear_by_hand(run, "weir_close")
     told = standing(FIRST, "flights")
     assert (told["standing"], told["cleared"]) == ("runs_again", ["weir_close[0]"])
-    assert steps(FIRST, StepKind.RERUN) == []
+    assert steps(FIRST, StepKind.RERUN) == ["weir_close[0]"]
     assert is_well(world)
+
+
+def test_a_published_run_that_was_cleared_as_a_whole_restarts_all_of_it(world):
+    run = world.run_first(1)
+    world.airflow.clear_run_by_hand(run)
+    assert standing(FIRST, "flights")["standing"] == "runs_again"
+    assert steps(FIRST, StepKind.RERUN) == ["flights[0]", f"{KNOWN}[0]", "weir_close[0]"]
+    assert is_well(world)
+
+
+def test_a_cleared_task_does_not_hide_that_another_result_of_the_run_is_lost(world):
+    run = world.run_first(1)
+    world.airflow.clear_by_hand(run, "flights")
+    world.lose("known", 0)
+    told = json.loads(typed("plan", FIRST, "--json"))["standing"]
+    assert (told["standing"], told["command"]) == ("stopped", f"`weir plan {FIRST} --apply`")
+    assert steps(FIRST, StepKind.RERUN) == [f"{KNOWN}[0]", "weir_close[0]"]
+    follow(told)
+    assert is_well(world)
+    assert "Nothing is missing" in typed("plan", FIRST)
+
+
+def cleared_day(world, day):
+    """Five days have run, what no later day needs is released, and a task of a day is cleared; answers its plan."""
+    for each in range(1, 6):
+        world.airflow.dag_run(each)
+        world.airflow.run_until_quiet()
+    world.airflow.release("ladder")
+    run = f"scheduled__2013-01-{day:02d}"
+    world.airflow.clear_by_hand(run, KNOWN)
+    return json.loads(typed("plan", f"ladder@{epoch(day)}", "--json"))
+
+
+def test_a_cleared_task_whose_state_of_the_day_before_was_released_is_told_to_fail_and_to_keep_what_it_had(world):
+    told = cleared_day(world, 2)
+    assert (told["standing"]["standing"], told["standing"]["command"]) == ("stopped", "")
+    assert "mark this task a success in Airflow, and clear weir_close" in told["impossible"]
+    rest(world)
+    marked(world, "scheduled__2013-01-02", KNOWN, "success")
+    world.airflow.clear_by_hand("scheduled__2013-01-02", "weir_close")
+    assert is_well(world)
+
+
+def test_a_cleared_task_whose_own_state_was_released_is_computed_again_where_it_goes_on_from_one_that_is_there(world):
+    told = cleared_day(world, 1)
+    assert (told["standing"]["standing"], told["impossible"]) == ("runs_again", "")
 
 
 def test_a_cleared_task_of_a_published_run_that_airflow_keeps_names_what_has_it_go_on(world):
