@@ -160,8 +160,14 @@ def _away_from(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
         history.epochs.producer(partition)
         for where in rerun
         for partition in history.epochs.inputs_of(where)
-        if where[1] != CLOSE and not history.ledger.is_good(partition)
+        if (where[1] != CLOSE or _is_unfound(history, partition)) and not history.ledger.is_good(partition)
     }
+
+
+def _is_unfound(history: History, partition: Partition) -> bool:
+    """Report whether a rebuild has not found a valid result of what was committed: the closing task misses it, too."""
+    ledger = history.ledger
+    return partition not in ledger.current and ledger.committed(*history.epochs.producer(partition)) is not None
 
 
 def _found_by_scrubbing(history: History, failover: Failover) -> set[RunRegion]:
