@@ -307,11 +307,11 @@ def _delete_data(services: Services, deleted: Deleted) -> None:
     """
     if not _is_released(services, deleted):
         return  # the ledger was rebuilt meanwhile
-    is_noted = _is_noted(services, deleted)
     try:
         names = [name for name, _ in services.store.list(deleted.folder) if name not in _KEPT_FILES]
     except NotFound:
         return
+    is_noted = _is_noted(services, deleted)
     for name in names:
         services.store.delete(f"{deleted.folder}/{name}")
     if not is_noted:
