@@ -205,6 +205,7 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         parameters=dict(run.parameters),
         created_at=services.now().isoformat(),
         source={each.name: each.slice for each in begun.job.stages if each.slice is not None},
+        resolved={each.name: each.resolved for each in begun.job.stages if each.slice is not None},
         metrics=dict(report.metrics),
         state=state_content(run, begun.states[output.stage], output) if output.stage in begun.states else None,
         quality=gate_results(report.checks, output.stage),

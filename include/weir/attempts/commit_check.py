@@ -20,7 +20,7 @@ from weir.coordination.values import Begun
 from weir.errors import Conflict, Fault, Loss, Message
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
-from weir.formats.manifest import InputRead
+from weir.formats.manifest import InputRead, splits_fingerprint
 from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import hold_leases
@@ -82,7 +82,7 @@ def _require_own_splits(session: Session, begun: Begun) -> None:
         if stage.slice is None:
             continue
         known = slices_of(session, begun.run.id, stage.name)
-        if known is None or known[region.subtask] != stage.slice:
+        if known is None or splits_fingerprint(known) != stage.resolved:
             raise Conflict(Message("attempts.source_resolved_anew", stage=stage.name, region=region))
 
 

@@ -22,7 +22,7 @@ from weir.dataflow.stage import ResolveContext, StageKind, checked_splits, spark
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Fenced, Message, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
-from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest
+from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest, splits_fingerprint
 from weir.formats.region_job import (
     ApplicationToRun,
     InputToRead,
@@ -41,8 +41,8 @@ from weir.state.operator_state import operator_state_to_read
 from weir.topology.partitions import Layout
 from weir.topology.regions import InputPartitions, PartitionId
 
-SplitOf = Callable[[Services, Run, Stage, int, str], Any]
-"""Finds the split that a subtask of a source reads, for an attempt; None for a source without a resolver."""
+SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
+"""Finds the splits of all subtasks of a source that has a resolver, for an attempt."""
 
 
 def region_job(
@@ -51,9 +51,9 @@ def region_job(
     state: RunState,
     manifests: Mapping[PartitionId, Manifest],
     states: Mapping[str, AssignedState],
-    split_of: SplitOf | None = None,
+    splits_of: SplitsOf | None = None,
 ) -> RegionJob:
-    """Describe the job; `states` are the keyed states that it starts from, `split_of` finds the split of a source.
+    """Describe the job; `states` are the keyed states that it starts from, `splits_of` finds the splits of a source.
 
     Raises Misconfigured where inputs do not fit each other or a split cannot be resolved.
     """
@@ -72,9 +72,9 @@ def region_job(
         store=services.store.url,
         report=region_folder(run, attempt.region.name, attempt.region.subtask, attempt.id) + "/report.json",
         stages=tuple(
-            replace(
+            _with_split(
                 _stage(services, registered, state, stage, inputs, manifests, states),
-                slice=(split_of or slice_for)(services, run, stage, attempt.region.subtask, attempt.id),
+                None if stage.resolve is None else (splits_of or splits_for)(services, run, stage, attempt.id),
             )
             for stage in stages
         ),
@@ -85,6 +85,12 @@ def region_job(
     )
     contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
     return with_copies(services, registered, job, contents)
+
+
+def _with_split(stage: StageToRun, splits: list[Any] | None) -> StageToRun:
+    if splits is None:
+        return stage
+    return replace(stage, slice=splits[stage.subtask], resolved=splits_fingerprint(splits))
 
 
 def _content(state: RunState, partition: PartitionId) -> str:
@@ -266,14 +272,12 @@ def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContex
     )
 
 
-def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt: str) -> Any:
-    """Return the split that subtask `subtask` of the source `stage` reads; None for a source without a resolver.
+def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list[Any]:
+    """Return the splits that the subtasks of the source `stage` read.
 
     Raises Misconfigured if the resolver cannot be found or does not return one JSON value per subtask, and Fenced if
     the attempt has ended meanwhile: its run may be pinned to another parallelism by now.
     """
-    if stage.resolve is None:
-        return None
     with services.ledger.transaction() as session:
         known = slices_of(session, run.id, stage.name)
     if known is None:
@@ -283,7 +287,7 @@ def slice_for(services: Services, run: Run, stage: Stage, subtask: int, attempt:
             if row is None or row.state != AttemptState.RUNNING.value:
                 raise Fenced(Message("attempts.ended_while_resolving", attempt=attempt, stage=stage.name))
             known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
-    return known[subtask]
+    return known
 
 
 def resolve(stage: Stage, context: ResolveContext) -> list[Any]:

@@ -51,6 +51,7 @@ from weir.ledger.runs import (
     NewRun,
     Run,
     epoch_of,
+    forget_unread_slices,
     is_of_earlier_incarnation,
     own_epoch,
     run_by_id,
@@ -413,6 +414,8 @@ def _enter(
     if chosen is not None:
         row.code, row.archive, row.generation = chosen.code.version, chosen.code.archive, chosen.generation
     session.flush()
+    if region != CLOSE:
+        forget_unread_slices(session, run, region, row.id)
     waiting = _obey_strategy(session, row, older, services, request, interrupt) if origin is Origin.RETRY else None
     if is_new and _was_killed(older) and origin is Origin.RETRY and not isinstance(waiting, Exhausted):
         restart_others(session, services, run, older[-1], FailureClass.KILLED)

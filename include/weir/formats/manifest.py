@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from weir.formats.checks import CheckOutcome, GateResult
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
@@ -229,12 +229,13 @@ class Manifest:
     """The description of a result partition; `created_at` is in UTC, ISO 8601.
 
     `spark_schema` is Spark's own JSON of the schema, without Weir's key-group column.
-    `source` holds the splits of the region's sources, by stage; `session` holds the Spark settings. `code` is the
-    version of the code that computed it, `generation` that of its task, and `archive` the fingerprint of the archive
-    that the code was imported from. `versions` are all that are known to make this content of these inputs.
-    `pinned_to` is the fingerprint of the record that its run was pinned to (empty: it was restored): of another one, a
-    partition of the same name may have other rows. `revision` is that of the dataflow in the ledger which its writer
-    had last seen committed (0: none).
+    `source` holds the splits of the region's sources, by stage, and `resolved` the fingerprints of those of all
+    subtasks: what was resolved at another time has other rows, though one split may be the same. `session` holds the
+    Spark settings. `code` is the version of the code that computed it, `generation` that of its task, and `archive` the
+    fingerprint of the archive that the code was imported from. `versions` are all that are known to make this content
+    of these inputs. `pinned_to` is the fingerprint of the record that its run was pinned to (empty: it was restored):
+    of another one, a partition of the same name may have other rows. `revision` is that of the dataflow in the ledger
+    which its writer had last seen committed (0: none).
     """
 
     dataflow: str
@@ -258,6 +259,7 @@ class Manifest:
     created_at: str
     versions: tuple[str, ...]
     source: object = None
+    resolved: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     state: StateContent | None = None
     """The content of a partition of keyed state; `files` above are only those that this attempt wrote."""
@@ -317,6 +319,11 @@ def inputs_fingerprint(manifest: Manifest) -> str:
     )
     content = [read, manifest.source, manifest.parameters, manifest.code, manifest.session]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def splits_fingerprint(splits: list[Any]) -> str:
+    """Return the fingerprint of the splits of all subtasks of a source."""
+    return hashlib.sha256(json.dumps(splits, sort_keys=True).encode()).hexdigest()[:16]
 
 
 RELEASED_NOTE: Final = "released.json"

@@ -222,6 +222,8 @@ class StageToRun:
     inputs: tuple[InputToRead, ...]
     outputs: tuple[OutputToWrite, ...]
     slice: Any = None
+    resolved: str = ""
+    """Of a source with splits: the fingerprint of those of all subtasks."""
     digest: DigestRule = PLAIN_RULE
     keeps_state_of: str = ""
     """Only of a state: the stage whose handle of this name has its content."""

@@ -5,7 +5,7 @@ Invariants:
   regardless of later DAG files.
 - Invariant 2: Airflow counts the tries of a DagRun from 1, so the attempts of deleted DagRuns get numbers below 1. A
   task instance has one id per try, so an attempt with the same try and another id is one of a deleted DagRun.
-- The splits of a source in a run are resolved once, and bind as soon as one of its tasks has committed.
+- The splits of a source in a run are resolved once, and bind while one of its tasks runs, or when one has committed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from weir.ledger.names import SHOWN, as_epoch, unknown_run
 from weir.ledger.results import latest_sizes, layouts_of_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.layouts import chosen_layouts, pinned_json
-from weir.topology.regions import Topology
+from weir.topology.regions import RegionId, Topology
 
 _OF_A_DAY = re.compile(r"[^@]+@\d{8}(T\d*)?")
 
@@ -59,6 +59,17 @@ _DATAFLOW = select(DataflowRow).where(DataflowRow.name == bindparam("dataflow"))
 
 _SLICES = select(SourceSliceRow.slices).where(
     SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+)
+
+_TRIES = select(AttemptRow.id).where(AttemptRow.run == bindparam("run"), AttemptRow.region == bindparam("region"))
+
+_READ = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+
+_FORGET_UNREAD = delete(SourceSliceRow).where(
+    SourceSliceRow.run == bindparam("run"),
+    SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
+    ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state.in_(_READ)).exists(),
+    ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
 )
 
 _NEWEST_PINNED = (
@@ -444,28 +455,14 @@ def forget_slices(session: Session, run: str) -> None:
     session.query(SourceSliceRow).filter(SourceSliceRow.run == run).delete()
 
 
-def forget_unread_slices(session: Session, run: Run) -> None:
-    """Delete the splits of sources of which no task has committed in `run` and none runs; the next try resolves anew.
+def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: str) -> None:
+    """Delete the splits of the sources in a task whose `attempt` begins, where no other one has committed or runs.
 
-    The tries so far are listed as abandoned in the record of the run, which is written before another one computes: a
-    rebuilt ledger takes nothing that one of them has written and not committed, since that is of other splits.
+    What they name may have been corrected since: the attempt resolves them anew.
     """
-    row, unread = session.get_one(RunRow, run.id), []
-    for stage in all_slices_of(session, run.id):
-        region = run.topology.logical_region_of(stage).name
-        tries = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, AttemptRow.region == region)))
-        with_results = select(ResultRow.id).where(ResultRow.attempt.in_([each.id for each in tries])).limit(1)
-        if all(map(_has_failed, tries)) and session.scalar(with_results) is None:
-            unread.append(stage)
-            row.abandoned = sorted({*(each.id for each in tries), *(row.abandoned or ())})
-            row.is_record_due = True
-    session.execute(delete(SourceSliceRow).where(SourceSliceRow.run == run.id, SourceSliceRow.stage.in_(unread)))
-
-
-def _has_failed(row: AttemptRow) -> bool:
-    """Report whether an attempt can never commit: it has ended, and no restore is the cause of that."""
-    is_over = row.state in (AttemptState.FAILED.value, AttemptState.FENCED.value)
-    return is_over or (row.state == AttemptState.RETRYING.value and row.failure is not None)
+    sources = [stage.name for stage in run.topology.stages_of(region.name) if stage.resolve is not None]
+    if sources:
+        session.execute(_FORGET_UNREAD, {"run": run.id, "region": region.name, "attempt": attempt, "sources": sources})
 
 
 def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:

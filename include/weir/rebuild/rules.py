@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from weir.formats.manifest import InputRead, Manifest, Stored
+from weir.formats.manifest import InputRead, Manifest, Stored, splits_fingerprint
 from weir.topology.ids import AttemptId, is_task_try, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -105,31 +105,25 @@ def other_pins(stored: Iterable[Stored], pinned_to: str) -> frozenset[AttemptId]
 def splits_read(found: Iterable[Candidate], source: str, parallelism: int) -> list[Any] | None:
     """Return what the subtasks of a source have read.
 
-    None where that is not known of all, and where a subtask has read one thing and another: it was resolved twice.
+    None where that is not known of all, and where two have not read of one listing: it was resolved twice.
     """
-    splits: dict[int, list[Any]] = defaultdict(list)
-    for candidate in found:
-        read = candidate.splits
-        if source in read and read[source] not in splits[candidate.region.subtask]:
-            splits[candidate.region.subtask].append(read[source])
-    if any(len(splits[subtask]) != 1 for subtask in range(parallelism)):
-        return None
-    return [splits[subtask][0] for subtask in range(parallelism)]
+    readers = [each for each in found if source in each.splits]
+    splits = {each.region.subtask: each.splits[source] for each in readers}
+    is_of_one = len({each.manifest.resolved[source] for each in readers}) == 1
+    return [splits[subtask] for subtask in range(parallelism)] if is_of_one and len(splits) == parallelism else None
 
 
 def other_splits(found: Iterable[Candidate], known: Mapping[str, list[Any] | None]) -> frozenset[AttemptId]:
-    """Return the attempts that have not read those splits of their sources that the run's other attempts read.
+    """Return the attempts that have read their sources by other splits than those that are known.
 
     What is not known is resolved anew. Beside a result of the new splits, one of the old ones has rows twice, and
     lacks others.
     """
-
-    def is_same(candidate: Candidate, source: str, read: Any) -> bool:
-        splits, subtask = known.get(source), candidate.region.subtask
-        return splits is not None and subtask < len(splits) and splits[subtask] == read
-
+    resolved = {source: splits_fingerprint(splits) for source, splits in known.items() if splits is not None}
     return frozenset(
-        each.attempt for each in found if not all(is_same(each, source, read) for source, read in each.splits.items())
+        each.attempt
+        for each in found
+        if any(resolved.get(source) != of for source, of in each.manifest.resolved.items())
     )
 
 

@@ -14,7 +14,7 @@ from weir.errors import Conflict, Fault, Loss, Message, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.names import SHOWN, similar
 from weir.ledger.results import record_losses
-from weir.ledger.runs import Run, forget_unread_slices, named_run, run_by_id
+from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.applying import apply_plan
 from weir.recovery.consequences import outdated_publication
@@ -132,11 +132,7 @@ def _gone(state: RunState, text: str) -> list[Loss]:
 
 
 def apply_answer(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
-    """Add the clears of a plan and return their number. Raises Conflict if the run has changed since it was planned.
-
-    A source that has failed resolves its splits anew where none of its tasks has read them with success: what a person
-    has corrected may be what they name.
-    """
+    """Add the clears of a plan and return their number. Raises Conflict if the run has changed since it was planned."""
     run = answer.run
     with services.ledger.transaction(run.dataflow.name) as session:
         record_losses(session, _found(answer.failure), services.now())
@@ -148,7 +144,6 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
         if not plan.of(StepKind.RERUN):
             return 0
         apply_plan(session, services, run, plan, kind)
-        forget_unread_slices(session, run)
     return len(plan.of(StepKind.RERUN))
 
 

@@ -159,6 +159,7 @@ class _Builder:
             lineage=self._place.lineage,
             inputs=(),
             source=None,
+            resolved={},
             pinned_to="",
             archive="",
             generation=0,

@@ -254,12 +254,10 @@ class _Described:
         }
         compacted = present_compactions(self.services, read) if read else {}
         states = assigned_states(registered, self.state, manifests, compacted)
-        return region_job(self.services, registered, self.state, manifests, states, self._split)
+        return region_job(self.services, registered, self.state, manifests, states, self._splits)
 
-    def _split(self, services: Services, run: Run, stage: Stage, subtask: int, _attempt: str) -> Any:
-        """Return the split that the run has recorded, else what the resolver returns now, which is recorded nowhere."""
-        if stage.resolve is None:
-            return None
+    def _splits(self, services: Services, run: Run, stage: Stage, _attempt: str) -> list[Any]:
+        """Return the splits that the run has recorded, else those of now, which are recorded nowhere."""
         if stage.name not in self.splits:
             with services.ledger.transaction() as session:
                 known = slices_of(session, run.id, stage.name)
@@ -269,7 +267,7 @@ class _Described:
                 self.notes[f"the splits of {stage.name} are resolved now: the run has recorded none that fit"] = None
                 known = resolve(stage, resolve_context(run, stage, services))
             self.splits[stage.name] = known
-        return self.splits[stage.name][subtask]
+        return self.splits[stage.name]
 
     def _recorded(self, stage: str) -> dict[int, str]:
         """Return the digests of the stage's current results, by subtask: equal in all layouts."""

@@ -14,8 +14,8 @@ HASHED_BYTES = 64 * 2**20
 
 
 WHERE_CHANGED = (
-    "Bring the old content back; or have the run read the new one: `weir plan RUN --apply` where no task of this "
-    "source has succeeded, else `weir run adopt RUN`, then clear the run in Airflow"
+    "Bring the old content back; or have the run read the new one: clear the task where no task of this source "
+    "has succeeded, else `weir run adopt RUN`, then clear the run in Airflow"
 )
 """What to do where a file is not as it was when its run listed it."""
 

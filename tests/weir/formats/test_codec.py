@@ -128,6 +128,7 @@ STAGE = StageToRun(
     ),
     outputs=(OutputToWrite(KEYED, "flight_delays/e/clean/k/2/t", "file:///store/flight_delays/e/clean/k/2/t"),),
     slice={"files": ["a.csv"]},
+    resolved="91f0c4d2ab6e7358",
     digest=DigestRule({"delay": 6}, ("loaded_at",)),
     copy=CopyToWrite("flight_delays/e/clean/copy/2/t", "file:///store/flight_delays/e/clean/copy/2/t", "0a" * 32),
     resume=CopyToRead(
@@ -378,7 +379,9 @@ VERSIONED_CHECKPOINT = replace(
     ),
     results=(replace(GATED_CHECKPOINT.results[0], versions=("code:11",)),),
 )
-REVISED_MANIFEST = replace(VERSIONED_MANIFEST, revision=41, pinned_to="5ad0c3e8b1f2a947")
+REVISED_MANIFEST = replace(
+    VERSIONED_MANIFEST, revision=41, pinned_to="5ad0c3e8b1f2a947", resolved={"flights": "91f0c4d2ab6e7358"}
+)
 REVISED_JOB = replace(VERSIONED_JOB, revision=40)
 FILTERED_INPUT = InputToRead(
     argument="carriers",
