@@ -10,6 +10,7 @@ Python is read, not imported. Members that are private or have no docstring are 
 
 import html
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import indent
@@ -25,10 +26,16 @@ WIDTH = 100
 
 _BLOCK = re.compile(r"(?ms)^<!-- (reference|commands): (\S+)(.*?) -->$.*?^<!-- end -->$")
 _CLAUSE = re.compile(r" (as|without|with) (.+?)(?= as | without | with |$)")
-_loader = griffe.GriffeLoader(search_paths=[ROOT / "include", ROOT / "plugins", ROOT / "spark_jobs"])
-for _package in ("weir", "weir_airflow", "weir_spark"):
-    _loader.load(_package, try_relative_path=False)
-_loader.resolve_aliases(implicit=True, external=False)
+
+
+@cache
+def modules():
+    """All modules of the product by name, read when one is asked for: each process of tests imports this module."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT / "include", ROOT / "plugins", ROOT / "spark_jobs"])
+    for package in ("weir", "weir_airflow", "weir_spark"):
+        loader.load(package, try_relative_path=False)
+    loader.resolve_aliases(implicit=True, external=False)
+    return loader.modules_collection
 
 
 def current(page):
@@ -64,7 +71,7 @@ def sections(module, program):
 
 def reference(path, clauses, heading):
     """A module, class or function, its name in a heading of this level."""
-    found = _loader.modules_collection[path]
+    found = modules()[path]
     names = found.exports or [*found.members, "__init__"]
     wanted = set(clauses.get("with", " ".join(names)).split()) - set(clauses.get("without", "").split())
     if not found.is_module:
