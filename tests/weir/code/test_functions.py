@@ -70,7 +70,10 @@ def test_a_function_that_does_not_take_its_inputs_is_refused_with_the_declaratio
     def clean(ctx, flight):
         pass
 
-    with pytest.raises(Misconfigured, match=r"expected `def clean\(ctx, flights\)`, found `def clean\(ctx, flight\)`"):
+    with pytest.raises(
+        Misconfigured,
+        check=of_kind("code.signature_does_not_fit", name="clean", signature="(ctx, flight)", wanted="ctx, flights"),
+    ):
         check_call(clean, "stage clean", ("ctx",), ("flights",))
 
 

@@ -79,10 +79,10 @@ def test_a_process_that_has_seen_more_stops_all_until_the_ledger_has_caught_up(u
     for _ in range(5):
         work(ledger)
     go_back(ledger, left)
-    with pytest.raises(LedgerBehind, match=f"revision 6 was committed, and it is at {left}"):
+    with pytest.raises(LedgerBehind, match=f"{left}", check=of_kind("ledger.behind")):
         work(ledger)
     other = Ledger.open(url)
-    with pytest.raises(LedgerBehind, match="has not caught up yet"):
+    with pytest.raises(LedgerBehind, check=of_kind("ledger.behind")):
         work(other)
     work(other, "another")
     with ledger.transaction() as session, pytest.raises(LedgerBehind):
@@ -173,7 +173,7 @@ def test_a_server_that_was_promoted_without_the_last_commits_is_recognised_by_it
             with other.catching_up():
                 work(other)
         new = Ledger.open(server.url("weir"))
-        with pytest.raises(LedgerBehind, match="its timeline is 00000002, and was 00000001"):
+        with pytest.raises(LedgerBehind, check=of_kind("ledger.behind")):
             work(new)
         with new.catching_up(), new.transaction("ladder") as session:
             new.end_behind(session, "ladder")

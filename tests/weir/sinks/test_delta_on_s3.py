@@ -130,7 +130,9 @@ def test_without_a_connection_the_environment_gives_the_account(on_s3, s3_server
 
 def test_a_bucket_that_is_not_there_is_a_persons_matter(on_s3):
     on_s3.root = "s3://lakes/delays"
-    with pytest.raises(Misconfigured, match="there is no bucket lakes: create it first"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("sinks.folder_unusable", problem="there is no bucket lakes: create it first")
+    ):
         on_s3.publish(on_s3.version(1, [1]))
 
 

@@ -215,7 +215,7 @@ def test_an_answer_that_was_lost_is_found(sink, monkeypatch, error):
 
     beside(monkeypatch, lose, after=True)
     if error is OSError:  # unknown: the caller comes again
-        with pytest.raises(TargetAway, match="the answer is lost"):
+        with pytest.raises(TargetAway, check=of_kind("sinks.delta_silent", said="the answer is lost")):
             target.commit(version, {})
     assert target.commit(version, {}) is Outcome.COMMITTED
     assert (sink.rows(), len(sink.commits())) == ([1], 1)

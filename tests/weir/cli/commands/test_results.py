@@ -199,7 +199,9 @@ def test_a_run_that_is_to_be_pinned_anew_is_told_too(done):
 
 
 def test_a_name_that_is_not_known_is_refused(done):
-    with pytest.raises(Misconfigured, match="the ledger knows no run or dataflow flights: it knows"):
+    with pytest.raises(
+        Misconfigured, check=of_kind("ledger.run_unknown", name="flights", where="the ledger knows no run or dataflow")
+    ):
         typed("flights")
 
 

@@ -166,5 +166,9 @@ def test_a_store_that_is_not_there_loses_nothing(world):
 
 
 def test_an_unknown_name_is_refused_with_what_is_known(world):
-    with pytest.raises(Misconfigured, match=f"the ledger knows no run or dataflow river: it knows {RUN}"):
+    with pytest.raises(
+        Misconfigured,
+        match=f"{RUN}",
+        check=of_kind("ledger.run_unknown", name="river", where="the ledger knows no run or dataflow"),
+    ):
         typed("river")
