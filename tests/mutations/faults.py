@@ -226,6 +226,13 @@ LEDGERS: Final = (
         of="ee3e371",
     ),
     _fault(
+        "splits-that-were-read-are-forgotten",
+        f"{LEDGER}runs",
+        "    ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),\n",
+        "",
+        "A source is resolved anew though another subtask has committed what it read.",
+    ),
+    _fault(
         "a-delivered-clear-stands-for-a-new-one",
         f"{LEDGER}clears",
         '    PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)\n',

@@ -63,12 +63,10 @@ _SLICES = select(SourceSliceRow.slices).where(
 
 _TRIES = select(AttemptRow.id).where(AttemptRow.run == bindparam("run"), AttemptRow.region == bindparam("region"))
 
-_READ = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
-
 _FORGET_UNREAD = delete(SourceSliceRow).where(
     SourceSliceRow.run == bindparam("run"),
     SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
-    ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state.in_(_READ)).exists(),
+    ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state == AttemptState.RUNNING.value).exists(),
     ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
 )
 
