@@ -27,11 +27,21 @@ def an_adopted_result_is_valid_and_wanted(history: History) -> Iterator[str]:
 
 
 def _is_cleared_since(history: History, row: Attempt, adopted: Result) -> bool:
-    run_id, since = history.ledger.runs()[row.run].run_id, history.ledger.attempts[adopted.attempt].try_number
+    run_id, since = history.ledger.runs()[row.run].run_id, _newest_try_at(history, adopted.attempt)
     return run_id not in history.recreated and any(
         (key.run_id, key.task_id, key.map_index) == (run_id, row.task_id, row.map_index) and at >= since
         for key, at in history.cleared
     )
+
+
+def _newest_try_at(history: History, attempt: str) -> int:
+    """Return the number of an attempt; of a restored one that of the newest try before: it replaces what that gave."""
+    ledger, made = history.ledger, history.ledger.attempts[attempt]
+    if not made.is_restored:
+        return made.try_number
+    tries = [row for row in ledger.attempts.values() if row.run_region == made.run_region]
+    seen = ledger.first_seen
+    return max((row.try_number for row in tries if seen[row.id] < seen[attempt]), default=0)
 
 
 def a_closed_run_has_read_what_is_current(history: History) -> Iterator[str]:
