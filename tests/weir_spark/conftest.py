@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.weir_spark.drivers import Drivers
 
 from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir.formats.region_job import FAILURE_NAME
@@ -18,12 +16,10 @@ from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
 DRIVER = """
-import contextlib, sys
 from weir_spark.transport.driver import main
 
-for job in sys.argv[1:]:
-    with contextlib.suppress(Exception):  # the job's failure has it
-        main([job])
+def answer(*jobs):
+    return [main([job]) for job in jobs]
 """
 
 
@@ -54,16 +50,32 @@ def jobs(store: Store) -> Jobs:
     return Jobs(store)
 
 
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory):
+    """The process of drivers that tests share."""
+    started = Drivers(tmp_path_factory.mktemp("drivers"))
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def ends_in_driver(store):
-    """Run jobs as spark-submit does, one after the other in one process: the report or the failure of each."""
+def codes_in_driver(store, drivers):
+    """Run jobs as spark-submit does, one after the other, each in a session of its own: the exit codes."""
 
     def submit(*submitted):
         for job in submitted:
             store.create(f"{job.folder}/job.json", region_job_to_json(job))
-        command = [sys.executable, "-c", DRIVER, *(f"{store.url}/{job.folder}/job.json" for job in submitted)]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-        subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
+        return drivers.run(DRIVER, *(f"{store.url}/{job.folder}/job.json" for job in submitted))
+
+    return submit
+
+
+@pytest.fixture
+def ends_in_driver(store, codes_in_driver):
+    """Run jobs likewise: the report or the failure of each."""
+
+    def submit(*submitted):
+        codes_in_driver(*submitted)
         ends = []
         for job in submitted:
             try:

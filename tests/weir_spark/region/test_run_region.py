@@ -95,13 +95,14 @@ def test_it_keeps_state_in_a_session_of_its_own_with_the_same_digests(server, ru
     assert len({str(each.digest) for each in own.outputs[1:]}) == 1
 
 
-def test_a_version_that_is_gone_is_named_in_a_session_of_its_own_too(run_region, jobs, tmp_path) -> None:
+def test_a_version_that_is_gone_is_named_in_a_session_of_its_own_too(ends_in_driver, jobs, tmp_path) -> None:
     schema = {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
     files = [{"values": {}, "files": [f"file://{tmp_path}/gone.parquet"]}]
     split = {"table": "/lake/orders", "version": 3, "schema": schema, "groups": files}
     stage = jobs.stage("orders", "weir_spark.sources.delta:read", jobs.output("orders"), is_source=True, slice=split)
-    message = run_region(TEXT, stages=[stage], expected=78)
-    assert "version 3 of the Delta table /lake/orders cannot be read any more" in message
+    (failure,) = ends_in_driver(jobs.region(stage))
+    assert failure.error == "Misconfigured"
+    assert "version 3 of the Delta table /lake/orders cannot be read any more" in failure.message
 
 
 def test_its_exit_code_is_78_where_a_person_has_to_change_something(server, run_region) -> None:
@@ -109,10 +110,14 @@ def test_its_exit_code_is_78_where_a_person_has_to_change_something(server, run_
     assert "Misconfigured: stage numbers: the module program_pipeline has no function 'numbers'" in message
 
 
-def test_a_plan_that_spark_refuses_in_a_session_of_its_own_is_told_with_the_line(run_region) -> None:
-    message = run_region("def numbers(ctx):\n    return ctx.spark.range(10).select('kilometres')\n", expected=78)
-    assert "Misconfigured: stage numbers: Spark refuses its plan: [UNRESOLVED_COLUMN.WITH_SUGGESTION]" in message
-    assert "program_pipeline.py, line 2: return ctx.spark.range(10).select('kilometres')" in message
+def test_a_plan_that_spark_refuses_in_a_session_of_its_own_is_told_with_the_line(
+    ends_in_driver, jobs, pipeline
+) -> None:
+    module = pipeline("def numbers(ctx):\n    return ctx.spark.range(10).select('kilometres')\n")
+    (failure,) = ends_in_driver(jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"))))
+    assert failure.error == "Misconfigured"
+    assert failure.message.startswith("stage numbers: Spark refuses its plan: [UNRESOLVED_COLUMN.WITH_SUGGESTION]")
+    assert f"{module}.py, line 2: return ctx.spark.range(10).select('kilometres')" in failure.message
 
 
 def test_its_exit_code_is_75_where_another_try_may_help(run_region) -> None:

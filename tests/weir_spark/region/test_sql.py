@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,14 +10,13 @@ import pytest
 from weir.code.archive import pack, top_level
 from weir.code.version import code_version
 from weir.errors import Misconfigured
-from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
+from weir.formats.codec import region_failure_from_json, region_report_from_json
 from weir.formats.region_job import CodeToRun
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
 from weir_spark.region.context import StageContext
 from weir_spark.region.sql import rows_of_query
 
-ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.spark
 
 BY_KEY = Layout(("k",), 128)
@@ -153,33 +147,6 @@ def run(spark, store):
     return lambda job: region.run(job, spark, store, lambda line: None)
 
 
-@pytest.fixture
-def in_driver(store, tmp_path):
-    """Run jobs as spark-submit does, one after the other in sessions of their own; the exit codes, and `answers`."""
-
-    def submit(*submitted):
-        for job in submitted:
-            store.create(f"{job.folder}/job.json", region_job_to_json(job))
-        program = (
-            "import json, sys; from pathlib import Path; from weir_spark.transport.driver import main\n"
-            "from weir_spark.session import configure, session_of_program\n"
-            "from tests.weir_spark.region.test_sql import answers\n"
-            "codes = [main([job]) for job in sys.argv[2:]]\n"
-            "session = session_of_program('sql', None, {})\n"
-            "configure(session, {})\n"
-            "print(json.dumps([codes, answers(session, Path(sys.argv[1]))]))"
-        )
-        urls = [f"{store.url}/{job.folder}/job.json" for job in submitted]
-        command = [sys.executable, "-c", program, str(tmp_path / "prices"), *urls]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path, env=environment
-        )
-        return json.loads(ended.stdout.splitlines()[-1])
-
-    return submit
-
-
 def test_values_are_bound_and_inputs_are_tables(run, job_of, rows):
     (output,) = run(job_of({"bound": BOUND}, parameters=PARAMETERS)).outputs
     found = sorted(rows(output), key=lambda row: row["k"])
@@ -241,11 +208,25 @@ def test_a_query_that_spark_refuses_is_named_by_file_and_line(run, job_of, query
     assert "SubqueryAlias" not in str(found.value)
 
 
-def test_a_driver_of_its_own_runs_the_same_queries(in_driver, job_of, rows, store):
+ANSWERS = """
+from pathlib import Path
+from tests.weir_spark.region.test_sql import answers
+from weir_spark.session import configure, session_of_program
+
+def answer(folder):
+    session = session_of_program("sql", None, {})
+    configure(session, {})
+    try:
+        return answers(session, Path(folder))
+    finally:
+        session.stop()
+"""
+
+
+def test_a_driver_of_its_own_runs_the_same_queries(codes_in_driver, drivers, job_of, rows, store, tmp_path):
     good, bad = job_of({"bound": BOUND}, parameters=PARAMETERS), job_of({"bad": "SELECT k,\n  kk\nFROM numbers"})
-    codes, found = in_driver(good, bad)
-    assert codes == [0, 78]
-    assert_only_inputs_are_read(found)
+    assert codes_in_driver(good, bad) == [0, 78]
+    assert_only_inputs_are_read(drivers.run(ANSWERS, str(tmp_path / "prices")))
     (output,) = region_report_from_json(store.read(good.report)).outputs
     assert sorted(row["k"] for row in rows(output)) == [1, 2]
     failure = region_failure_from_json(store.read(f"{bad.folder}/failure.json"))
