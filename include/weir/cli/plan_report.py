@@ -7,7 +7,7 @@ from weir.cli.tables import key, number, print_cells, print_line, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
-from weir.recovery.rules.standing import Stand, Standing
+from weir.recovery.rules.standing import Standing
 from weir.units import format_size
 
 MOST_ROWS = 40
@@ -27,7 +27,7 @@ def print_plan(plan: Plan, standing: Standing | None = None) -> None:
     if plan.failed is not None:
         print_line(f"{plan.failed} is retried by Airflow.")
     if standing is not None:
-        is_well = standing.stand is Stand.AGAIN
+        is_well = is_cleared and not standing.command and not plan.impossible
         print_line(f"{standing} There is nothing to do: this is what that restarts." if is_well else str(standing))
     if plan.impossible and is_cleared:
         print_line(f"That fails: {plan.impossible}.")

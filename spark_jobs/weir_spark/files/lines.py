@@ -235,8 +235,10 @@ class _Read:
         schema, line, found = self.schema, F.col(_LINE), _row_as_json(self.schema)
         kinds = {name: schema[name].dataType.simpleString() for name in lost}
         changed = F.concat_ws(", ", *(F.when(lost[name], F.lit(f"{name} {kinds[name]}")) for name in lost))
-        # Spark neither merges nor pushes conditions through one with the file's name, which is of no row.
-        file = F.coalesce(F.col(_FILE), F.input_file_name()) if lost else F.input_file_name()
+        # Spark neither merges nor pushes conditions through one with the file's name, which is of no row. Merged, a
+        # later condition that a lost value does not meet would leave the line out before this one is asked. Of a column
+        # that is never null Spark would take the name alone, and merge.
+        file = F.coalesce(F.nullif(F.col(_FILE), F.lit("")), F.input_file_name()) if lost else F.input_file_name()
         told = F.concat(
             F.lit(f"a line does not fit the schema {schema.simpleString()}: in "),
             file,

@@ -53,6 +53,17 @@ def test_a_line_that_does_not_fit_is_an_error_whatever_columns_are_used(attempt,
             assert str(path) in str(told)
 
 
+@pytest.mark.parametrize("kind", ["BIGINT", "DOUBLE", "FLOAT"])
+def test_a_condition_on_the_value_that_does_not_fit_does_not_leave_its_line_out(attempt, tmp_path, kind):
+    """Spark may ask a later condition first where it merges the two: no row of the line is left to fail."""
+    path = put(tmp_path / "a.csv", "1,ann,\n2,bob,1o\n")
+    stage = source(path, f"id BIGINT, name STRING, amount {kind}")
+    for use in ("amount is not null", "cast(amount as string) <> ''", "id > 5"):
+        told = refused(attempt, stage, lambda rows, use=use: rows.where(use).select("name").collect())
+        assert type(told) is Misconfigured
+        assert str(path) in str(told)
+
+
 def test_lines_that_do_not_fit_are_kept_with_their_file_if_the_source_says_so(attempt, tmp_path):
     path = put(tmp_path / "a.csv", "1,ann,10\n2,bob\n3,cy,1o\n")
     rows = read(attempt, source(path, on_malformed="keep"))
