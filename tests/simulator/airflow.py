@@ -17,7 +17,7 @@ from tests.simulator.engine import is_broken
 from tests.simulator.process import Process, StageFailed
 
 from weir.code.archive import Archive
-from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
 from weir.coordination.settled import CLEARS, Due, Settled
 from weir.coordination.values import Action, BeginRequest, Begun, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, Internal, Retryable, WeirError
@@ -82,10 +82,10 @@ class SimulatedCoordinator(TaskCoordinator):
                 self._simulated.on_stop(begun)
                 raise
 
-    def fail(self, failed: FailedTry) -> FailureDecision:
+    def fail(self, failed: FailedTry, airflow: Callable[[], Clearer]) -> FailureDecision:
         """Book a failure."""
         with self._watched():
-            return super().fail(failed)
+            return super().fail(failed, airflow)
 
     def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
         """Label a failure."""
@@ -138,6 +138,7 @@ class SimulatedAirflow(FakeAirflow):
         self.process: Process | None = None
         self.started = 0
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
+        self.on_look: Callable[[list[ClearAnswer]], None] = lambda _answers: None
         self.on_stop: Callable[[Begun], None] = lambda _begun: None
         self.marked: set[TaskKey] = set()
         self.has_marked = False
@@ -332,7 +333,9 @@ class SimulatedAirflow(FakeAirflow):
         """Answer the states. Raises Retryable."""
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
-        return super().inspect(wanted)
+        answers = super().inspect(wanted)
+        self.on_look(answers)
+        return answers
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
         """Report whether there is such a DagRun. Raises Retryable."""

@@ -14,10 +14,12 @@ from tests.simulator.invariants.needs import is_in_use
 
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import Begun
+from weir.execution.airflow_words import FINAL
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import RELEASED_NOTE, Manifest
 from weir.formats.paths import MANIFEST, folder_of, manifest_path
 from weir.formats.pointer import pointer_from_json
+from weir.topology.regions import RegionId
 
 
 class Broken(BaseException):
@@ -95,6 +97,17 @@ class Observer:
         for answer in answers:
             item = answer.item
             self._history.answers.setdefault((item.run_id, item.task_id, item.map_index), []).append(answer)
+
+    def airflow_was_asked(self, answers: Iterable[ClearAnswer]) -> None:
+        """Note which regions Airflow will run, by its answers, and do not run by the ledger."""
+        ledger, cleared = self._history.ledger, self._history.cleared_in_airflow
+        runs = {row.run_id: run for run, row in ledger.runs().items()}
+        for answer in answers:
+            where = runs.get(answer.item.run_id, ""), RegionId(answer.item.task_id, max(answer.item.map_index, 0))
+            cleared.pop(where, None)
+            if answer.state not in FINAL and not ledger.is_running(*where):
+                newest = ledger.newest(*where)
+                cleared[where] = newest and newest.id
 
     def file_changed(self, how: str, path: str, data: bytes) -> None:
         """Note that a process writes or deletes a file, and check that it may."""

@@ -87,6 +87,7 @@ class World:
         self.history.cleared, self.history.archives = self.airflow.cleared, self.airflow.archives
         self.observer = Observer(self.history)
         self.airflow.on_stop = self.observer.attempt_stopped
+        self.airflow.on_look = self.observer.airflow_was_asked
         self.received = Log(self.history)
         self.airflow.context = lambda: {RECEIVED_BY: self.received}
         self.suspended: list[Process] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from weir.attempts import begin, close, commit, commit_check, failure
@@ -63,9 +63,9 @@ class Coordinator:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
         return close.close(self._services, self.rooms.publishing, request, clearer)
 
-    def fail(self, failed: FailedTry) -> FailureDecision:
+    def fail(self, failed: FailedTry, airflow: Callable[[], Clearer]) -> FailureDecision:
         """Record a failed try and decide what follows; settle the pending clears next. Raises Retryable."""
-        decision = failure.fail(self._services, failed)
+        decision = failure.fail(self._services, failed, airflow)
         if not isinstance(failed.error, StoreFull):
             return decision
         return replace(decision, reason=f"{decision.reason}; {self.rooms.files.make_room_when_full(failed.dataflow)}")

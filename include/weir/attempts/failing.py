@@ -65,7 +65,7 @@ def book_failure(task: TaskPorts, failed: FailedTry, users: Users) -> FailureDec
 
     Raises Retryable, or as the coordinator does, where the failure cannot be booked.
     """
-    decision = task.coordinator.fail(failed)
+    decision = task.coordinator.fail(failed, lambda: task.airflow)
     decision, answer = users.decide(decision)
     reason = without_secrets(f"{decision.reason}{answer}{_settle(task, failed.dataflow)}")
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, users)}")

@@ -12,13 +12,14 @@ try resumes from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
+from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services, attempt_folder
 from weir.coordination.values import Action, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, DiskFull, Fault, Message, ResultUnavailable, Retryable, WeirError
@@ -40,7 +41,7 @@ from weir.recovery.applying import apply_plan, restart_others
 from weir.recovery.consequences import add_clear_of_closing
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
-from weir.recovery.planning import ROUNDS, decide_now, probe_for
+from weir.recovery.planning import ROUNDS, decide_now, with_answers
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.restarts.answer import Refusal, RestartDecision, decide_restart
@@ -60,7 +61,7 @@ PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
 """The classes of failures whose next try waits longer each time."""
 
 
-def fail(services: Services, failed: FailedTry) -> FailureDecision:
+def fail(services: Services, failed: FailedTry, airflow: Callable[[], Clearer]) -> FailureDecision:
     """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer."""
     dataflow, error = failed.dataflow, failed.error
     failure = classify(error)
@@ -75,7 +76,7 @@ def fail(services: Services, failed: FailedTry) -> FailureDecision:
         return _hopeless(error) if _is_refused(row, failure) else already_ended(row)
     if isinstance(error, ResultUnavailable):
         try:
-            return _backtrack(services, run, row, error)
+            return _backtrack(services, run, row, error, airflow)
         except (Retryable, Conflict) as unplanned:
             # If it were not recorded, the next begin would take the process for killed.
             failure, error = classify(unplanned), unplanned
@@ -156,8 +157,10 @@ def _never_begun(row: FailedBeginRow) -> Event:
     )
 
 
-def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnavailable) -> FailureDecision:
-    """Plan in rounds: decide, probe what the decision needs, decide again; record the plan."""
+def _backtrack(
+    services: Services, run: Run, row: AttemptRow, error: ResultUnavailable, airflow: Callable[[], Clearer]
+) -> FailureDecision:
+    """Plan in rounds: decide, ask what the decision needs, decide again; record the plan."""
     store_id, largest = services.store_id(), services.recovery.largest_plan
     failed = RegionId(row.region, row.subtask)
     asked = Failure(failed=failed, losses=losses_by_partition(error.losses, run.id), largest=largest)
@@ -165,9 +168,9 @@ def _backtrack(services: Services, run: Run, row: AttemptRow, error: ResultUnava
         with services.ledger.transaction(run.dataflow.name) as session:
             record_losses(session, asked.losses.values(), services.now())
             decided = decide_now(session, run, asked)
-            if isinstance(decided.answer, Plan):
+            if isinstance(decided.answer, Plan) and not decided.unasked:
                 return _end(session, services, run, row.id, decided.answer, error)
-        asked = probe_for(services, store_id, decided, decided.answer)
+        asked = with_answers(services, store_id, run, decided, airflow)
     raise Conflict(Message("attempts.run_keeps_changing", rounds=ROUNDS, failed=failed))
 
 

@@ -25,8 +25,8 @@ from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import record_found, record_losses
 from weir.ledger.snapshot import run_state
-from weir.recovery.awaiting import awaited_status, wait_for
-from weir.recovery.inputs import Probed, Sorted, probe_partitions, sort_inputs
+from weir.recovery.awaiting import awaited_status, cleared_in_airflow, wait_for
+from weir.recovery.inputs import Probed, Sorted, expired_producers, probe_partitions, sort_inputs
 from weir.topology.regions import PartitionId, RegionId
 
 ROUNDS = 10
@@ -41,10 +41,14 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
     """
     store_id, region = services.store_id(), registered.attempt.region
     seen = _with_lost_outputs(services, registered, store_id)
-    void: frozenset[RegionId] = frozenset()
+    void, cleared = frozenset[RegionId](), frozenset[RegionId]()
     for _ in range(ROUNDS):
-        state, seen = seen or _present(services, registered, void), None
+        state, seen = seen or _present(services, registered, void, cleared), None
         inputs = sort_inputs(state, region)
+        to_come = cleared_in_airflow(services, registered.run, expired_producers(state, inputs), clearer)
+        if to_come - cleared:
+            cleared |= to_come
+            continue
         probed = probe_partitions(services, store_id, state, inputs.to_probe)
         if inputs.awaited and not (inputs.losses or probed.losses):
             regions = frozenset().union(*inputs.awaited.values())
@@ -73,9 +77,14 @@ def _look_for(services: Services, missing: ResultUnavailable) -> None:
         look_for_results(services, run, partitions)
 
 
-def _present(services: Services, registered: Registered, void: frozenset[RegionId] = frozenset()) -> RunState:
+def _present(
+    services: Services,
+    registered: Registered,
+    void: frozenset[RegionId] = frozenset(),
+    cleared: frozenset[RegionId] = frozenset(),
+) -> RunState:
     with services.ledger.transaction() as session:
-        return replace(run_state(session, registered.run, registered.topology), void=void)
+        return replace(run_state(session, registered.run, registered.topology), void=void, cleared=cleared)
 
 
 def _with_lost_outputs(services: Services, registered: Registered, store_id: str) -> RunState | None:
@@ -105,7 +114,8 @@ def _answer(
     """Record the answer of the probe; None if the run has changed since the store was probed."""
     now = services.now()
     with services.ledger.transaction(registered.run.dataflow.name) as session:
-        present = replace(run_state(session, registered.run, registered.topology), void=state.void)
+        present = run_state(session, registered.run, registered.topology)
+        present = replace(present, void=state.void, cleared=state.cleared)
         row = _require_newest(session, registered)
         if _differs(state, present, registered.attempt.region, inputs):
             return None

@@ -20,6 +20,7 @@ from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import sort_inputs
+from weir.recovery.rules.backtrack import is_expired
 from weir.state.checkpoint_order import awaited_predecessor
 from weir.topology.regions import RegionId
 
@@ -70,4 +71,6 @@ def _waits(session: Session, state_of: Callable[[str], tuple[Run, RunState]], ro
         inputs = sort_inputs(state, region)
     except WeirError:
         return False
-    return bool(inputs.awaited) and not inputs.losses
+    # What Weir does not recompute is awaited as long as Airflow runs its producer, which the ledger does not tell.
+    is_lost = any(not is_expired(state, each) for each in inputs.losses)
+    return not is_lost and bool(inputs.awaited or inputs.losses)

@@ -160,6 +160,8 @@ class RunState:
     earlier: Mapping[RunRef, EarlierRun] = field(default_factory=dict)
     void: frozenset[RegionId] = frozenset()
     """Regions that have failed finally, or are of an earlier run and never began, and that Airflow calls finished."""
+    cleared: frozenset[RegionId] = frozenset()
+    """Regions that have ended by the ledger, and that Airflow runs again: a person has cleared them."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _behind: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -185,7 +187,8 @@ class RunState:
 
     def region(self, region: RegionId) -> RegionState:
         """Return the state of `region`, also of one that never began."""
-        return self.regions.get(region, RegionState(region=region))
+        known = self.regions.get(region, RegionState(region=region))
+        return replace(known, repair_after_try=known.newest_try) if region in self.cleared else known
 
     def region_ids(self, run: RunRef = OWN_RUN) -> tuple[RegionId, ...]:
         """Return all regions of a run, producers first."""

@@ -6,7 +6,7 @@ marked a success manually, or killed finally. One that Airflow does not have is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -18,7 +18,7 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Message, Misconfigured
-from weir.execution.airflow_words import NOT_IN_AIRFLOW, run_again
+from weir.execution.airflow_words import FINAL, NOT_IN_AIRFLOW, run_again
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
@@ -92,6 +92,24 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
         changed = [_void(session, services, each, answer) for each, answer in finished]
         void = frozenset(each.region for each, _ in finished if _will_not_come(session, each))
     return AwaitedStatus(any(changed), void)
+
+
+def cleared_in_airflow(
+    services: Services, run: Run, regions: Collection[RegionId], clearer: Clearer
+) -> frozenset[RegionId]:
+    """Return those regions that Airflow will run, of some whose newest attempts have ended by the ledger.
+
+    A person has cleared them, which the ledger learns of when they begin. Raises Retryable or Misconfigured as the
+    clearer does, which is not asked about nothing.
+    """
+    if not regions:
+        return frozenset()
+    with services.ledger.transaction() as session:
+        asked = [_asked(session, run, region) for region in sorted(regions)]
+    asked = [each for each in asked if each.run.has_dag_run]
+    answers = clearer.inspect([each.item for each in asked])
+    answers = as_airflow_makes_them(clearer, [each.wanted for each in asked], answers)
+    return frozenset(each.region for each, answer in zip(asked, answers, strict=True) if answer.state not in FINAL)
 
 
 def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:

@@ -14,7 +14,7 @@ from weir.errors import Corrupt, Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, CurrentResult, RunState
 from weir.formats.manifest import Manifest
-from weir.recovery.rules.backtrack import known_loss
+from weir.recovery.rules.backtrack import is_expired, known_loss
 from weir.store.probe import KeyGroups, PartitionRef, probe, verify_segments
 from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -50,6 +50,11 @@ def sort_inputs(state: RunState, region: RegionId) -> Sorted:
         # It reads no released result, whose validity is enough.
         to_probe = {each for each in to_probe if _is_worth_probing(state, each)}
     return Sorted(frozenset(to_probe), awaited, losses)
+
+
+def expired_producers(state: RunState, inputs: Sorted) -> frozenset[RegionId]:
+    """Return the producers of lost inputs that Weir does not recompute: only a person has them run again."""
+    return frozenset(state.producer(each) for each in inputs.losses if is_expired(state, each))
 
 
 def _is_worth_probing(state: RunState, partition: PartitionId) -> bool:

@@ -5,12 +5,13 @@ Invariant 5: a failure and `weir plan` decide by the same function over the same
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import Generation
+from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Message
 from weir.execution.run_state import CLOSE, MissingContext, RegionState, RunState
@@ -21,6 +22,7 @@ from weir.ledger.restores import last_restore
 from weir.ledger.results import not_deterministic_regions
 from weir.ledger.runs import Run, epoch_of_run, has_later, run_by_id, runs_of
 from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
+from weir.recovery.awaiting import cleared_in_airflow
 from weir.recovery.failovers import costs_of
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.rules.backtrack import known_loss
@@ -39,11 +41,20 @@ ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision, the state of the run that it was taken over, and the losses that hold in it."""
+    """A decision, the state of the run that it was taken over, and the losses that hold in it.
+
+    `expired` are the regions that would have to run and that Weir does not clear, since their states are expired.
+    """
 
     state: RunState
     failure: Failure
     answer: Plan | NeedsProbe
+    expired: frozenset[RegionId] = frozenset()
+
+    @property
+    def unasked(self) -> frozenset[RegionId]:
+        """The expired ones about which Airflow was not asked."""
+        return self.expired - self.failure.runs_again.keys()
 
 
 def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
@@ -52,7 +63,7 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
     known: dict[str, LoadedRun] = {}
     later = _later_readers(session, run)
     while True:
-        state = _state(session, run, failure.losses, context, known)
+        state = _state(session, run, failure, context, known)
         losses = _still_true(state, failure.losses)
         present = replace(failure, losses=losses, later=later)
         try:
@@ -62,14 +73,16 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
                 raise
             context.add(missing.run)
             continue
+        expired = frozenset[RegionId]()
         if isinstance(answer, Plan):
+            expired = expired if answer.expired is None else answer.expired.producers
             runs = {run.id, *state.earlier}
             regions = {step.region for step in answer.steps} | ({answer.failed} if answer.failed else set())
             answer = answer.with_costs(costs_of(session, run, regions))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
             answer = answer.with_code(_code_of(session, run, answer))
             answer = _with_way_out(session, run, state, answer, failure.cleared)
-        return Decided(state, present, answer)
+        return Decided(state, present, answer, expired)
 
 
 def _code_of(session: Session, run: Run, plan: Plan) -> dict[RegionId, Generation]:
@@ -130,39 +143,49 @@ def _again(runs: Sequence[RunRow]) -> str:
     )
 
 
-def probe_for(services: Services, store_id: str, decided: Decided, wanted: NeedsProbe) -> Failure:
-    """Return the failure with the store's answers added. Raises Retryable where it does not answer."""
-    probed = probe_partitions(services, store_id, decided.state, wanted.partitions)
+def with_answers(
+    services: Services, store_id: str, run: Run, decided: Decided, airflow: Callable[[], Clearer] | None
+) -> Failure:
+    """Return the failure with the answers that the decision needs: of the store about results, or of Airflow.
+
+    Airflow, if it can be asked, tells whether a person has cleared producers of expired states. Raises Retryable where
+    the store or Airflow does not answer, and Misconfigured where Airflow refuses to.
+    """
     before = decided.failure
-    return replace(
-        before,
-        losses={**before.losses, **probed.losses},
-        intact=before.intact | frozenset(probed.manifests),
-    )
+    if isinstance(decided.answer, NeedsProbe):
+        probed = probe_partitions(services, store_id, decided.state, decided.answer.partitions)
+        intact = before.intact | frozenset(probed.manifests)
+        return replace(before, losses={**before.losses, **probed.losses}, intact=intact)
+    unasked = decided.unasked
+    cleared = () if airflow is None else cleared_in_airflow(services, run, unasked, airflow())
+    return replace(before, runs_again={**before.runs_again, **{each: each in cleared for each in unasked}})
 
 
-def plan_by_looking(services: Services, run: Run, failure: Failure) -> tuple[Plan, Failure]:
+def plan_by_looking(
+    services: Services, run: Run, failure: Failure, airflow: Callable[[], Clearer] | None = None
+) -> tuple[Plan, Failure]:
     """Plan without a change, and return the plan with the failure that gives the same plan again.
 
-    Raises Retryable if the store or the ledger does not answer, and Conflict if the run changes in each round.
+    Raises Retryable if the store, Airflow or the ledger does not answer, and Conflict if the run changes in each round.
     """
     store_id = services.store_id()
     for _ in range(ROUNDS):
         with services.ledger.transaction() as session:
             decided = decide_now(session, run, failure)
-        if isinstance(decided.answer, Plan):
+        if isinstance(decided.answer, Plan) and not decided.unasked:
             return decided.answer, decided.failure
-        failure = probe_for(services, store_id, decided, decided.answer)
+        failure = with_answers(services, store_id, run, decided, airflow)
     raise Conflict(Message("recovery.run_keeps_changing", run_id=run.id, rounds=ROUNDS))
 
 
 def _state(
     session: Session,
     run: Run,
-    losses: Mapping[PartitionId, Loss],
+    failure: Failure,
     context: Iterable[str],
     known: dict[str, LoadedRun],
 ) -> RunState:
+    losses = failure.losses
     state = run_state(session, run, include=tuple(context), known=known)
     # An attempt that misses a result that was never computed, or had failed, found its producer finished in Airflow.
     loaded = {OWN_RUN, *state.earlier}
@@ -173,7 +196,8 @@ def _state(
         if state.region(region).has_failed
         or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
-    return replace(state, void=frozenset(void))
+    cleared = (region for region, runs_again in failure.runs_again.items() if runs_again)
+    return replace(state, void=frozenset(void), cleared=frozenset(cleared))
 
 
 def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[PartitionId, Loss]:

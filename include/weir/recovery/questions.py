@@ -6,9 +6,11 @@ Invariant: planning changes nothing; the plan that is applied is the plan that w
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir.code.generation_rules import RepairCode
+from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Message, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
@@ -54,8 +56,11 @@ class Answer:
     failure: Failure
 
 
-def ask(services: Services, question: Question) -> Answer:
-    """Plan. Raises Misconfigured for names that the run does not have, and Retryable or Conflict as planning does."""
+def ask(services: Services, question: Question, airflow: Callable[[], Clearer] | None = None) -> Answer:
+    """Plan; Airflow, if it can be asked, tells what a person has cleared.
+
+    Raises Misconfigured for names that the run does not have, and Retryable or Conflict as planning does.
+    """
     with services.ledger.transaction() as session:
         run = run_by_id(session, named_run(session, question.run).id)
         state = run_state(session, run)
@@ -73,7 +78,7 @@ def ask(services: Services, question: Question) -> Answer:
         cleared=frozenset(question.cleared),
         unpublished=unpublished,
     )
-    plan, failure = plan_by_looking(services, run, asked)
+    plan, failure = plan_by_looking(services, run, asked, airflow)
     return Answer(run, plan, failure)
 
 

@@ -27,7 +27,7 @@ from weir.ledger.publications import published_versions
 from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
-from weir.recovery.inputs import sort_inputs
+from weir.recovery.inputs import expired_producers, sort_inputs
 from weir.recovery.pending_clears import deliver
 from weir.recovery.rules.standing import (
     OVER,
@@ -434,7 +434,7 @@ def _awaits(state: RunState, region: RegionId) -> tuple[RegionId, ...]:
         inputs = sort_inputs(state, region)
     except (WeirError, MissingContext):
         return ()
-    found = frozenset[RegionId]().union(*inputs.awaited.values())
+    found = expired_producers(state, inputs).union(*inputs.awaited.values())
     return tuple(sorted(each.in_run(OWN_RUN) if each.run == region.run else each for each in found))
 
 

@@ -56,6 +56,8 @@ class History:
         """The folders that were released without a note, for which there was no space: a rebuilt ledger misses them."""
         self.answers: dict[tuple[str, str, int], list[ClearAnswer]] = {}
         """Airflow's answers to clears, by DagRun, task and map index."""
+        self.cleared_in_airflow: dict[RunRegion, str | None] = {}
+        """The regions that Airflow has told to be yet to run, and their newest attempts then."""
         self.recreated: set[str] = set()
         """The DagRuns that were deleted and created again under their names."""
         self.adopted: set[str] = set()

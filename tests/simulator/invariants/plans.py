@@ -42,7 +42,7 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
             if not is_named and not ledger.is_running(*where):
                 yield f"{_named(where)} must run again, but the plan of failover {failover.id} says {kinds.get(where)}"
         for where, kind in kinds.items():
-            if kind == JOINED and not ledger.is_running(*where) and not _is_yet_to_come(history, failover, where):
+            if kind == JOINED and not _is_coming(history, failover, where):
                 yield f"failover {failover.id} joins {_named(where)}, which is not running"
         failed = failover.run, RegionId(failover.region, failover.subtask) if failover.region else CLOSE
         allowed = missed.keys() | _following(history, failover, {failed, *rerun}) | _given_up(history, failover)
@@ -74,6 +74,13 @@ def _where(step: dict[str, Any]) -> RunRegion:
 
 def _named(where: RunRegion) -> str:
     return f"{where[1]} of {where[0]}"
+
+
+def _is_coming(history: History, failover: Failover, where: RunRegion) -> bool:
+    """Report whether a region runs or will, by the ledger or by what Airflow has told."""
+    newest, cleared = history.ledger.newest(*where), history.cleared_in_airflow
+    is_cleared = where in cleared and cleared[where] == (newest and newest.id)
+    return history.ledger.is_running(*where) or is_cleared or _is_yet_to_come(history, failover, where)
 
 
 def _is_yet_to_come(history: History, failover: Failover, where: RunRegion) -> bool:
@@ -242,7 +249,7 @@ def _given_up(history: History, failover: Failover) -> set[RunRegion]:
 
 
 def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
-    """Yield the consumers that always restart with a region, also those of the next epoch."""
+    """Yield the consumers that always restart with a region, also those of the next epoch that have a result."""
     run, region = producer
     topology = history.topology_of(run)
     always = [each for each in topology.outputs(region) if history.restarts_consumers(each.stage)]
@@ -251,10 +258,16 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
         if partition.stage in topology.sinks:
             yield run, CLOSE
     if always and topology.reads_previous:
-        mine = {Partition(run, each) for each in always}
+        mine, previous_inputs = {Partition(run, each) for each in always}, history.epochs.previous_inputs
         for other in history.ledger.regions():
-            if other[0] > run and not mine.isdisjoint(history.epochs.previous_inputs(other)):
+            if other[0] > run and _has_result(history, *other) and not mine.isdisjoint(previous_inputs(other)):
                 yield other
+
+
+def _has_result(history: History, run: str, region: RegionId) -> bool:
+    """Report whether a region has a current result: else what misses it has it computed."""
+    outputs = () if region == CLOSE else history.topology_of(run).outputs(region)
+    return any(Partition(run, each) in history.ledger.current for each in outputs)
 
 
 def _has_ended_as(ledger: LedgerView, run: str, region: RegionId, *states: str) -> bool:

@@ -244,7 +244,7 @@ def failed_by(world):
         task.try_number, task.state = task.try_number + 1, "running"
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
         failed = failed_try("ladder", world.airflow.request(task), error or ValueError(), strategy)
-        return world.airflow.coordinator.fail(failed)
+        return world.airflow.coordinator.fail(failed, lambda: world.airflow)
 
     return make
 

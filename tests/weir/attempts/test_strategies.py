@@ -292,7 +292,7 @@ def test_ten_consumers_that_fail_together_cause_one_restart_and_one_incident(sce
     found = scene()
     airflow = found.airflow
     for task, error in begin_without(found):
-        airflow.coordinator.fail(failed_try("ladder", airflow.request(task), error, airflow.strategy))
+        airflow.coordinator.fail(failed_try("ladder", airflow.request(task), error, airflow.strategy), lambda: airflow)
         task.state = "up_for_retry"
     airflow.run_until_quiet()
     assert found.again()["weather[0]"] == 1
@@ -328,7 +328,9 @@ def test_ten_processes_that_fail_at_once_cause_one_restart_and_one_incident(scen
         except ResultUnavailable as error:
             if together == "fail":
                 barrier.wait()
-            airflow.coordinator.fail(failed_try("ladder", airflow.request(task), error, airflow.strategy))
+            airflow.coordinator.fail(
+                failed_try("ladder", airflow.request(task), error, airflow.strategy), lambda: airflow
+            )
             sys.exit(HAS_FAILED)
         sys.exit(WAITS)
 

@@ -116,7 +116,7 @@ def book(writer, number, error):
         strategy=RestartStrategy.default(),
     )
     with suppress(Retryable):  # the next begin finds the try without an end
-        writer.coordinator.fail(failed)
+        writer.coordinator.fail(failed, Hand)
 
 
 def has_committed(writer, number):

@@ -10,14 +10,17 @@ from tests.messages.kinds import of_kind
 from tests.weir.restoring import files_of, keep_savepoints, restore, second_airflow
 from tests.weir.small_dataflow import Saved, World
 
+from weir.attempts.waiting import WaitingAttempts
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
 from weir.formats.codec import manifest_from_json
-from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import epoch_of
 from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
+from weir.recovery.rules.standing import Stand
+from weir.recovery.standing import Asked, standing_of
 from weir.testing.fakes.ledgers import fast_folder
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
@@ -386,6 +389,62 @@ def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(f
     assert f"None is of epoch {EPOCHS[1]} or before, so no restore helps" in told
     assert f"`weir run adopt` each run from ladder@{EPOCHS[0]} to ladder@{EPOCHS[2]}" in told
     assert since(forgetful, forgetful.before) == {"03/aircraft-known": 1}
+    assert digests(forgetful) == forgetful.old
+
+
+def test_epochs_that_a_person_clears_at_once_wait_for_those_before_though_the_last_begins_first(forgetful):
+    airflow = forgetful.airflow
+    for run in forgetful.runs:
+        airflow.clear_by_hand(run, "aircraft-known")
+    for run in reversed(forgetful.runs[1:4]):
+        step(forgetful, run, "aircraft-known")
+        assert airflow.task(run, "aircraft-known").state == "up_for_reschedule"
+    airflow.run_until_quiet()
+    assert is_whole(forgetful)
+    assert digests(forgetful) == forgetful.old
+
+
+def test_the_wait_for_a_task_that_a_person_has_cleared_is_named_and_lasts_until_it_has_run(forgetful):
+    first, second, airflow = *forgetful.runs[:2], forgetful.airflow
+    for run in (first, second):
+        airflow.clear_by_hand(run, "aircraft-known")
+    step(forgetful, second, "aircraft-known")
+    with forgetful.ledger.transaction() as session:
+        waiting = session.scalars(select(AttemptRow.id).where(AttemptRow.state == "waiting")).one()
+    asked = WaitingAttempts(forgetful.ledger)
+    assert asked.over([waiting]) == frozenset()
+    assert f"aircraft-known[0] of ladder@{EPOCHS[0]}" in airflow.task(second, "aircraft-known").waits_on
+    step(forgetful, first, "aircraft-known")
+    assert asked.over([waiting]) == {waiting}
+
+
+def test_a_plan_joins_the_task_of_an_expired_state_that_a_person_has_cleared(forgetful):
+    airflow, question = forgetful.airflow, Question(f"ladder@{EPOCHS[1]}", lost=("known[0]",))
+    assert ask(forgetful.services, question, lambda: airflow).plan.impossible
+    airflow.clear_by_hand(forgetful.runs[0], "aircraft-known")
+    plan = ask(forgetful.services, question, lambda: airflow).plan
+    assert plan.impossible == ""
+    assert [str(each.region) for each in plan.of(StepKind.JOINED)] == [f"aircraft-known[0] of ladder@{EPOCHS[0]}"]
+    assert [str(each.region) for each in plan.of(StepKind.RERUN)] == ["aircraft-known[0]", "weir_close[0]"]
+
+
+def test_a_close_that_misses_what_such_a_task_will_bring_back_does_not_fail_for_good(forgetful):
+    airflow, run = forgetful.airflow, forgetful.runs[1]
+    airflow.clear_by_hand(forgetful.runs[0], "aircraft-known")
+    airflow.clear_by_hand(run, "weir_close")
+    with forgetful.ledger.transaction() as session:
+        is_it = (ResultRow.run == f"ladder@{EPOCHS[1]}") & (ResultRow.stage == "known") & ResultRow.is_current
+        folder = session.scalars(select(ResultRow.folder).where(is_it)).one()
+    forgetful.store.delete_folder(folder)
+    step(forgetful, run, "weir_close")
+    assert airflow.task(run, "weir_close").state == "up_for_retry"
+    for task in ("aircraft-known", "weir_close"):
+        step(forgetful, run, task)
+    found = standing_of(forgetful.services, f"ladder@{EPOCHS[1]}", Asked(airflow=airflow))
+    assert (found.stand, found.command) == (Stand.WAITING, "")
+    assert f"aircraft-known[0] of ladder@{EPOCHS[0]}" in found.reason
+    airflow.run_until_quiet()
+    assert is_whole(forgetful)
     assert digests(forgetful) == forgetful.old
 
 

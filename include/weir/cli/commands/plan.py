@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.airflow_api import deliver_or_tell, standing_named, what_was_cleared
+from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell, standing_named, what_was_cleared
 from weir.cli.documents import print_document
 from weir.cli.options import AsJson
 from weir.cli.plan_report import print_plan
@@ -43,7 +43,7 @@ def plan(
         standing, answer, owed = _of_not_begun(services, run) if is_now else None, None, 0
         name = "" if standing is None else standing.run
         if not name:
-            answer = ask(services, Question(run, fail, tuple(lost or ()), code))
+            answer = _asked(services, Question(run, fail, tuple(lost or ()), code))
             name = answer.run.id
             standing = standing_named(services, name, name) if is_now else None
             owed = apply_answer(services, answer) if apply else 0
@@ -55,6 +55,16 @@ def plan(
         if apply:
             said = "Nothing to do." if standing is None and not owed else _settle(services, name, owed, standing)
             print_line(said, Console(stderr=as_json))
+
+
+def _asked(services: Services, question: Question) -> Answer:
+    """Plan; a state that Weir does not recompute may be that of a task which a person has cleared, as Airflow knows."""
+    answer = ask(services, question)
+    if not answer.plan.impossible:
+        return answer
+    with airflow_if_reached() as asked:
+        airflow = asked.airflow
+        return answer if airflow is None else ask(services, question, lambda: airflow)
 
 
 def _of_not_begun(services: Services, name: str) -> Standing | None:
@@ -78,7 +88,7 @@ def _of_cleared(services: Services, answer: Answer, standing: Standing | None) -
     if answer.plan.of(StepKind.RERUN):
         return answer, replace(standing, stand=Stand.STOPPED, command=f"`weir plan {answer.run.id} --apply`")
     cleared = tuple(each.region for each in standing.cleared)
-    again = ask(services, Question(answer.run.id, code=RepairCode.NEWEST, cleared=cleared))
+    again = _asked(services, Question(answer.run.id, code=RepairCode.NEWEST, cleared=cleared))
     return again, replace(standing, stand=Stand.STOPPED) if again.plan.impossible else standing
 
 

@@ -90,6 +90,18 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
     return None
 
 
+def is_expired(state: RunState, partition: PartitionId) -> bool:
+    """Report whether Weir does not recompute a result: a released state, or one that a person has put in its place."""
+    if not partition.is_of_own_run and not state.earlier[partition.run].has_tasks:
+        return True
+    result = state.results.get(partition)
+    if result is not None and is_synthetic(result.attempt) and result.fault == Fault.SUSPECTED.value:
+        return True  # a person has replaced the result of its producer with it
+    is_released = result is not None and result.state is PartitionState.RELEASED
+    is_state = partition.stage in state.topology_of(partition.run).states
+    return is_state and is_released and state.is_valid(partition)
+
+
 def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None) -> bool:
     """Report whether a reader needs only a result that was valid, not its bytes."""
     return reader in (None, CLOSE) and partition.stage not in state.topology_of(partition.run).sinks
@@ -172,7 +184,7 @@ class _Walk:
             loss = self._loss(partition, reader) or (None if is_probed else self._awaited_loss(partition, producer))
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
-            elif self._is_expired(partition):
+            elif is_expired(self._state, partition) and not self._state.region(producer).is_running:
                 self.found.expired.setdefault(partition, Lost(loss, reader))
             elif not self._is_to_begin(partition, producer):
                 self.found.causes[producer] = Lost(loss, reader)
@@ -189,16 +201,6 @@ class _Walk:
         if result is None or result.state is not PartitionState.LOST or not self._state.is_coming(producer):
             return None
         return Loss(*_names(self._state, partition), result.attempt, Fault.MISSING, "it is lost, and awaited")
-
-    def _is_expired(self, partition: PartitionId) -> bool:
-        if not partition.is_of_own_run and not self._state.earlier[partition.run].has_tasks:
-            return True
-        result = self._state.results.get(partition)
-        if result is not None and is_synthetic(result.attempt) and result.fault == Fault.SUSPECTED.value:
-            return True  # a person has replaced the result of its producer with it
-        is_released = result is not None and result.state is PartitionState.RELEASED
-        is_state = partition.stage in self._state.topology_of(partition.run).states
-        return is_state and is_released and self._state.is_valid(partition)
 
     def _is_named(self, result: CurrentResult) -> bool:
         """Report whether only a person can have named it as lost: the store is not probed for a released result."""

@@ -46,7 +46,8 @@ class Failure:
     `intact` are partitions known to be available; `largest` is the share of the run's regions that losses of one probe
     may restart without a person's approval (1: all). `unpublished` describes an error in the published data of a run
     whose results are valid. `code` is the code that the restarted regions run. `cleared` are regions that Airflow runs
-    again, whatever their results.
+    again, whatever their results. `runs_again` says of the producers of expired states, as far as Airflow was asked,
+    whether it runs them again.
     """
 
     failed: RegionId | None
@@ -59,6 +60,7 @@ class Failure:
     unpublished: str = ""
     code: RepairCode = RepairCode.AS_IT_WAS
     cleared: frozenset[RegionId] = frozenset()
+    runs_again: Mapping[RegionId, bool] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -110,11 +112,13 @@ def _impossible(missed: Collection[Lost]) -> str:
 
 def _oldest_expired(state: RunState, found: Backtracked) -> ExpiredState | None:
     """Return the expired state that is needed of the earliest epoch; None where all that is needed can be had."""
+    producers = frozenset(state.producer(partition) for partition in found.expired)
     states = [
         ExpiredState(
             lost.loss.run,
             state.run if lost.reader is None else lost.reader.run_id(state.run),
             partition in state.results and state.results[partition].fault == Fault.SUSPECTED.value,
+            producers,
         )
         for partition, lost in found.expired.items()
     ]

@@ -106,12 +106,13 @@ class Step:
 class ExpiredState:
     """A state that a plan would need and that is expired: the run that it is of, and the run that reads it.
 
-    `is_suspected` if a person has restored it, and it has failed a check.
+    `is_suspected` if a person has restored it, and it has failed a check. `producers` are those of all such states.
     """
 
     run: str
     reader: str
     is_suspected: bool
+    producers: frozenset[RegionId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
