@@ -24,6 +24,8 @@ BY_WEIR: Final = "cleared by weir"
 BY_PERSON: Final = "cleared by a person"
 BY_HAND: Final = "by hand"
 """The kind of a failover by a plan that a person has applied."""
+AFTER_FAILURE: Final = "failure"
+"""The kind of one that a failure without a loss has led to."""
 MOST_IN_VAIN: Final = 2
 AT_REST: Final = (*NOTHING_TO_CLEAR, "success", "failed", "upstream_failed")
 
@@ -75,10 +77,9 @@ def made_by(history: History, run: str, consumer: RegionId) -> set[str]:
 def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str]:
     """What has failed for good after Weir's own clears waits for a person, who may have applied a plan.
 
-    A commit of what a person has cleared may be what it waited for: each subtask of an earlier epoch whose released
-    state a person has computed again clears what reads all of them.
+    A commit may be what it waited for, if something from outside has led to it.
     """
-    if any(row.origin == BY_PERSON for row in history.ledger.new_commits):
+    if any(_is_from_outside(history, row) for row in history.ledger.new_commits):
         return
     for clear in history.ledger.new_clears:
         plan = history.ledger.failovers.get(clear.failover or 0)
@@ -89,6 +90,29 @@ def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str
         failed = [row.id for row in tries[-MOST_IN_VAIN:] if (row.origin, row.state) == (BY_WEIR, "failed")]
         if len(failed) == MOST_IN_VAIN:
             yield f"{clear.region}[{clear.subtask}] of {clear.run} is cleared once more, though {failed} have failed"
+
+
+def _is_from_outside(history: History, row: Attempt) -> bool:
+    """Report whether a person has led to a commit, the loss of its files, or a failure that the strategy counts.
+
+    A person's clear may bring back what others wait for: each subtask of an earlier epoch whose released state is
+    computed again clears what reads all of them. Files that are gone, and failures that restart all, are as many as
+    there are faults, and as the restart strategy of what fails allows.
+    """
+    ledger, where = history.ledger, row.run_region
+    if row.origin == BY_PERSON:
+        return True
+    before = [
+        each for each in ledger.clears.values() if each.run_region == where and each.expected_try < row.try_number
+    ]
+    if not before:
+        return False
+    cause = max(before)
+    plan = ledger.failovers.get(cause.failover or 0)
+    mine = {each.id for each in ledger.attempts.values() if each.run_region == where}
+    lost = {each.attempt for each in ledger.results.values() if each.folder in history.damaged}
+    tries = {id_ for id_ in mine & lost if ledger.attempts[id_].try_number == cause.expected_try}
+    return bool(tries) or (plan is not None and plan.kind == AFTER_FAILURE)
 
 
 def a_clear_is_settled_when_airflow_has_followed(history: History) -> Iterator[str]:
