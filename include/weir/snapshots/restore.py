@@ -25,7 +25,7 @@ from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
-from weir.ledger.restores import FORK, SAME
+from weir.ledger.restores import FORK, SAME, restores_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import FIRST_LINEAGE, ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
@@ -283,6 +283,10 @@ def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Chec
         known = session.scalar(select(RunRow.id).where(RunRow.dataflow == request.fork).limit(1))
         if known is not None:
             raise Misconfigured(Message("snapshots.fork_has_runs", fork=request.fork, known=known))
+        # A ledger that has lost a fork learns of its restore from the store before it learns of its run.
+        others = [row.epoch for row in restores_of(session, request.fork) if row.epoch != checkpoint.epoch]
+        if others:
+            raise Misconfigured(Message("snapshots.fork_has_begun", fork=request.fork, epoch=others[0]))
     if newest is None:
         return
     old = topology_of(checkpoint.pinned).dataflow
