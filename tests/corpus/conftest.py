@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from tests.corpus.engines import InOwnSession, OnConnect
+from tests.corpus.engines import CONNECT, OWN_SESSION, InOwnSession, OnConnect
 
 from weir.code.archive import pack, top_level
 from weir.code.version import code_version
@@ -22,10 +22,10 @@ def own_session():
     made.close()
 
 
-@pytest.fixture(scope="session", params=["Connect", "own session"])
+@pytest.fixture(scope="session", params=[CONNECT, OWN_SESSION])
 def engine(request):
     """What computes a region."""
-    if request.param == "Connect":
+    if request.param == CONNECT:
         return OnConnect(request.getfixturevalue("server").url)
     return request.getfixturevalue("own_session")
 

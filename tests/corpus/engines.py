@@ -11,9 +11,12 @@ import subprocess
 import sys
 import uuid
 
+import pytest
+
 from weir.formats.codec import region_job_from_json, region_job_to_json, region_report_from_json, region_report_to_json
 from weir.store.store import Store
 
+CONNECT, OWN_SESSION = "Connect", "own session"
 ANSWER = "answer: "
 OF_CONNECT = {"SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE"}
 """The environment of a client, which this process has become by its sessions."""
@@ -23,6 +26,25 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+def on_both(cases, told, kind=lambda case: None):
+    """Parameters `engine` and `case`: all on a Connect server, and of each kind one in a session of its own.
+
+    The others are soaks there: the same reader or rule answers on both.
+    """
+    first = {}
+    for case in cases:
+        first.setdefault(kind(case), case)
+    of_own = [(case, () if case in first.values() else pytest.mark.soak) for case in cases]
+    return pytest.mark.parametrize(
+        ("engine", "case"),
+        [
+            *(pytest.param(CONNECT, case, id=f"{CONNECT}-{told(case)}") for case in cases),
+            *(pytest.param(OWN_SESSION, case, id=f"{OWN_SESSION}-{told(case)}", marks=marks) for case, marks in of_own),
+        ],
+        indirect=["engine"],
+    )
 
 
 class Refused(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.corpus.engines import Refused
+from tests.corpus.engines import CONNECT, OWN_SESSION, Refused, on_both
 from tests.corpus.files import FILES, laid_out
 from tests.corpus.places import Written
 from tests.weir_spark.sources.conftest import resolved
@@ -14,6 +14,10 @@ pytestmark = pytest.mark.spark
 
 READ = [case for case in FILES if case.rows is not None]
 REFUSED = [case for case in FILES if case.rows is None]
+FORMATS = ("csv", "json", "parquet", "a partition column", "a link", "hidden")
+FEW = [next(case for case in READ if case.what.startswith(how)) for how in FORMATS]
+"""One of each reader and way to find files."""
+
 MODULE = "def nothing(ctx):\n    pass\n"
 
 
@@ -34,19 +38,25 @@ def stage_of(jobs, number, source):
     return jobs.stage(name, source.function, jobs.output(name), is_source=True, slice=split)
 
 
-def test_files_that_can_be_read_have_all_their_rows(engine, jobs, store, code_of, laid):
-    stages = [stage_of(jobs, number, laid(case)) for number, case in enumerate(READ)]
+@pytest.mark.parametrize(
+    ("engine", "cases"),
+    [(CONNECT, READ), (OWN_SESSION, FEW), pytest.param(OWN_SESSION, READ, marks=pytest.mark.soak)],
+    ids=(CONNECT, f"{OWN_SESSION}-few", OWN_SESSION),
+    indirect=["engine"],
+)
+def test_files_that_can_be_read_have_all_their_rows(engine, jobs, store, code_of, laid, cases):
+    stages = [stage_of(jobs, number, laid(case)) for number, case in enumerate(cases)]
     _, code = code_of(MODULE)
     report = engine.run(jobs.region(*stages, code=code), store)
     found = {
         case.what: sorted((tuple(row.values()) for row in Written(each, store).arrow().to_pylist()), key=repr)
-        for case, each in zip(READ, report.outputs, strict=True)
+        for case, each in zip(cases, report.outputs, strict=True)
     }
-    right = {case.what: sorted(case.rows, key=repr) for case in READ}
+    right = {case.what: sorted(case.rows, key=repr) for case in cases}
     assert {what: (found[what], right[what]) for what in right if found[what] != right[what]} == {}
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.what)
+@on_both(REFUSED, lambda case: case.what, lambda case: case.what.partition(":")[0])
 def test_files_that_cannot_be_read_are_refused_by_name_in_one_try(engine, jobs, store, code_of, laid, case):
     _, code = code_of(MODULE)
     with pytest.raises((Misconfigured, Refused)) as refused:

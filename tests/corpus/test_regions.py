@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from tests.corpus.engines import Refused
+from tests.corpus.engines import Refused, on_both
 from tests.corpus.places import Written
 from tests.corpus.regions import QUERIES, REGIONS, SMALL
 
@@ -65,7 +65,7 @@ def test_queries_have_their_rows(engine, jobs, store, code_of):
     assert found == {case.what: sorted(case.rows, key=repr) for case in READ}
 
 
-@pytest.mark.parametrize("case", [case for case in QUERIES if case.rows is None], ids=lambda case: case.what)
+@on_both([case for case in QUERIES if case.rows is None], lambda case: case.what)
 def test_a_query_of_what_is_no_input_is_refused_by_name_in_one_try(engine, jobs, store, code_of, case):
     module, code = code_of(SMALL, texts_of([case]))
     with pytest.raises(Refused) as refused:

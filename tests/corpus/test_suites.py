@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.corpus.engines import Refused
+from tests.corpus.engines import Refused, on_both
 from tests.corpus.suites import EXPECTED, Verdict
 
 from weir.dataflow.quality import Policy
@@ -67,8 +67,8 @@ def test_values_are_compared_as_what_they_are(engine, jobs, store, code_of):
     assert {what: found[what] for what in right if found[what] != right[what]} == {}
 
 
-@pytest.mark.parametrize("each", [each for each in EXPECTED if each.verdict is Verdict.MISTAKE], ids=told)
-def test_a_mistake_of_a_suite_is_found_in_one_try(engine, jobs, store, code_of, each):
+@on_both([case for case in EXPECTED if case.verdict is Verdict.MISTAKE], told, lambda case: case.type)
+def test_a_mistake_of_a_suite_is_found_in_one_try(engine, jobs, store, code_of, case):
     with pytest.raises((Misconfigured, Refused)) as refused:
-        require_no_errors(engine.run(job_of(jobs, code_of, [each]), store))
+        require_no_errors(engine.run(job_of(jobs, code_of, [case]), store))
     assert getattr(refused.value, "kind", "Misconfigured") == "Misconfigured", refused.value

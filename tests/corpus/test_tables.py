@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
-from tests.corpus.engines import Refused
+from tests.corpus.engines import Refused, on_both
 from tests.corpus.places import Written
 from tests.corpus.tables import PARTITIONS, SELECTED
 from tests.weir_spark.sources.conftest import resolved
@@ -51,7 +51,7 @@ def test_rows_of_postgresql_come_as_they_are(engine, jobs, store, code_of, datab
     assert {query: (found[query], right[query]) for query in right if found[query] != right[query]} == {}
 
 
-@pytest.mark.parametrize("case", [case for case in SELECTED if case.rows is None], ids=lambda case: case.query)
+@on_both([case for case in SELECTED if case.rows is None], lambda case: case.query)
 def test_rows_of_postgresql_that_spark_cannot_have_are_refused_in_one_try(engine, jobs, store, code_of, database, case):
     _, code = code_of(MODULE)
     with pytest.raises((Misconfigured, Refused)) as refused:
