@@ -100,6 +100,7 @@ class Process:
 
     def step(self, refusal: Exception | None = None, *, computes: bool = False) -> None:
         """Pass a step, and inject the fault if it is due; a refused request raises `refusal`."""
+        _require_one_at_a_time()
         if self._is_doomed:
             raise Killed
         self._passed += 1
@@ -122,6 +123,7 @@ class Process:
 
     def read(self) -> None:
         """Read the store, and be suspended before if that is due."""
+        _require_one_at_a_time()
         self._reads += 1
         if self._fault.kind is FaultKind.PAUSE and self._reads >= self._fault.at and self.depth == 0:
             self._suspend()
@@ -158,3 +160,8 @@ class Process:
             self._error = error
         finally:
             self._yours.release()
+
+
+def _require_one_at_a_time() -> None:
+    """Check that a process makes no requests side by side, whose order equal seeds would not share."""
+    assert threading.current_thread().name != "weir-request", "a store has one worker here: ask for `store.workers`"

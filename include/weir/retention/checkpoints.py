@@ -122,7 +122,9 @@ def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
         return ()
 
     def look(some: list[CheckpointRow]) -> list[bool]:
-        return in_parallel(lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, 16)
+        return in_parallel(
+            lambda row: read_checkpoint(services.store, dataflow, row.number) is None, some, services.store.workers
+        )
 
     answers = probe_twice(services.store, services.store_id(), rows, look, lambda is_lost: is_lost)
     lost = tuple(row.number for row, is_lost in zip(rows, answers, strict=True) if is_lost)

@@ -35,8 +35,6 @@ from weir.store.walk import folders_in
 from weir.store.worker_threads import in_parallel
 from weir.topology.ids import Epoch, is_synthetic
 
-_WORKERS = 16
-
 
 @dataclass(frozen=True, slots=True)
 class EpochCatalogue:
@@ -66,7 +64,7 @@ def stored_archives(store: Store, dataflow: str) -> tuple[StoredArchive | str, .
     except NotFound:
         return ()
     named = [(fingerprint, path) for path in paths if (fingerprint := archive_fingerprint(path)) is not None]
-    found = in_parallel(partial(_archive, store), named, _WORKERS)
+    found = in_parallel(partial(_archive, store), named, store.workers)
     return tuple(each for each in found if each is not None)
 
 
@@ -97,13 +95,13 @@ def restored(store: Store, dataflow: str, epoch: str | None = None) -> tuple[Sto
     epochs = _folders(store, dataflow) if epoch is None else [epoch]
     folders = [folder for each in epochs for folder in _attempt_folders(store, epoch_folder(dataflow, each))]
     synthetic = [each for each in folders if is_synthetic(attempt_of_folder(each))]
-    found = in_parallel(partial(_result, store), synthetic, _WORKERS)
+    found = in_parallel(partial(_result, store), synthetic, store.workers)
     return tuple(each for each in found if isinstance(each, Stored))
 
 
 def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
-    found = in_parallel(partial(_result, store), _attempt_folders(store, epoch_folder(dataflow, epoch)), _WORKERS)
-    pointers = in_parallel(partial(_pointer, store), _pointer_paths(store, dataflow, epoch), _WORKERS)
+    found = in_parallel(partial(_result, store), _attempt_folders(store, epoch_folder(dataflow, epoch)), store.workers)
+    pointers = in_parallel(partial(_pointer, store), _pointer_paths(store, dataflow, epoch), store.workers)
     return EpochCatalogue(
         Epoch(epoch),
         _record(store, dataflow, epoch),
@@ -117,7 +115,7 @@ def _attempt_folders(store: Store, epoch_folder: str) -> list[str]:
     """Return the attempts' folders, below stage, layout and subtask."""
     level = [epoch_folder]
     for _ in range(4):
-        below = in_parallel(partial(_folders, store), level, _WORKERS)
+        below = in_parallel(partial(_folders, store), level, store.workers)
         level = [f"{folder}/{name}" for folder, names in zip(level, below, strict=True) for name in names]
     return level
 

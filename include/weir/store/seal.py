@@ -53,7 +53,7 @@ def seal(store: Store, folder: str) -> tuple[DataFile, ...]:
         raise Internal(
             Message("store.folder_used_twice", store_url=store.url, folder=folder, unexpected=unexpected[:3])
         )
-    files = in_parallel(lambda name: _sealed(store, folder, name, sizes[name]), names, _WORKERS)
+    files = in_parallel(lambda name: _sealed(store, folder, name, sizes[name]), names, min(_WORKERS, store.workers))
     store.flush(folder)
     return tuple(files)
 
