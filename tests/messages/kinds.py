@@ -15,7 +15,7 @@ class of_kind:  # noqa: N801  it reads as a condition
         """Report whether the error is that; `pytest.raises(..., check=)` calls it."""
         return any(
             message.kind == self.kind
-            and all(_texts(message.names.get(name)) == _texts(value) for name, value in self.names.items())
+            and all(_are_alike(message.names.get(name), value) for name, value in self.names.items())
             for message in messages_in(error)
         )
 
@@ -36,5 +36,8 @@ def messages_in(value):
             yield from messages_in(part)
 
 
-def _texts(value):
-    return [str(part) for part in value] if isinstance(value, Iterable) and not isinstance(value, str) else str(value)
+def _are_alike(found, expected):
+    """Compare as texts; what is expected as a list, part by part."""
+    if isinstance(expected, list):
+        return isinstance(found, Iterable) and [str(part) for part in found] == [str(part) for part in expected]
+    return str(found) == str(expected)
