@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -34,9 +35,13 @@ def control(tmp_path_factory):
 def stack(stack_request, control):
     """The local stack of all tests that leave it whole; it starts when the first asks for it, and leaves nothing."""
     (control.parent / "code").mkdir()
+    lake = control.parent / "lake"
+    lake.mkdir()
+    catalog = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": f"file://{lake}"}
     environment = {
         "WEIR_EXPECTATIONS": str(_all_suites(control.parent / "expectations")),
         "WEIR_LADDER": str(control),
+        "AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "iceberg", "extra": catalog}),
         "WEIR_KEEP": "7 days",  # of a dataflow that does not say it: what comes back is what a test has lost
         "PYTHONPATH": os.pathsep.join(map(str, (FLOWS, control.parent / "code"))),
         "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",

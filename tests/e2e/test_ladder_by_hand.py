@@ -21,10 +21,10 @@ DAGS = {
     "skipped": TWO,
     "run_marked_success": TWO,
     "run_marked_failed": TWO,
-    "deleted": {"parallelism": ONE | {"doubled": 1}},
+    "deleted": {"parallelism": ONE | {"doubled": 1}, "lake": True},
     "backfilled": {"parallelism": ONE | {"doubled": 1}, "catchup": False, "last_day": "2024-01-04"},
 }
-AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"clears", "marked_success"})
+AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"clears", "deleted", "backfilled"})
 ALL = {"numbers", "doubled[0]", "doubled[1]", "totals-sums", "weir_close"}
 ALL_OF_ONE = {"numbers", "doubled", "totals-sums", "weir_close"}
 FIRST, SECOND, THIRD, FOURTH = (f"2024-01-0{day}" for day in range(1, 5))
@@ -39,7 +39,7 @@ def test_a_clear_without_downstream_runs_that_task_instance_alone(driver):
     assert driver.healed(before)[FIRST] == {"doubled[1]": 1}
 
 
-@AT_ONCE.on("clears")
+@AT_ONCE.on("clears", soak=True)
 def test_a_clear_without_downstream_runs_what_is_behind_it_if_the_content_has_changed(driver):
     before = driver.green()
     driver.change(add=7)
@@ -116,7 +116,7 @@ def test_a_running_task_marked_success_is_computed_all_the_same(driver):
     assert (tries["doubled[0]"], tries["doubled[1]"]) == (2, 1)
 
 
-@AT_ONCE.on("marked_success", soak=True)
+@AT_ONCE.on("marked_success")
 def test_a_finished_task_marked_failed_keeps_its_result_and_a_clear_mends_it(driver):
     before = driver.green()
     driver.person.mark(driver.run(), "doubled[0]", "failed")
@@ -187,6 +187,21 @@ def publishes_nothing_until_cleared(driver, state):
     assert (tries["numbers"], tries["doubled[0]"], tries["doubled[1]"]) == (2, 2, 2)
 
 
+def in_tables(driver):
+    """The rows of the first day in the tables of Delta Lake and of Iceberg."""
+    from deltalake import DeltaTable
+    from pyiceberg.catalog import load_catalog
+
+    lake = driver.shared.parent / "lake"
+    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{lake}/catalog.db", warehouse=f"file://{lake}")
+    tables = (
+        DeltaTable(lake / driver.dag).to_pyarrow_table(),
+        catalog.load_table(f"ladder.{driver.dag}").scan().to_arrow(),
+    )
+    columns = ["bucket", "numbers", "total"]
+    return [sorted(each.select(columns).to_pylist(), key=lambda row: row["bucket"]) for each in tables]
+
+
 @AT_ONCE.on("deleted")
 def test_a_dag_run_deleted_and_made_anew_has_the_epoch(driver):
     run_id = driver.start()
@@ -196,9 +211,10 @@ def test_a_dag_run_deleted_and_made_anew_has_the_epoch(driver):
     assert anew != run_id
     assert driver.green() == {FIRST: dict.fromkeys(ALL_OF_ONE, 1)}
     assert [event["version"] for event in driver.api.asset_events("deleted.sums")] == [1]  # the content is the same
+    assert in_tables(driver) == 2 * [driver.totals()]
 
 
-@AT_ONCE.on("deleted")
+@AT_ONCE.on("deleted", soak=True)
 def test_a_dag_run_deleted_and_made_anew_under_the_same_id_has_the_epoch(driver):
     run_id = driver.run()
     driver.person.delete_run(run_id)
@@ -206,6 +222,7 @@ def test_a_dag_run_deleted_and_made_anew_under_the_same_id_has_the_epoch(driver)
     assert driver.person.trigger(FIRST, SECOND, run_id) == run_id
     assert driver.green() == {FIRST: dict.fromkeys(ALL_OF_ONE, 1)}
     assert [event["version"] for event in driver.api.asset_events("deleted.sums")] == [1, 2]
+    assert in_tables(driver) == 2 * [driver.totals()]
 
 
 def backfilled(driver, first, last, **how):
@@ -224,13 +241,13 @@ def test_a_backfill_computes_epochs_that_do_not_exist(driver):
     assert tries == dict.fromkeys([SECOND, THIRD], dict.fromkeys(ALL_OF_ONE, 1))
 
 
-@AT_ONCE.on("backfilled")
+@AT_ONCE.on("backfilled", soak=True)
 def test_a_backfill_backwards_leaves_epochs_alone_that_exist(driver):
     _, ran = backfilled(driver, FIRST, FOURTH, run_backwards=True, max_active_runs=1, reprocess_behavior="none")
     assert ran == dict.fromkeys([FIRST, FOURTH], dict.fromkeys(ALL_OF_ONE, 1))
 
 
-@AT_ONCE.on("backfilled")
+@AT_ONCE.on("backfilled", soak=True)
 def test_a_backfill_of_failed_runs_computes_those_anew(driver):
     driver.person.mark_run(driver.run(THIRD), "failed")
     driver.change_epoch("20240103T000000Z", add=3)
@@ -238,7 +255,7 @@ def test_a_backfill_of_failed_runs_computes_those_anew(driver):
     assert ran == {THIRD: dict.fromkeys(ALL_OF_ONE, 1)}
 
 
-@AT_ONCE.on("backfilled")
+@AT_ONCE.on("backfilled", soak=True)
 def test_a_backfill_of_completed_runs_computes_them_anew(driver):
     driver.change_epoch("20240101T000000Z", add=11)
     _, ran = backfilled(driver, FIRST, SECOND, run_backwards=True, reprocess_behavior="completed")

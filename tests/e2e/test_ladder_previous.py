@@ -131,7 +131,7 @@ def test_a_run_at_work_is_awaited_without_a_try(driver):
     assert driver.green() == dict.fromkeys([FIRST, SECOND], dict.fromkeys(ALL, 1))
 
 
-@AT_ONCE.on("together")
+@AT_ONCE.on("together", soak=True)
 def test_what_is_lost_of_a_run_at_work_is_awaited(driver):
     before = driver.green()
     driver.hold(f"numbers-{epoch(FIRST)}")

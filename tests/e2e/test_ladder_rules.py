@@ -24,7 +24,7 @@ DAGS = {
     "planned": TWO,
     "copied": {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "copied": True},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"always", "full", "individual", "copied"})
+AT_ONCE = AtOnce(DAGS, soaks={"always", "copied"})
 FIRST = "2024-01-01"
 
 

@@ -4,7 +4,8 @@
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
 an epoch and all before it, with `kept` by keyed state, of so many `runs`; with `copied` doubled reads a copy of
 numbers, in one region; `failover`, `consumers`, `keep` and `retained_checkpoints` are the dataflow's. `quality` has the
-arguments of `expectations` by stage, or for `history`.
+arguments of `expectations` by stage, or for `history`. With `lake` the sums go into tables of Delta Lake and
+Iceberg, too, in the folder `lake` beside the file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,20 @@ from typing import Any
 
 from airflow.sdk import get_parsing_context
 
-from weir.dataflow import Dataflow, Stage, State, blocking, cached, expectations, keyed_state, previous, sink, source
+from weir.dataflow import (
+    Dataflow,
+    Stage,
+    State,
+    blocking,
+    cached,
+    delta,
+    expectations,
+    iceberg,
+    keyed_state,
+    previous,
+    sink,
+    source,
+)
 from weir.restarts.strategy import RestartStrategy
 from weir_airflow.dag import dataflow_dag
 
@@ -56,7 +70,10 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
         quality=gates.get("totals", ()),
     )
     rules = {rule: more.pop(rule) for rule in RULES if rule in more}
-    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums")], parameters=parameters, **rules)
+    once = {"create": "if_missing"}
+    tables = [delta(f"{control.parent}/lake/{name}", **once), iceberg(f"lake.ladder.{name}", **once)]
+    to = tables if more.pop("lake", False) else ()
+    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums", to=to)], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
         flow,
