@@ -164,4 +164,4 @@ def _store(
 
 
 def _unknown(key: str, connection: str) -> Misconfigured:
-    return Misconfigured(Message("settings.key_unknown", key=key, upper=key.upper(), connection=connection))
+    return Misconfigured(Message("settings.key_unknown", key=key, type=key.upper(), connection=connection))

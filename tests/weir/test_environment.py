@@ -66,7 +66,7 @@ def test_why_a_ledger_is_out_of_reach_is_told_by_the_stack(project):
 
 def test_where_no_stack_was_ever_started_nothing_is_read_or_created(project):
     assert command_environment({"HOME": "/home"}) == {"HOME": "/home"}
-    with pytest.raises(Misconfigured, check=of_kind("settings.key_unknown", upper="STORE")):
+    with pytest.raises(Misconfigured, check=of_kind("settings.key_unknown", type="STORE")):
         settings({})
     with pytest.raises(Misconfigured, check=of_kind("environment.no_ledger")), opened_services():
         pass

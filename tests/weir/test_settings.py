@@ -78,7 +78,7 @@ def test_neither_connection_has_to_exist():
     ("environ", "says"),
     [
         ({"WEIR_LEDGER": LEDGER}, of_kind("settings.key_unknown")),
-        ({"WEIR_STORE": "/disk"}, of_kind("settings.key_unknown", upper="LEDGER")),
+        ({"WEIR_STORE": "/disk"}, of_kind("settings.key_unknown", type="LEDGER")),
     ],
 )
 def test_what_is_not_set_is_named_with_all_ways_to_set_it(environ, says):

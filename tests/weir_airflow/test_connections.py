@@ -222,7 +222,7 @@ def test_a_variable_is_found_in_the_environment_or_named(environ, supervisor):
     environ("AIRFLOW_VAR_CITY", "Oslo")
     assert user_variable("city") == "Oslo"
     supervisor(error("VARIABLE_NOT_FOUND"))
-    with pytest.raises(Misconfigured, check=of_kind("connections.variable_unknown", key="land", upper="LAND")):
+    with pytest.raises(Misconfigured, check=of_kind("connections.variable_unknown", key="land", type="LAND")):
         user_variable("land")
 
 

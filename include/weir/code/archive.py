@@ -190,7 +190,7 @@ def _packed(owner: str, files: Callable[[], Iterator[tuple[str, bytes]]]) -> dic
     missing = Path(str(gone.filename))
     if missing.is_symlink():
         raise Misconfigured(
-            Message("code.link_leads_nowhere", owner=owner, missing=str(missing), readlink=str(missing.readlink()))
+            Message("code.link_leads_nowhere", owner=owner, missing=str(missing), target=str(missing.readlink()))
         ) from gone
     raise Retryable(Message("code.file_vanished", owner=owner, gone=gone)) from gone
 
@@ -279,7 +279,7 @@ class _Walk:
         self.copied += entry.stat().st_size
         if self.copied > MOST_COPIED:
             raise Misconfigured(
-                Message("code.too_large", source=source, format_size=format_size(MOST_COPIED), folder=self.folder)
+                Message("code.too_large", source=source, limit=format_size(MOST_COPIED), folder=self.folder)
             )
 
 

@@ -206,7 +206,7 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
     elif match["parameter"] is not None and match["parameter"] not in parameters:
         write = f'write Dataflow(..., parameters={{"{match["parameter"]}": ...}})'
         hint = did_you_mean(match["parameter"], parameters, write)
-        yield Message("code.sql_parameter_unknown", line=token.line, match=match["parameter"], hint=hint)
+        yield Message("code.sql_parameter_unknown", line=token.line, quote=match["parameter"], hint=hint)
     elif match["parameter"] is not None:
         try:
             require_bindable(written, parameters[match["parameter"]])

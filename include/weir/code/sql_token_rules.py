@@ -64,7 +64,7 @@ def pieces(text: str) -> Iterator[Token]:
     line, at = 1, 0
     while match := _KINDS.match(text, at):
         if match.lastgroup == "symbol" and match[0] in _QUOTES:
-            raise UnclosedError(Message("code.quote_not_closed", line=line, match=match[0]))
+            raise UnclosedError(Message("code.quote_not_closed", line=line, quote=match[0]))
         end = _end_of_comment(text, at, line) if match.lastgroup == "comment" else match.end()
         yield Token(str(match.lastgroup), text[at:end], line)
         line += text.count("\n", at, end)

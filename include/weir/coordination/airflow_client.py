@@ -98,7 +98,7 @@ class AirflowClient:
                     base_url=self.base_url,
                     method=method,
                     path=path,
-                    text_of=_text_of(response),
+                    answer=_text_of(response),
                 )
             )
         found: dict[str, Any] = response.json()
@@ -121,7 +121,7 @@ class AirflowClient:
             response = self._request("POST", _LOG_IN, json=account)
         if response.is_server_error or response.status_code in _TRANSIENT:
             raise Retryable(
-                Message("coordination.token_refused_for_now", base_url=self.base_url, text_of=_text_of(response))
+                Message("coordination.token_refused_for_now", base_url=self.base_url, answer=_text_of(response))
             )
         if not response.is_success:
             raise Misconfigured(
@@ -129,7 +129,7 @@ class AirflowClient:
                     "coordination.token_refused",
                     base_url=self.base_url,
                     login=self._login or "an anonymous caller",
-                    text_of=_text_of(response),
+                    answer=_text_of(response),
                     source=self._source,
                 )
             )
@@ -162,7 +162,7 @@ class AirflowClient:
                     base_url=self.base_url,
                     method=method,
                     path=path,
-                    text_of=_text_of(response),
+                    answer=_text_of(response),
                     login=self._login or "(token)",
                     source=self._source,
                 )
@@ -174,7 +174,7 @@ class AirflowClient:
                     base_url=self.base_url,
                     method=method,
                     path=path,
-                    text_of=_text_of(response),
+                    answer=_text_of(response),
                 )
             )
         if response.is_error and code not in _RETURNED:
@@ -184,7 +184,7 @@ class AirflowClient:
                     base_url=self.base_url,
                     method=method,
                     path=path,
-                    text_of=_text_of(response),
+                    answer=_text_of(response),
                 )
             )
 

@@ -91,7 +91,7 @@ def require_known_checkpoints(services: Services, dataflow: str) -> None:
         services.ledger.require_not_behind(session, dataflow)
         unknown = numbers - numbers_taken(session, dataflow, numbers)
     if unknown:
-        raise services.ledger.behind(dataflow, Message("coordination.checkpoint_unknown", min=min(unknown)))
+        raise services.ledger.behind(dataflow, Message("coordination.checkpoint_unknown", number=min(unknown)))
     _require_own_manifests(services, dataflow, numbers)
 
 

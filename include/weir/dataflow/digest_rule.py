@@ -69,7 +69,7 @@ def rule_problems(rule: object) -> Iterator[str]:
         yield Message("dataflow.digest_not_a_rule", rule=shown(rule))
         return
     if not isinstance(rule.round, Mapping):
-        yield Message("dataflow.digest_round_malformed", round=rule.round)
+        yield Message("dataflow.digest_round_malformed", rounded=rule.round)
         return
     for column in (*rule.round, *rule.ignore):
         if not isinstance(column, str) or not column:

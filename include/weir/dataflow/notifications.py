@@ -71,7 +71,7 @@ class Receiver:
             raise Misconfigured(Message("dataflow.notify_options_have_secret", what=what, secret=secret))
         name: object = self.name or f"{self.channel.value} {self.address}"
         if not isinstance(name, str) or len(name) > MAX_NAME:
-            raise Misconfigured(Message("dataflow.receiver_malformed", what=what, max_name=MAX_NAME, name=name))
+            raise Misconfigured(Message("dataflow.receiver_malformed", what=what, most=MAX_NAME, name=name))
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "kinds", _kinds(what, self.kinds))
@@ -144,7 +144,7 @@ def _reference(what: str, given: object) -> str:
             Message(
                 "dataflow.notify_reference_malformed",
                 what=what,
-                reference_for=reference_for(given) or "module:name",
+                example=reference_for(given) or "module:name",
                 given=shown(given),
             )
         )

@@ -90,7 +90,7 @@ def files_source(
         raise Misconfigured(Message("dataflow.files_path_not_absolute", where=where, path=path))
     name_of_file = filled(where, path, _EXAMPLE).rpartition("/")[2]
     if "://" not in path and ":" in name_of_file:
-        raise Misconfigured(Message("dataflow.file_name_with_colon", where=where, name_of_file=name_of_file))
+        raise Misconfigured(Message("dataflow.file_name_with_colon", where=where, example=name_of_file))
     if format not in FORMATS:
         raise Misconfigured(Message("dataflow.format_unknown", where=where, formats=FORMATS, format=format))
     if if_empty not in ("fail", "empty"):
@@ -306,15 +306,15 @@ def _require_columns(where: str, schema: str, form: str) -> None:
     for name, field in fields.items():
         if _has_length(field.kind):
             raise Misconfigured(
-                Message("dataflow.type_without_files", where=where, upper=str(field.kind).upper(), name=name)
+                Message("dataflow.type_without_files", where=where, type=str(field.kind).upper(), name=name)
             )
         if form == "csv" and field.kind.parts:
             raise Misconfigured(
-                Message("dataflow.type_without_csv", where=where, name=name, upper=str(field.kind).upper())
+                Message("dataflow.type_without_csv", where=where, name=name, type=str(field.kind).upper())
             )
         if form == "json" and _has_keys_of_another_type(field.kind):
             raise Misconfigured(
-                Message("dataflow.map_key_not_a_text", where=where, name=name, upper=str(field.kind).upper())
+                Message("dataflow.map_key_not_a_text", where=where, name=name, type=str(field.kind).upper())
             )
         other = seen.setdefault(name.casefold(), name)
         if other != name:

@@ -138,7 +138,7 @@ def declared_fields(schema: str) -> Fields:
             others = "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
             hint = did_you_mean(_MEANT.get(name, name).upper(), known, others, form="{}")
             raise Misconfigured(
-                Message("dataflow.type_unknown", schema=schema, each=each.name, upper=name.upper(), hint=hint)
+                Message("dataflow.type_unknown", schema=schema, each=each.name, type=name.upper(), hint=hint)
             )
     return fields
 
@@ -157,11 +157,11 @@ def stored_fields(schema: str, *, has_collations: bool = True) -> Fields:
                 advice = "write STRING, and collate(...) where the function compares it"
             if advice is not None:
                 raise Misconfigured(
-                    Message("dataflow.type_not_stored", each=each.name, upper=str(kind).upper(), advice=advice)
+                    Message("dataflow.type_not_stored", each=each.name, type=str(kind).upper(), advice=advice)
                 )
         for problem in _impossible(each.kind):
             raise Misconfigured(
-                Message("dataflow.type_refused", each=each.name, upper=str(each.kind).upper(), problem=problem)
+                Message("dataflow.type_refused", each=each.name, type=str(each.kind).upper(), problem=problem)
             )
     _require_apart(fields, schema)
     return fields
@@ -285,7 +285,7 @@ class _Parser:
     def _take(self, wanted: str = "") -> str:
         if not self._tokens or (wanted and self._tokens[0] != wanted):
             raise self._wrong(
-                Message("dataflow.token_unexpected", next=self._next() or "its end", wanted=wanted or "something")
+                Message("dataflow.token_unexpected", found=self._next() or "its end", wanted=wanted or "something")
             )
         return self._tokens.pop(0)
 

@@ -142,7 +142,7 @@ def _dataflow_problems(dataflow: str, max_parallelism: int, stages: Sequence[Sta
     if not _whole(max_parallelism) or not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         yield Message(
             "dataflow.max_parallelism_out_of_range",
-            max_parallelism_limit=MAX_PARALLELISM_LIMIT,
+            most=MAX_PARALLELISM_LIMIT,
             max_parallelism=max_parallelism,
         )
     if not stages:
@@ -169,7 +169,7 @@ def _prefixed(stage: Stage, problems: Iterable[str]) -> Iterator[str]:
 
 def _bad_name(what: str, name: object) -> Iterator[str]:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
-        yield Message("dataflow.name_malformed", what=what, max_name_length=MAX_NAME_LENGTH, name=name)
+        yield Message("dataflow.name_malformed", what=what, most=MAX_NAME_LENGTH, name=name)
     elif name.startswith("weir_"):
         yield Message("dataflow.name_reserved", what=what, name=name[5:] or "something")
 
@@ -223,7 +223,7 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
 def _parallelism_problems(stage: Stage, flow_max: int) -> Iterator[str]:
     maximum = flow_max if stage.max_parallelism is None else stage.max_parallelism
     if not _whole(maximum) or not 1 <= maximum <= MAX_PARALLELISM_LIMIT:
-        yield Message("dataflow.max_parallelism_of_stage", max_parallelism_limit=MAX_PARALLELISM_LIMIT, maximum=maximum)
+        yield Message("dataflow.max_parallelism_of_stage", most=MAX_PARALLELISM_LIMIT, maximum=maximum)
     elif not _whole(stage.parallelism) or stage.parallelism < 1:
         yield Message("dataflow.parallelism_malformed", parallelism=stage.parallelism)
     elif stage.parallelism > maximum:
@@ -300,7 +300,7 @@ def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
             yield Message("dataflow.not_a_gate", where=where, gate=shown(gate))
             return
         if not isinstance(gate.suite, str) or not _SUITE.fullmatch(gate.suite) or len(gate.suite) > MAX_SUITE_LENGTH:
-            yield Message("dataflow.suite_malformed", where=where, max_suite_length=MAX_SUITE_LENGTH, suite=gate.suite)
+            yield Message("dataflow.suite_malformed", where=where, most=MAX_SUITE_LENGTH, suite=gate.suite)
         elif gate.suite == RESERVED:
             yield Message("dataflow.suite_reserved", where=where, reserved=RESERVED)
     for suite, count in Counter(gate.suite for gate in found).items():

@@ -145,7 +145,7 @@ def _expectation_problems(document: Any) -> Iterator[str]:
     kwargs = document.get("kwargs") or {}
     for name, value in kwargs.items():
         for number in _lost(value) if name != "mostly" else ():
-            yield Message("formats.number_read_otherwise", name=name, text=number.text, float=float(number))
+            yield Message("formats.number_read_otherwise", name=name, text=number.text, read_as=float(number))
     yield from argument_problems(document["type"], kwargs)
 
 

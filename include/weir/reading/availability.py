@@ -82,7 +82,7 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
                 version=found.version,
                 sink=sink,
                 row_id=row.id,
-                at_time=_at_time(found.expired_at),
+                at=_at_time(found.expired_at),
             )
         )
     (layout,) = topology.layouts_of(sink)

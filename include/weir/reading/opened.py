@@ -162,7 +162,7 @@ class OpenedResults:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise Misconfigured(Message("reading.lease_ended", this=self))
+            raise Misconfigured(Message("reading.lease_ended", table=self))
 
     def _arrow_schema(self, columns: Sequence[str] | None) -> pa.Schema:
         schema = arrow_schema(self._parts[0][1].spark_schema)

@@ -270,7 +270,7 @@ class OpenedState:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise Misconfigured(Message("reading.lease_ended", this=self))
+            raise Misconfigured(Message("reading.lease_ended", table=self))
 
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:

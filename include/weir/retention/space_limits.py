@@ -105,7 +105,7 @@ class DiskLimit:
                 request=request.name,
                 described=_described(room),
                 wanted=_wanted(request.own),
-                format_size=format_size(spare),
+                limit=format_size(spare),
                 freed=freed,
                 held=held,
                 others=self._others(room),

@@ -132,7 +132,7 @@ def require_present(services: Services, files: Sequence[StateFile]) -> None:
     """Require that compacted files that were read still exist. Raises Retryable: the next try reads the others."""
     missing = missing_files(services, files)
     if missing:
-        raise Retryable(Message("state.compacted_file_gone", min=min(missing)))
+        raise Retryable(Message("state.compacted_file_gone", number=min(missing)))
 
 
 def missing_files(services: Services, files: Iterable[StateFile]) -> set[str]:

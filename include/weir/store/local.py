@@ -200,7 +200,7 @@ def _link(temporary: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        raise Misconfigured(Message("store.no_hard_links", parent=target.parent, strerror=error.strerror)) from error
+        raise Misconfigured(Message("store.no_hard_links", parent=target.parent, reason=error.strerror)) from error
 
 
 def _sizes(entry: os.DirEntry[str]) -> list[int | None]:

@@ -253,7 +253,7 @@ class Store:
         found = "" if free is None else f", {free}"
         return StoreFull(
             Message(
-                "store.write_hit_full_disk", failed=failed, strerror=error.strerror, found=found, free_space=_FREE_SPACE
+                "store.write_hit_full_disk", failed=failed, reason=error.strerror, found=found, free_space=_FREE_SPACE
             )
         )
 

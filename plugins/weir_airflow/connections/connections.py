@@ -113,7 +113,7 @@ def user_variable(key: str) -> str:
     except AirflowRuntimeError as error:
         if error.error.error is ErrorType.VARIABLE_NOT_FOUND:
             _make_sure_that_airflow_answered("variable", key)
-            raise Misconfigured(Message("connections.variable_unknown", key=key, upper=key.upper())) from error
+            raise Misconfigured(Message("connections.variable_unknown", key=key, type=key.upper())) from error
         raise _no_answer("variable", key, error) from error
     hide_everywhere(connections.secrets_of_variable(key, str(found)))
     return str(found)

@@ -29,7 +29,7 @@ def ledger_url(connection: Connection) -> str:
                 "connections.ledger_connection_of_other_type",
                 where=where,
                 conn_type=connection.conn_type,
-                upper=connection.conn_id.upper(),
+                type=connection.conn_id.upper(),
                 example=_EXAMPLE,
             )
         )

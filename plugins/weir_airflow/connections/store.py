@@ -139,6 +139,6 @@ def _refused(connection: Connection, why: str) -> Misconfigured:
             "connections.store_connection_unusable",
             conn_id=connection.conn_id,
             why=why,
-            upper=connection.conn_id.upper(),
+            type=connection.conn_id.upper(),
         )
     )

@@ -134,7 +134,7 @@ class Kwargs:
             raise NotPlain
         found = [each for each in self.schema.fields if each.name.casefold() == name.casefold()]
         if not found:
-            raise NoColumn(Message("checks.column_unknown", name=name, fieldnames=self.schema.fieldNames()))
+            raise NoColumn(Message("checks.column_unknown", name=name, columns=self.schema.fieldNames()))
         if len(found) > 1:
             raise NotPlain
         return found[0]

@@ -286,7 +286,7 @@ def _typed(kwargs: Kwargs, expected: Sequence[str]) -> ResultOf:
     name = kwargs.text("column")
     found = [kind for each, kind in column_names(kwargs.schema) if each == name]
     if not found:
-        raise NoColumn(Message("checks.column_unknown", name=name, fieldnames=kwargs.schema.fieldNames()))
+        raise NoColumn(Message("checks.column_unknown", name=name, columns=kwargs.schema.fieldNames()))
     return _known(Found(isinstance(found[0], types), type(found[0]).__name__))
 
 

@@ -117,7 +117,7 @@ def to_digest(
 ) -> ContentDigest:
     """Make a digest of the measures; a key-group column never counts for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
-        raise Internal(Message("results.digest_not_observed", dict=dict(measured)))
+        raise Internal(Message("results.digest_not_observed", values=dict(measured)))
     return ContentDigest(
         schema=schema_fingerprint(schema),
         rows=int(measured["rows"]),
@@ -187,7 +187,7 @@ def _check_rule(schema: StructType, rule: DigestRule) -> None:
                 Message(
                     "results.digest_column_not_numeric",
                     column=column,
-                    simplestring=types[column].simpleString(),
+                    type=types[column].simpleString(),
                     there=there,
                 )
             )
@@ -241,7 +241,7 @@ def _canonical(value: str, data_type: DataType, where: str, depth: int) -> str:
         return f"collate({value}, 'UTF8_BINARY')"
     if type(data_type) in _PLAIN:
         return value
-    raise Misconfigured(Message("results.type_without_digest", where=where, simplestring=data_type.simpleString()))
+    raise Misconfigured(Message("results.type_without_digest", where=where, type=data_type.simpleString()))
 
 
 def _canonical_struct(value: str, data_type: StructType, where: str, depth: int) -> str:

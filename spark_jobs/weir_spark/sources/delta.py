@@ -122,7 +122,7 @@ def _texts(values: pa.ChunkedArray, what: str) -> list[str | None]:
         found: list[str | None] = values.cast(pa.string()).to_pylist()
     except pa.ArrowException as error:
         raise Misconfigured(
-            Message("sources.delta_value_unreadable", what=what, type_=values.type, error=error)
+            Message("sources.delta_value_unreadable", what=what, type=values.type, error=error)
         ) from error
     return found
 

@@ -132,11 +132,11 @@ def _transaction(connection: Connection) -> Iterator[Any]:
         is_away = is_passing(error.pgcode) and not isinstance(error, psycopg2.ProgrammingError)
         if is_away and not is_login_refused(error):
             raise Retryable(
-                Message("sources.postgres_silent", connection_id=connection.id, login_line=login_line(error))
+                Message("sources.postgres_silent", connection_id=connection.id, said=login_line(error))
             ) from error
         if is_away:
             raise Misconfigured(
-                Message("sources.postgres_login_refused", connection_id=connection.id, login_line=login_line(error))
+                Message("sources.postgres_login_refused", connection_id=connection.id, said=login_line(error))
             ) from error
         is_late = isinstance(error, psycopg2.errors.QueryCanceled)
         hint = ": give the account more time, by its statement_timeout, or read less" if is_late else ""

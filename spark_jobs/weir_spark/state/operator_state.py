@@ -111,7 +111,7 @@ class BroadcastState:
                     Message(
                         "state.list_column_missing",
                         state=self.state.name,
-                        fieldnames=declared.fieldNames(),
+                        columns=declared.fieldNames(),
                         column=column.name,
                         types=types,
                     )

@@ -78,7 +78,7 @@ def test_a_type_that_cannot_be_kept_is_refused_where_rows_are_to_be_stored(kind,
 def test_a_collation_is_refused_where_it_is_not_kept():
     stored_fields("a STRING COLLATE UTF8_LCASE")
     with pytest.raises(
-        Misconfigured, check=of_kind("dataflow.type_not_stored", each="a", upper="STRING COLLATE UTF8_LCASE")
+        Misconfigured, check=of_kind("dataflow.type_not_stored", each="a", type="STRING COLLATE UTF8_LCASE")
     ):
         stored_fields("a ARRAY<STRING COLLATE UTF8_LCASE>", has_collations=False)
 

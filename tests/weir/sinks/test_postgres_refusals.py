@@ -254,7 +254,7 @@ def test_a_new_table_is_not_made_beside_one_that_differs_in_capitals(sink):
 def test_a_column_of_another_case_is_no_second_column(sink):
     sink.publish(sink.target(), sink.version(1, (1, "a")))
     columns = (("k", "long", pa.int64()), ("S", "string", pa.string()))
-    with pytest.raises(Misconfigured, check=of_kind("sinks.postgres_column_case", lower="s", name="S")):
+    with pytest.raises(Misconfigured, check=of_kind("sinks.postgres_column_case", column="s", name="S")):
         sink.target().prepare(sink.version(1, (2, "b"), epoch=NEXT, columns=columns), None)
     with pytest.raises(Misconfigured):
         sink.target(mode="upsert", key="K").prepare(sink.version(1, (1, "a")), None)

@@ -197,7 +197,7 @@ def test_columns_may_have_dots_and_backticks_in_their_names(spark: SparkSession)
         ("select interval 1 day d", of_kind("results.type_without_digest")),
         ("select array(struct(interval 1 month m)) a", of_kind("results.type_without_digest")),
         ("select map(1, parse_json('1')) m", of_kind("results.type_without_digest")),
-        ("select null n", of_kind("results.type_without_digest", simplestring="void", where="column n")),
+        ("select null n", of_kind("results.type_without_digest", type="void", where="column n")),
     ],
 )
 def test_a_type_without_a_canonical_value_is_refused_by_the_name_of_its_column(

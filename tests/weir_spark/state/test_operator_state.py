@@ -198,7 +198,7 @@ def test_broadcast_state_is_empty_in_the_first_epoch_and_has_its_columns(rates) 
 
 def test_broadcast_state_takes_rows_of_its_schema_only(rates, spark) -> None:
     with pytest.raises(
-        Misconfigured, check=of_kind("state.list_column_missing", column="rate", fieldnames=["k", "rate"], types=["k"])
+        Misconfigured, check=of_kind("state.list_column_missing", column="rate", columns=["k", "rate"], types=["k"])
     ):
         rates().update(spark.sql("select 1L k"))
     with pytest.raises(

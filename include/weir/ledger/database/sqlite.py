@@ -97,8 +97,8 @@ def _require_local_folder(database: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if is_disk_full(error):
-            raise DiskFull(Message("ledger.no_room_for_folder", folder=folder, strerror=error.strerror)) from error
-        raise Misconfigured(Message("ledger.folder_not_created", folder=folder, strerror=error.strerror)) from error
+            raise DiskFull(Message("ledger.no_room_for_folder", folder=folder, reason=error.strerror)) from error
+        raise Misconfigured(Message("ledger.folder_not_created", folder=folder, reason=error.strerror)) from error
     kind = file_system_of(folder)
     if is_on_network(kind):
         raise Misconfigured(Message("ledger.sqlite_on_network", database=database, kind=kind))

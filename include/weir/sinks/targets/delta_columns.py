@@ -67,7 +67,7 @@ def columns_of(spark_schema: str, partition: str) -> Fields:
             Message(
                 "sinks.delta_column_refused",
                 taken=taken[0],
-                not_in_names="".join(sorted(_NOT_IN_NAMES)),
+                characters="".join(sorted(_NOT_IN_NAMES)),
                 partition=partition,
             )
         )

@@ -180,7 +180,7 @@ def require_same_case(table: str, names: Collection[str], existing: Mapping[str,
     for name in names:
         if name not in existing and name.lower() in lower:
             raise Misconfigured(
-                Message("sinks.postgres_column_case", table=table, lower=lower[name.lower()], name=name)
+                Message("sinks.postgres_column_case", table=table, column=lower[name.lower()], name=name)
             )
 
 
