@@ -157,7 +157,10 @@ def _run_fork(world: World) -> None:
 
 
 def _fork_of(world: World) -> Restore | None:
-    return next((row for row in world.history.restores.known.values() if row.is_fork), None)
+    """Return the fork that there is: of one that the ledger has lost it may know the restore, which pins files."""
+    history = world.history
+    runs = history.ledger.runs()
+    return next((row for row in history.restores.known.values() if row.is_fork and row.run in runs), None)
 
 
 def _is_harmed(world: World, run: str) -> bool:

@@ -156,8 +156,9 @@ def is_in_use(history: History, path: str) -> str | None:
             continue
         # A state without its manifest is lost, and recomputed to other files.
         is_lost = history.is_state(result) and manifest_path(folder) not in history.files
+        is_expired = result.state == "released" and _is_gone(history, result.run)
         is_data_of_none = (result.state == "released" or is_lost) and name not in (MANIFEST, RELEASED_NOTE)
-        if not is_data_of_none and result.state != "superseded":
+        if not is_data_of_none and not is_expired and result.state != "superseded":
             return f"its result is {result.state}"
         reader = reader_of(history, result)
         if reader is not None:
