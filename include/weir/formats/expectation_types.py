@@ -217,13 +217,13 @@ def registry_problems(type_: str, kwargs: Mapping[str, Any], registry: Any) -> I
         for name, text in said.items():
             if name in model.__fields__:
                 found = f"={kwargs[name]!r}" if name in kwargs else ""
-                yield Message("formats.expectation_refused", expectation=type_, argument=f"{name}{found}", text=text)
+                yield Message("formats.expectation_refused", expectation=type_, text=f"{name}{found}: {text}")
             elif name in kwargs:
                 yield Message(
                     "formats.expectation_argument_unknown", expectation=type_, name=name, meant=meant(name, taken)
                 )
             else:
-                yield Message("formats.expectation_refused", expectation=type_, argument=name, text=text)
+                yield Message("formats.expectation_refused", expectation=type_, text=text)
 
 
 def meant(name: str, known: Collection[str]) -> str:
