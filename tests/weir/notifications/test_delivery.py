@@ -320,8 +320,8 @@ def test_a_failure_that_the_users_policy_has_tried_again_is_not_told(world, monk
     world.airflow.strategy = NoRestart()
     recorded, fail = [], Coordinator.fail
 
-    def fail_and_override(coordinator, failed):
-        decision = fail(coordinator, failed)
+    def fail_and_override(coordinator, failed, airflow):
+        decision = fail(coordinator, failed, airflow)
         recorded.extend(outbox(world))
         return coordinator.override("ladder", decision, Action.RETRY, 1, "the policy says so")
 
