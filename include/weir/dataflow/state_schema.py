@@ -277,7 +277,7 @@ class _Parser:
             at = found.end()
 
     def _wrong(self, what: str) -> Misconfigured:
-        return Misconfigured(Message("dataflow.schema_unreadable", text=self._text, what=what))
+        return Misconfigured(Message("dataflow.schema_malformed", schema=self._text, what=what))
 
     def _next(self) -> str:
         return self._tokens[0] if self._tokens else ""

@@ -223,7 +223,7 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
 def _parallelism_problems(stage: Stage, flow_max: int) -> Iterator[str]:
     maximum = flow_max if stage.max_parallelism is None else stage.max_parallelism
     if not _whole(maximum) or not 1 <= maximum <= MAX_PARALLELISM_LIMIT:
-        yield Message("dataflow.max_parallelism_of_stage", most=MAX_PARALLELISM_LIMIT, maximum=maximum)
+        yield Message("dataflow.max_parallelism_out_of_range", most=MAX_PARALLELISM_LIMIT, max_parallelism=maximum)
     elif not _whole(stage.parallelism) or stage.parallelism < 1:
         yield Message("dataflow.parallelism_malformed", parallelism=stage.parallelism)
     elif stage.parallelism > maximum:

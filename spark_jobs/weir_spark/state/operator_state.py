@@ -119,9 +119,9 @@ class BroadcastState:
             if type_signature(types[column.name]) != type_signature(column.dataType):
                 raise Misconfigured(
                     Message(
-                        "state.list_type_differs",
-                        state=self.state.name,
-                        column=column.name,
+                        "state.type_differs",
+                        name=self.state.name,
+                        field=column.name,
                         declared=column.dataType.simpleString(),
                         found=types[column.name].simpleString(),
                     )

@@ -202,7 +202,7 @@ def test_broadcast_state_takes_rows_of_its_schema_only(rates, spark) -> None:
     ):
         rates().update(spark.sql("select 1L k"))
     with pytest.raises(
-        Misconfigured, check=of_kind("state.list_type_differs", column="rate", declared="double", found="int")
+        Misconfigured, check=of_kind("state.type_differs", field="rate", declared="double", found="int")
     ):
         rates().update(spark.sql("select 1L k, 1 rate"))
     assert read_input(spark, rates().given_as).count() == 0
