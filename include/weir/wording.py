@@ -1,4 +1,4 @@
-"""What many messages end in: the names that may be meant, and the first few of many."""
+"""What many messages end in: the names that may be meant, the first few of many, and the beginning of a long text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from difflib import get_close_matches
 
 LIKENESS = 0.6
 """From 0 to 1, how like a name has to be."""
+
+_DOTS = "..."
+"""What stands where a text goes on."""
 
 
 def closest(name: str, known: Iterable[str], most: int = 1, likeness: float = LIKENESS) -> list[str]:
@@ -38,3 +41,13 @@ def first_few(names: Sequence[object], most: int) -> str:
     """Name the first few, and say how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(map(str, names[:most]))}{more}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text if it has at most so many characters; else what of it ends with a word, and dots."""
+    if len(text) <= most:
+        return text
+    kept = text[: max(most - len(_DOTS), 0)]
+    words, blank, begun = kept.rpartition(" ")
+    is_whole = text[len(kept)] == " " or not blank or len(begun) > most // 2
+    return f"{(kept if is_whole else words).rstrip()}{_DOTS}"

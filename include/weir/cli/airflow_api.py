@@ -17,7 +17,14 @@ from weir.errors import Message, Misconfigured, WeirError
 from weir.ledger.names import as_epoch
 from weir.recovery.pending_clears import deliver
 from weir.recovery.rules.standing import Stand, Standing
-from weir.recovery.standing import Asked, all_standings, open_runs, reopened_runs, standing_to_tell, unknown_standings
+from weir.recovery.standing import (
+    Asked,
+    all_standings,
+    open_runs,
+    standing_to_tell,
+    unknown_standings,
+    unsuccessful_runs,
+)
 from weir.topology.ids import RunId
 
 
@@ -85,21 +92,21 @@ def airflow_if_reached(what: str = "") -> Iterator[Asked]:
 
 
 def standings_of_all(services: Services, runs: Sequence[str], dataflow: str | None) -> list[Standing]:
-    """Return how runs stand that are open or run again, and open DagRuns of which no task has begun.
+    """Return how runs stand that are open, run again or are red, and open DagRuns of which no task has begun.
 
     The latter two are known only where Airflow is reached.
     """
     still_open = open_runs(services, runs)
     with airflow_if_reached() as asked:
-        again = [each for each in reopened_runs(services, runs, asked) if each not in still_open]
-        known = all_standings(services, [*still_open, *again], asked)
+        closed = [each for each in unsuccessful_runs(services, runs, asked) if each not in still_open]
+        known = all_standings(services, [*still_open, *closed], asked)
         unknown = unknown_standings(services, asked, dataflow)
-    told = [known[each] for each in (*still_open, *again) if each in known]
+    told = [known[each] for each in (*still_open, *closed) if each in known]
     return [*(each for each in told if each.stand is not Stand.PUBLISHED), *(each for _, each in unknown)]
 
 
 def standing_named(services: Services, run: str, name: str) -> Standing | None:
-    """Return how a run stands that is open, or runs again; None of another one.
+    """Return how a run stands that is open, runs again or is red; None of another one.
 
     `run` is its id; empty for one that the ledger does not know.
     """

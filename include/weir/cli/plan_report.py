@@ -21,7 +21,7 @@ def print_plan(plan: Plan, standing: Standing | None = None) -> None:
     """Print a plan: how its run stands if it is open, a table of its steps, and the cost."""
     steps = [step for step in plan.steps if step.kind is not StepKind.SPARED]
     print_line(f"{plan.run}: failover={plan.strategy}, consumers={plan.consumers}. Cause: {plan.cause}.")
-    is_cleared = standing is not None and bool(standing.cleared)
+    is_cleared = standing is not None and bool(standing.restarted)
     if plan.impossible and not is_cleared:
         print_line(f"This cannot be applied: {plan.impossible}.")
     if plan.failed is not None:

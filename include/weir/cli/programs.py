@@ -25,6 +25,7 @@ from weir.formats.state_query import PROBLEM, query_to_json
 from weir.java import spark_environment
 from weir.secrecy import without_secrets
 from weir.settings import SPARK_VARIABLE
+from weir.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,4 +138,4 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
 def _problem(said: str) -> str:
     """Return the program's error without the plans and stack traces that Spark appends."""
     found = said.rpartition(PROBLEM)[2].strip() or "without a message"
-    return without_secrets(re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0])[:_SHOWN]
+    return shortened(without_secrets(re.split(r";?\n\s*(?:'|\+-|JVM stacktrace|at )", found, maxsplit=1)[0]), _SHOWN)

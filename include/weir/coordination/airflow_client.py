@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from weir.connections import LOOPBACK
 from weir.errors import Message, Misconfigured, Retryable
+from weir.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -195,4 +196,4 @@ def path_of(*segments: str) -> str:
 
 
 def _text_of(response: httpx.Response) -> str:
-    return f"{response.status_code} {response.text[:300]}".strip()
+    return f"{response.status_code} {shortened(response.text, 300)}".strip()

@@ -24,6 +24,7 @@ from weir.dataflow.targets import Target
 from weir.errors import Message, Misconfigured
 from weir.intervals import in_zone
 from weir.secrecy import secrets_in
+from weir.wording import shortened
 
 
 class ExchangeKind(Enum):
@@ -459,5 +460,5 @@ def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
 
 def _described(answer: object) -> str:
     if isinstance(answer, (list, tuple)):
-        return f"{len(answer)} values: {str(answer)[:200]}"
-    return f"{type(answer).__name__}: {str(answer)[:200]}"
+        return f"{len(answer)} values: {shortened(str(answer), 200)}"
+    return f"{type(answer).__name__}: {shortened(str(answer), 200)}"

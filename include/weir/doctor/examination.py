@@ -18,6 +18,7 @@ from weir.errors import WeirError
 from weir.secrecy import HIDDEN, without_secrets
 from weir.secret_forms import pattern_of
 from weir.typed_json import plain, typed
+from weir.wording import shortened
 
 
 class Status(Enum):
@@ -131,7 +132,7 @@ def _run(check: Check, answer: _Answer) -> None:
     except WeirError as error:
         answer.findings.append(check.failed(str(error), "do as the message says"))
     except BaseException as error:  # noqa: BLE001  reported as a finding
-        text = f"the check itself failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        text = f"the check itself failed: {type(error).__name__}: {shortened(' '.join(str(error).split()), 500)}"
         answer.findings.append(check.failed(text, "correct what the error names, or report it"))
     finally:
         answer.is_complete.set()

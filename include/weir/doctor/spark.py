@@ -9,6 +9,7 @@ import re
 
 from weir.doctor import table
 from weir.doctor.examination import Finding
+from weir.wording import shortened
 
 
 def version_finding(area: str, version: str, client: str) -> Finding:
@@ -78,4 +79,4 @@ def _advice(error: str, url: str, hadoop: str) -> str:
 
 
 def _first_line(error: str) -> str:
-    return " ".join(error.strip().split("\n", 1)[0].split())[:400]
+    return shortened(" ".join(error.strip().split("\n", 1)[0].split()), 400)

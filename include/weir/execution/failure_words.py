@@ -14,6 +14,7 @@ from typing import Final
 from weir.execution.failure_class import FailureClass
 from weir.execution.labels import BUILT_IN, TYPE, shown
 from weir.secrecy import without_secrets
+from weir.wording import shortened
 
 SAYS: Final = "Weir: "
 """How the notes begin that a task leaves at its own task instance. Those of clears do not."""
@@ -110,12 +111,12 @@ def note_of_failure(
         follows = "it runs again after what is missing"
     else:
         follows = "tried again" if delay < 1 else f"tried again in {delay:.0f} s"
-    what = _cut(happened, VISIBLE - len(f"{SAYS}; {follows}."))
+    what = shortened(happened, VISIBLE - len(f"{SAYS}; {follows}."))
     told = what == happened and message.endswith(what.removeprefix(_LOST))
     decided = reason.replace(message, "").strip().rstrip(":").strip() if told else reason
     named = ", ".join(each for each in (kind or labels.get(TYPE, ""), _own(labels)) if each)
     head, tail = f"{SAYS}{what}; {follows}.", f" ({named})" if named else ""
-    return f"{head}{_cut(f' {decided}', NOTE_LENGTH - len(head + tail)) if decided else ''}{tail}"
+    return f"{head}{shortened(f' {decided}', NOTE_LENGTH - len(head + tail)) if decided else ''}{tail}"
 
 
 def healed(failures: Sequence[PastFailure], try_number: int) -> str:
@@ -187,7 +188,7 @@ def _past(failed: PastFailure) -> str:
     elif failed.failure in _PAST:
         text = _PAST[failed.failure]
     else:
-        text = _cut(happened_in(failed.failure, failed.error), VISIBLE)
+        text = shortened(happened_in(failed.failure, failed.error), VISIBLE)
     if not failed.again:
         return text
     return f"{text}, {'a task' if failed.again == 1 else f'{failed.again} tasks'} ran again"
@@ -204,7 +205,3 @@ def _fault(found: re.Match[str]) -> str:
 
 def _own(labels: Mapping[str, str]) -> str:
     return shown({key: value for key, value in labels.items() if key not in BUILT_IN})
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 3].rstrip()}..."

@@ -27,6 +27,7 @@ from weir.formats.notification import Event
 from weir.ledger.database.outbox_tables import NotificationRow, ReceiverRow
 from weir.ledger.database.tables import RunRow
 from weir.ledger.leases import clock
+from weir.wording import shortened
 
 KEPT: Final = timedelta(days=7)
 """How long an event stays after all of its receivers have got it, and how far back a rebuilt ledger tells again."""
@@ -219,7 +220,7 @@ def note_not_told(
         return  # another process tells it by now
     at = clock(session, now)
     row.holder, row.held_until = None, None
-    row.problem, row.problem_since = problem[:_TEXT], row.problem_since or at
+    row.problem, row.problem_since = shortened(problem, _TEXT), row.problem_since or at
     row.retry_at = at + min(_FIRST_PAUSE * 2 ** min(row.failures, 20), _LONGEST_PAUSE)
     row.failures += 1
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from weir.connections import LOOPBACK, Connection
 from weir.errors import Message, Misconfigured, Retryable
+from weir.wording import shortened
 
 HTTP_SECONDS: Final = 10.0
 """How long a webhook may be silent, unless its connection says otherwise."""
@@ -43,7 +44,10 @@ def post(connection: Connection, path: str, document: Mapping[str, Any]) -> None
     if not answer.is_success:
         raise Retryable(
             Message(
-                "notifications.answered_otherwise", shown=shown, status_code=answer.status_code, text=answer.text[:300]
+                "notifications.answered_otherwise",
+                shown=shown,
+                status_code=answer.status_code,
+                text=shortened(answer.text, 300),
             )
         )
 

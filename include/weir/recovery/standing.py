@@ -30,7 +30,6 @@ from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.recovery.inputs import expired_producers, sort_inputs
 from weir.recovery.pending_clears import deliver
 from weir.recovery.rules.standing import (
-    OVER,
     EpochFacts,
     SeenDagRun,
     SeenTask,
@@ -79,8 +78,8 @@ def open_runs(services: Services, runs: Iterable[str]) -> list[RunId]:
         return [each.id for each in there if each.closed_at is None or each.id in waiting]
 
 
-def reopened_runs(services: Services, runs: Iterable[str], asked: Asked) -> list[RunId]:
-    """Return those of the runs that are closed, and whose DagRun Airflow has set running again, oldest first."""
+def unsuccessful_runs(services: Services, runs: Iterable[str], asked: Asked) -> list[RunId]:
+    """Return those of the runs that are closed, and whose DagRun runs again, or has failed, oldest first."""
     with services.ledger.transaction() as session:
         rows = session.scalars(select(RunRow).where(RunRow.id.in_([*runs])).order_by(RunRow.dataflow, RunRow.epoch))
         closed = {(each.dag_id, each.run_id): each.id for each in rows if _is_of_airflow(each) and each.closed_at}
@@ -88,13 +87,12 @@ def reopened_runs(services: Services, runs: Iterable[str], asked: Asked) -> list
         (dag_id, each.run_id)
         for dag_id in dict.fromkeys(dag_id for dag_id, _ in closed)
         for each in _open_in_airflow(dag_id, asked)
-        if each.state not in OVER
     ]
     return sorted(closed[each] for each in there if each in closed)
 
 
 def standing_to_tell(services: Services, run: RunId, asked: Asked) -> Standing | None:
-    """Return how a run of the ledger stands; None where it is published, and Airflow runs nothing of it again."""
+    """Return how a run of the ledger stands; None where it is published, and Airflow calls nothing of it failed."""
     with services.ledger.transaction() as session:
         if not _is_of_airflow(session.get_one(RunRow, run)):
             return None
@@ -378,9 +376,7 @@ def _facts_of(
         is_newer = begin is not None and (attempt is None or begin.try_number > attempt.try_number)
         found = _task(session, state, run, region, ref, attempt, seen.get(region))
         tasks.append(replace(found, begin_error=begin.error) if begin is not None and is_newer else found)
-    if facts.is_closed:
-        return replace(facts, tasks=tuple(each for each in tasks if each.is_cleared))
-    return replace(facts, tasks=tuple(tasks), close_awaits=_close_awaits(session, run))
+    return replace(facts, tasks=tuple(tasks), close_awaits=None if facts.is_closed else _close_awaits(session, run))
 
 
 def _task(

@@ -41,6 +41,7 @@ from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
 from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, TargetFailed, TargetUnknown, Version
 from weir.topology.ids import Epoch
+from weir.wording import shortened
 
 _Value = TypeVar("_Value")
 
@@ -137,7 +138,7 @@ def _prepared(
 
 def note_unprepared(session: Session, row: AttemptRow, away: TargetAway, now: datetime) -> None:
     """Record why a closing task waits, and after an hour that a person is to be told."""
-    row.error = str(away)[:_TEXT]
+    row.error = shortened(str(away), _TEXT)
     if row.began_at + TOLD_AFTER <= now:
         of = Subject(dataflow_of(row.run), epoch_of_run(row.run), row.run)
         text = f"Nothing of {row.run} is published until a target answers: {row.error}"
@@ -243,7 +244,7 @@ def _deliver(
             row = session.get_one(DeliveryRow, number)
             if row.outcome is not None:  # another process has committed it meanwhile
                 return None
-            note_problem(row, str(error)[:_TEXT], services.now())
+            note_problem(row, shortened(str(error), _TEXT), services.now())
             since = row.problem_since or services.now()
             problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
             if problem.needs_person(services.now()):
@@ -281,8 +282,13 @@ def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:
 def _waits(delivery: Delivery, problem: Undelivered) -> Event:
     version, target = delivery.version, str(delivery.target)
     of = Subject(version.dataflow, version.epoch, problem.run)
-    more = {"sink": version.sink, "version": version.number, "target": target, "error": str(problem.error)[:_TEXT]}
-    return person_event("version_waits", of, _subject(delivery), str(problem)[:_TEXT], **more)
+    more = {
+        "sink": version.sink,
+        "version": version.number,
+        "target": target,
+        "error": shortened(str(problem.error), _TEXT),
+    }
+    return person_event("version_waits", of, _subject(delivery), shortened(str(problem), _TEXT), **more)
 
 
 def _subject(delivery: Delivery) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from weir.errors import Message, Misconfigured
 from weir.formats.checks import ExpectationResult
 from weir.formats.expectation_types import registry_problems
 from weir.formats.suite import Expectation, Suite
+from weir.wording import shortened
 from weir_spark.checks.one_aggregation import EXAMPLES, in_one_line, require_fault_of_expectation, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.typed_numbers import in_python
@@ -141,7 +142,7 @@ def _alone(rows: DataFrame, expectation: Expectation) -> ExpectationResult:
 def _result(expectation: Expectation, answer: Any) -> ExpectationResult:
     raised = "; ".join(_raised(answer.exception_info or {}))
     if raised:
-        return result_of(expectation, raised[:300])
+        return result_of(expectation, shortened(raised, 300))
     values = [] if answer.success else (answer.result or {}).get("partial_unexpected_list") or []
     return result_of(expectation, _found(answer), tuple(_plain(each) for each in values))
 

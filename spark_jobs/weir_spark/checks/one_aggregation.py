@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.formats.checks import ExpectationResult
 from weir.formats.suite import Expectation
+from weir.wording import shortened
 from weir_spark.checks.plain_aggregates import Aggregate, Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.checks.uniqueness import COUNT, repeated_values
@@ -112,7 +113,7 @@ def in_one_line(error: BaseException) -> str:
         text = text[text.index("PatternSyntaxException") :]
     elif not isinstance(error, PySparkException) and isinstance(error, SPARK_ERRORS):
         text = text.partition("\n: ")[2]  # the first line is py4j's
-    return f"{type(error).__name__}: {text.split(chr(10), 1)[0][:300]}"
+    return f"{type(error).__name__}: {shortened(text.split(chr(10), 1)[0], 300)}"
 
 
 def _alone(rows: DataFrame, plain: Plain) -> _Answer:

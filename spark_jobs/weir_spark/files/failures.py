@@ -11,6 +11,8 @@ from urllib.parse import unquote
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
+from weir.wording import shortened
+
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _OTHER_SCHEMAS = "CANNOT_MERGE_SCHEMAS"
 _SHOWN = 500
@@ -131,9 +133,9 @@ def _deepest(trace: str) -> str:
     """Return class and message of the innermost cause."""
     causes = _CAUSED.findall(trace)
     if not causes:
-        return trace.partition("\n")[0][:_SHOWN]
+        return shortened(trace.partition("\n")[0], _SHOWN)
     kind, message = causes[-1]
-    return f"{kind.rpartition('.')[2]}: {message}"[:_SHOWN]
+    return shortened(f"{kind.rpartition('.')[2]}: {message}", _SHOWN)
 
 
 def _is_of_content(trace: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
+from weir.wording import shortened
 from weir_spark.results.writer import RESERVED_PREFIX
 from weir_spark.session import Log
 
@@ -44,4 +45,4 @@ class Persisted:
                 rows.unpersist(blocking=True)
                 rows.sparkSession.catalog.dropTempView(self._view(stage))
             except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
-                self.log(f"Spark may still keep rows of {stage}: {type(error).__name__}: {str(error)[:200]}")
+                self.log(f"Spark may still keep rows of {stage}: {type(error).__name__}: {shortened(str(error), 200)}")

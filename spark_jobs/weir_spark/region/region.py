@@ -36,6 +36,7 @@ from weir.formats.region_job import (
 from weir.intervals import interval_of
 from weir.store.code import read_archive
 from weir.store.store import Store
+from weir.wording import shortened
 from weir_spark.checks.checking import check_all
 from weir_spark.files.failures import file_of, refusal_in
 from weir_spark.files.misfits import PLACE, place_of
@@ -385,7 +386,7 @@ def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None
                 stage=stage.name,
                 function=stage.function,
                 type=type(result).__name__,
-                result=" (is a `return` missing?)" if result is None else f" {str(result)[:100]!r}",
+                result=" (is a `return` missing?)" if result is None else f" {shortened(str(result), 100)!r}",
             )
         )
     if result.sparkSession is not session:

@@ -33,6 +33,7 @@ from weir.formats.region_job import (
 from weir.formats.trial import Sample, TrialAnswer, TrialRequest, trial_answer_to_json, trial_request_from_json
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
+from weir.wording import shortened
 from weir_spark.files.samples import rows_of_sample, told
 from weir_spark.region import region
 from weir_spark.results import writer
@@ -153,7 +154,7 @@ def _first_lines(error: Exception) -> str:
     text = str(error).strip()
     for mark in (";\n'", ";\n+-", "\n\nJVM stacktrace", "\n\tat "):
         text = text.partition(mark)[0]
-    return text[:_SHOWN]
+    return shortened(text, _SHOWN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from weir.errors import EngineLost, Fenced, Message, Misconfigured, WeirError, first_line
+from weir.wording import shortened
 from weir_spark.transport.failures import disk_full, is_checkpoint_lost, of_code_or_rows
 
 _INTERRUPTED = frozenset(
@@ -45,9 +46,11 @@ def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool
     if is_refused(error):
         return Misconfigured(Message("transport.token_refused", region=region, url=url))
     if is_server_gone(error) or not is_server_alive:
-        return EngineLost(Message("transport.server_lost", region=region, url=url, error=first_line(error)[:300]))
+        return EngineLost(
+            Message("transport.server_lost", region=region, url=url, error=shortened(first_line(error), 300))
+        )
     if is_interruption(error):
-        return Fenced(Message("transport.work_interrupted", region=region, error=first_line(error)[:300]))
+        return Fenced(Message("transport.work_interrupted", region=region, error=shortened(first_line(error), 300)))
     return None
 
 

@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from weir.errors import DiskFull, EngineLost, Message, Misconfigured, StoreFull, WeirError
 from weir.formats.region_job import SparkJob
+from weir.wording import shortened
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
 from weir_spark.files.misfits import PLACE
 from weir_spark.region.sql import READ_FAILED
@@ -58,7 +59,7 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     names = {base.__name__ for base in type(error).__mro__}
     if any(text in str(error) for text in _LOST) or names & _LOST_GATEWAY:
         line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), str(error))
-        return EngineLost(Message("transport.cluster_lost", region=region, line=line.strip(": ")[:300]))
+        return EngineLost(Message("transport.cluster_lost", region=region, line=shortened(line.strip(": "), 300)))
     return of_code_or_rows(error, region) or error
 
 

@@ -205,6 +205,49 @@ def test_a_closing_task_that_was_marked_has_closed_nothing():
     assert "published, and no longer up to date" in f"{found}"
 
 
+@pytest.mark.parametrize("dag_run", [SeenDagRun("failed"), SeenDagRun("success")])
+@pytest.mark.parametrize("seen", ["failed", "upstream_failed"])
+def test_a_closed_run_of_which_a_task_has_failed_is_red(seen, dag_run):
+    failed = task(A, seen, AttemptState.FAILED, number=2, has_result=True, is_done=True, error="no such column")
+    found = of(failed, task(CLOSE, "success", **DONE), is_closed=True, dag_run=dag_run)
+    assert (found.stand, [each.region for each in found.stopped], found.restarted) == (Stand.RED, [A], found.stopped)
+    assert found.command
+
+
+def test_a_closed_run_whose_dag_run_was_marked_as_failed_is_red_and_its_closing_task_makes_it_a_success():
+    done = (task(A, "success", **DONE), task(CLOSE, "success", **DONE))
+    assert is_undecided(facts(*done, is_closed=True))
+    found = of(*done, is_closed=True, dag_run=SeenDagRun("failed"))
+    assert (found.stand, [each.region for each in found.stopped]) == (Stand.RED, [CLOSE])
+    assert of(*done, is_closed=True, dag_run=SeenDagRun("success")).stand is Stand.PUBLISHED
+
+
+def test_a_closed_run_of_which_a_task_has_failed_and_another_one_runs_again_is_not_red_yet():
+    tasks = (task(A, "failed", AttemptState.FAILED), task(B, "queued", **DONE), task(CLOSE, "success", **DONE))
+    found = of(*tasks, is_closed=True, dag_run=SeenDagRun("running"))
+    assert (found.stand, [each.region for each in found.cleared]) == (Stand.AGAIN, [B])
+
+
+def test_a_closing_task_that_a_target_has_refused_after_the_close_is_red_and_names_the_version():
+    tasks = (task(A, "success", **DONE), task(CLOSE, "failed", **DONE))
+    found = of(*tasks, is_closed=True, undelivered="version 1 of x", dag_run=SeenDagRun("failed"))
+    assert (found.stand, found.reason, [each.region for each in found.stopped]) == (
+        Stand.RED,
+        "version 1 of x",
+        [CLOSE],
+    )
+
+
+def test_a_reason_says_that_it_leaves_something_out_and_ends_with_a_word():
+    error = "the column price is missing; " * 30
+    reason = of(task(A, "failed", AttemptState.FAILED, error=error), task(CLOSE, "none")).reason
+    quoted = reason.partition("for good: ")[2]
+    assert len(quoted) <= 300
+    assert quoted.endswith("...")
+    assert error.startswith(quoted.removesuffix("..."))
+    assert error[len(quoted) - 3] == " "
+
+
 def test_a_closed_run_is_published_and_waits_at_most_for_a_target():
     assert of(is_closed=True).stand is Stand.PUBLISHED
     assert of(is_closed=True, undelivered="version 1 of x is not yet in its target").stand is Stand.WAITING

@@ -79,17 +79,18 @@ def _of_not_begun(services: Services, name: str) -> Standing | None:
 
 
 def _of_cleared(services: Services, answer: Answer, standing: Standing | None) -> tuple[Answer, Standing | None]:
-    """Where nothing is missing of a published run, answer what Airflow computes again of it.
+    """Where nothing is missing of a published run, answer what Airflow computes again of it, or does by its command.
 
     It does not go on by itself where something is missing, too, or where what was cleared cannot be computed.
     """
-    if standing is None or not standing.cleared:
+    if standing is None or not standing.restarted:
         return answer, standing
+    stopped = standing if standing.stand is Stand.RED else replace(standing, stand=Stand.STOPPED)
     if answer.plan.of(StepKind.RERUN):
-        return answer, replace(standing, stand=Stand.STOPPED, command=f"`weir plan {answer.run.id} --apply`")
-    cleared = tuple(each.region for each in standing.cleared)
+        return answer, replace(stopped, command=standing.command or f"`weir plan {answer.run.id} --apply`")
+    cleared = tuple(each.region for each in standing.restarted)
     again = _asked(services, Question(answer.run.id, code=RepairCode.NEWEST, cleared=cleared))
-    return again, replace(standing, stand=Stand.STOPPED) if again.plan.impossible else standing
+    return again, stopped if again.plan.impossible else standing
 
 
 def _print(run: str, plan: Plan | None, standing: Standing | None, *, as_json: bool) -> None:

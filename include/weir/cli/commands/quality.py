@@ -23,6 +23,7 @@ from weir.ledger.runs import named_run
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_all_pages
 from weir.views.quality import CheckFilter, CheckView, find_checks, matching
+from weir.wording import shortened
 
 EPOCHS = 10
 """The default number of epochs."""
@@ -178,7 +179,7 @@ def _named(result: ExpectationResult) -> str:
 
 def _brief(value: Any) -> str:
     text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text, 60)
 
 
 def _verdict(result: ExpectationResult) -> str:

@@ -7,7 +7,7 @@ ledger and over what Airflow answered; what Airflow was not asked is not assumed
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -17,6 +17,7 @@ from weir.execution.failure_words import happened_in
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
+from weir.wording import shortened
 
 SHOWN: Final = 3
 """The largest number of tasks that a reason names."""
@@ -33,13 +34,15 @@ OVER: Final = ("success", "failed")
 class Stand(Enum):
     """How an epoch stands.
 
-    A published one of which tasks were cleared is run again. A stopped one does not go on by itself. A waiting one
-    waits for another run, a target or a clear. It is unknown whether one goes on of which no task runs by the ledger,
+    A published one of which tasks were cleared is run again; a red one is published, and Airflow calls its DagRun or
+    a task of it failed. A stopped one does not go on by itself. A waiting one waits for another run, a target or a
+    clear. It is unknown whether one goes on of which no task runs by the ledger,
     where Airflow was not asked.
     """
 
     PUBLISHED = "published"
     AGAIN = "runs_again"
+    RED = "red"
     RUNNING = "running"
     WAITING = "waiting"
     STOPPED = "stopped"
@@ -127,7 +130,7 @@ class EpochFacts:
 
     `close_awaits` is the run that has to be closed before it. `asked` says why Airflow was not asked; empty if it was.
     `dag_run` is None while it is not needed. `has_unknown_tasks`: no run of its dataflow has begun, and
-    `tasks` are only those that failed to. Of a closed run, `tasks` are those that Airflow runs again.
+    `tasks` are only those that failed to. A closed run has `tasks` only where Airflow was asked.
     """
 
     run: RunId
@@ -168,11 +171,18 @@ class Standing:
         return self if self.behind is None else self.behind.root
 
     @property
+    def restarted(self) -> tuple[TaskFacts, ...]:
+        """The tasks of a published run that run again, now or by its command, though nothing of it is missing."""
+        return self.stopped if self.stand is Stand.RED else self.cleared
+
+    @property
     def sentence(self) -> str:
         """What is not published of the run, and why, without a period."""
         since = _since(self.since)
         if self.stand is Stand.PUBLISHED:
             return f"{self.run} is published"
+        if self.stand is Stand.RED:
+            return f"{self.run} is published, but red in Airflow: {self.reason}{since}"
         if self.cleared:
             return f"{self.run} is published: {self.reason}{since}"
         what = "is published, and no longer up to date" if self.was_published else "is not published"
@@ -227,15 +237,15 @@ def standings(epochs: Iterable[EpochFacts]) -> dict[RunId, Standing]:
 
 
 def is_undecided(facts: EpochFacts) -> bool:
-    """Report whether the answer depends on the DagRun: no task of the run is computed or stopped."""
+    """Report whether the answer depends on the DagRun: no task of the run is computed, or of an open one stopped."""
     if (facts.is_closed and not facts.tasks) or facts.asked or facts.dag_run is not None:
         return False
-    return not any(each.is_computing or each.is_stopped for each in facts.tasks)
+    return not any(each.is_computing or (each.is_stopped and not facts.is_closed) for each in facts.tasks)
 
 
 def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
     if facts.is_closed:
-        return _of(facts, Stand.WAITING, facts.undelivered) if facts.undelivered else _closed(facts)
+        return _closed(facts)
     stopped = tuple(each for each in facts.tasks if each.is_stopped)
     if stopped:
         return _stopped(facts, stopped)
@@ -249,15 +259,44 @@ def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
 
 def _closed(facts: EpochFacts) -> Standing:
     """Return how a closed run stands: a task of it that was cleared runs again, if the scheduler goes on with it."""
+    cleared = tuple(each for each in facts.tasks if each.is_cleared)
     is_over = facts.dag_run is not None and facts.dag_run.state in (None, *OVER)
-    if not facts.tasks or is_over:
+    if _is_red(facts) and (is_over or not cleared):
+        return _red(facts)
+    if facts.undelivered:
+        return _of(facts, Stand.WAITING, facts.undelivered)
+    if not cleared or is_over:
         return _of(facts, Stand.PUBLISHED)
-    is_computing = any(each.is_computing for each in facts.tasks)
-    kept = None if is_computing or facts.dag_run is None else _kept_by_airflow(facts, facts.dag_run)
-    reason = f"Airflow runs {_names(facts.tasks)} again, after a clear"
+    is_computing = any(each.is_computing for each in cleared)
+    again = replace(facts, tasks=cleared)
+    kept = None if is_computing or facts.dag_run is None else _kept_by_airflow(again, facts.dag_run)
+    reason = f"Airflow runs {_names(cleared)} again, after a clear"
     if kept is None:
-        return _of(facts, Stand.AGAIN, reason, cleared=facts.tasks)
-    return _of(facts, kept.stand, f"{reason}; but {kept.reason}", command=kept.command, cleared=facts.tasks)
+        return _of(facts, Stand.AGAIN, reason, cleared=cleared)
+    return _of(facts, kept.stand, f"{reason}; but {kept.reason}", command=kept.command, cleared=cleared)
+
+
+def _is_red(facts: EpochFacts) -> bool:
+    has_failed = facts.dag_run is not None and facts.dag_run.state == "failed"
+    return has_failed or any(each.seen is not None and each.seen.state in _GIVEN_UP for each in facts.tasks)
+
+
+def _red(facts: EpochFacts) -> Standing:
+    """Return what Airflow calls failed of a closed run; the command has that run again, and then all is a success."""
+    left = tuple(each for each in facts.tasks if each.seen and each.seen.state not in ("success", *NOT_IN_AIRFLOW))
+    ended = [each for each in left if not _may_run(each)]
+    command = f"`weir plan {facts.run} --apply`"
+    if facts.undelivered:
+        return _of(facts, Stand.RED, facts.undelivered, command=f"correct the cause, then {command}", stopped=left)
+    if ended:
+        return replace(_stopped(facts, ended), stand=Stand.RED, stopped=left)
+    if left:
+        return _of(
+            facts, Stand.RED, f"its DagRun has failed before {_names(left)} ran again", command=command, stopped=left
+        )
+    reason = "its DagRun was marked as failed by hand, or a task of the DAG has failed that is not Weir's"
+    closing = tuple(each for each in facts.tasks if each.region == CLOSE)
+    return _of(facts, Stand.RED, reason, command=f"clear that one in Airflow, else {command}", stopped=closing)
 
 
 # Stopped
@@ -308,7 +347,7 @@ def _why_failed(task: TaskFacts) -> str:
 
 
 def _what(error: str) -> str:
-    return happened_in("", error)[:_ERROR]
+    return shortened(happened_in("", error), _ERROR)
 
 
 def _was_live(task: TaskFacts) -> bool:
@@ -425,7 +464,7 @@ def _waits(facts: EpochFacts) -> Iterable[_Wait]:
             reason = f"{_name(each)} waits until {facts.close_awaits} is closed"
             yield _Wait(reason, each.since, facts.close_awaits)
         elif each.region == CLOSE and each.error:
-            yield _Wait(f"{_name(each)} waits for a target: {each.error[:_ERROR]}", each.since)
+            yield _Wait(f"{_name(each)} waits for a target: {shortened(each.error, _ERROR)}", each.since)
 
 
 def _idle(facts: EpochFacts) -> Standing:

@@ -421,3 +421,52 @@ def test_a_cleared_task_of_a_published_run_that_airflow_keeps_names_what_has_it_
     world.airflow.is_paused = False
     world.airflow.marks[run] = "success"
     assert json.loads(typed("plan", FIRST, "--json"))["standing"] is None
+
+
+def run_marked_failed_after_its_close(world, run):
+    world.airflow.mark_run_by_hand(run, "failed")
+
+
+def cleared_task_failed(world, run):
+    world.airflow.clear_by_hand(run, "flights")
+    failed_for_good(world, run)
+
+
+def cleared_task_marked_failed(world, run):
+    world.airflow.clear_by_hand(run, KNOWN)
+    marked(world, run, KNOWN, "failed")
+
+
+def cleared_run_marked_failed(world, run):
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.mark_run_by_hand(run, "failed")
+
+
+def closing_task_marked_failed(world, run):
+    marked(world, run, "weir_close", "failed")
+
+
+REDS = [
+    (run_marked_failed_after_its_close, ["weir_close[0]"]),
+    (cleared_run_marked_failed, ["flights[0]", f"{KNOWN}[0]", "weir_close[0]"]),
+    (closing_task_marked_failed, ["weir_close[0]"]),
+    (cleared_task_failed, ["flights[0]"]),
+    (cleared_task_marked_failed, [f"{KNOWN}[0]"]),
+]
+
+
+@pytest.mark.parametrize(("turn", "stopped"), REDS, ids=[turn.__name__ for turn, _ in REDS])
+def test_a_published_run_that_is_red_says_why_and_is_a_success_by_the_one_command(world, turn, stopped):
+    run = world.run_first(1)
+    turn(world, run)
+    told = json.loads(typed("plan", FIRST, "--json"))["standing"]
+    assert (told["standing"], told["stopped"]) == ("red", stopped)
+    for said in (typed("plan", FIRST), why("flights", FIRST)):
+        assert f"Next: {told['command']}" in said
+    # The leaves of a DAG decide its DagRuns: one of which another task has failed is a success.
+    assert (f"Next: {told['command']}" in typed("runs")) is (world.airflow.state_of(run) == "failed")
+    assert steps(FIRST, StepKind.RERUN) == stopped
+    follow(told)
+    assert is_well(world)
+    assert world.airflow.state_of(run) == "success"
+    assert "Nothing is missing" in typed("plan", FIRST)
