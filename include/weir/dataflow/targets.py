@@ -219,4 +219,4 @@ def _plain(path: str) -> str:
 
 def _require_name(kind: str, what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise Misconfigured(Message("dataflow.target_text_empty", kind=kind, what=what, value=value))
+        raise Misconfigured(Message("dataflow.text_empty", where=kind, what=what, value=value))

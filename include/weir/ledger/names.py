@@ -68,6 +68,18 @@ def unknown_run(
     return Misconfigured(Message("ledger.run_unknown", where=where, name=name, said=_said(found, list(named.values()))))
 
 
+def unknown_task(run: str, task: str, name: str, known: Sequence[str]) -> Misconfigured:
+    """Return the error about a task that a run does not have; `name` is it without its subtask."""
+    return Misconfigured(Message("ledger.task_unknown", run=run, task=task, similar=similar(name, known)))
+
+
+def unknown_stage(dataflow: str | None, stage: str, known: Sequence[str]) -> Misconfigured:
+    """Return the error about a stage that no run of a dataflow, or of any, has written, as it has the known ones."""
+    where = dataflow or "any dataflow"
+    said = similar(stage, known, "writes")
+    return Misconfigured(Message("ledger.stage_unknown", dataflow=where, stage=stage, similar=said))
+
+
 def similar(name: str, known: Sequence[str], verb: str = "has") -> str:
     """Return the end of an error about a name that is not among the known ones: similar ones, else the first few."""
     return did_you_mean(name, known, f"it {verb} {first_few(known, MOST_PARTS) or 'none'}", form="{}", most=SHOWN)

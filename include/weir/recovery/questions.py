@@ -14,7 +14,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss, Message, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
-from weir.ledger.names import SHOWN, similar
+from weir.ledger.names import SHOWN, similar, unknown_task
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import committed_attempt, run_state
@@ -97,7 +97,7 @@ def _region(run: Run, text: str) -> RegionId:
     known = {stage: region for region in run.topology.regions for stage in (region.name, *region.stages)}
     if name not in known:
         names = [*(each.name for each in run.topology.regions), CLOSE.name]
-        raise Misconfigured(Message("recovery.task_unknown", run_id=run.id, text=text, similar=similar(name, names)))
+        raise unknown_task(run.id, text, name, names)
     region, index = known[name], found["index"] if found else None
     if index is None and region.parallelism > 1:
         raise Misconfigured(

@@ -19,7 +19,7 @@ from weir.errors import Message, Misconfigured
 from weir.formats.manifest import digest_schema
 from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow, SameCodeRow
-from weir.ledger.names import require_dataflow, similar
+from weir.ledger.names import require_dataflow, unknown_stage
 from weir.ledger.runs import run_by_id
 from weir.recovery.consequences import note_whether_closed
 
@@ -100,14 +100,7 @@ def _dataflow_of(session: Session, stage: str, dataflow: str | None) -> str:
     found = sorted(name for name, each in written if each == stage)
     if not found:
         known = sorted({each for _, each in written})
-        raise Misconfigured(
-            Message(
-                "recovery.stage_unknown",
-                dataflow=dataflow or "any dataflow",
-                stage=stage,
-                similar=similar(stage, known, "writes"),
-            )
-        )
+        raise unknown_stage(dataflow, stage, known)
     if len(found) > 1:
         raise Misconfigured(Message("recovery.stage_ambiguous", found=found, stage=stage, first=found[0]))
     return found[0]

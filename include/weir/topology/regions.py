@@ -104,7 +104,7 @@ class Topology:
         """Return the logical region that a stage belongs to."""
         if stage not in self._region_of:
             raise Internal(
-                Message("topology.stage_unknown", dataflow=self.dataflow.name, stage=stage, stages=self._stages)
+                Message("dataflow.stage_unknown", name=self.dataflow.name, stage=stage, known=", ".join(self._stages))
             )
         return self._region_of[stage]
 

@@ -14,7 +14,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.integrity.verification_queries import runs_named
@@ -30,7 +29,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import clock
-from weir.ledger.names import similar
+from weir.ledger.names import unknown_stage
 from weir.ledger.results import committed_entry
 from weir.ledger.runs import dataflow_of, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
@@ -169,8 +168,7 @@ def results_of(services: Services, name: str | None, stage: str | None = None, *
     with services.ledger.transaction() as session:
         found = tuple(run_results(session, run, stage, services.now(), kept) for run in runs)
         if stage is not None and not any(each.stages for each in found):
-            known = similar(stage, _stages_written(session, runs), "writes")
-            raise Misconfigured(Message("views.stage_unknown", name=name or "any dataflow", stage=stage, known=known))
+            raise unknown_stage(name, stage, _stages_written(session, runs))
     return Results(is_one_run, found)
 
 

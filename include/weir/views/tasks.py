@@ -25,7 +25,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.failed_begins import failed_begins_named, failed_begins_of, region_of_begin
-from weir.ledger.names import similar, unknown_run
+from weir.ledger.names import unknown_run, unknown_task
 from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
 from weir.ledger.runs import all_slices_of, run_if_known, topology_of
@@ -179,7 +179,7 @@ def _no_history(run: str, task: str, topology: Topology | None, begun: Iterable[
     if any(name in (each.name, *each.stages) for each in later):
         return HasNotBegun(Message("views.task_not_begun", task=task, run=run))
     known = sorted({*names, *(each.name for each in later)})
-    return Misconfigured(Message("views.task_unknown", run=run, task=task, similar=similar(name, known)))
+    return unknown_task(run, task, name, known)
 
 
 def _of(region: RegionId, rows: Iterable[Row]) -> tuple[Row, ...]:

@@ -136,7 +136,7 @@ def _transaction(connection: Connection) -> Iterator[Any]:
             ) from error
         if is_away:
             raise Misconfigured(
-                Message("sources.postgres_login_refused", connection_id=connection.id, said=login_line(error))
+                Message("connections.postgres_login_refused", conn_id=connection.id, said=login_line(error))
             ) from error
         is_late = isinstance(error, psycopg2.errors.QueryCanceled)
         hint = ": give the account more time, by its statement_timeout, or read less" if is_late else ""

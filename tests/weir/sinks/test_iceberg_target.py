@@ -703,7 +703,7 @@ def test_a_connection_becomes_properties_of_pyiceberg():
         ({"table": "delays"}, of_kind("dataflow.iceberg_target_malformed")),
         ({"table": "lake.delays"}, of_kind("dataflow.iceberg_target_malformed")),
         ({"table": "lake..delays"}, of_kind("dataflow.iceberg_target_malformed")),
-        ({"table": ""}, of_kind("dataflow.target_text_empty")),
+        ({"table": ""}, of_kind("dataflow.text_empty")),
         ({"table": "lake.db.delays", "create": "always"}, of_kind("dataflow.iceberg_create_unknown")),
     ],
 )

@@ -361,7 +361,7 @@ def test_a_time_out_of_a_statement_is_refused_and_no_silence(sink):
 
 @pytest.mark.parametrize("wrong", [{"password": "wrong"}, {"login": "nobody"}, {"database": "none"}])
 def test_a_login_that_is_refused_is_no_silence(sink, wrong):
-    with pytest.raises(Misconfigured, check=of_kind("sinks.postgres_login_refused", conn_id="target_db")):
+    with pytest.raises(Misconfigured, check=of_kind("connections.postgres_login_refused", conn_id="target_db")):
         sink.target(replace(sink.connection, **wrong)).prepare(sink.version(1, (1, "a")), None)
 
 

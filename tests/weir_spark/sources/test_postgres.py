@@ -199,7 +199,7 @@ def test_a_time_out_of_a_statement_is_no_silence(loaded, shop):
     hasty = replace(shop, extra={"options": "-c statement_timeout=100"})
     with pytest.raises(Misconfigured, check=of_kind("sources.postgres_query_refused")):
         loaded("select pg_sleep(9)", hasty)
-    with pytest.raises(Misconfigured, check=of_kind("sources.postgres_login_refused", connection_id="shop")):
+    with pytest.raises(Misconfigured, check=of_kind("connections.postgres_login_refused", conn_id="shop")):
         loaded("select 1", replace(shop, password="wrong"))
 
 

@@ -353,7 +353,7 @@ class PostgresTarget(SinkTarget):
         except psycopg2.OperationalError as error:
             if is_login_refused(error):
                 raise Misconfigured(
-                    Message("sinks.postgres_login_refused", conn_id=conn_id, said=login_line(error))
+                    Message("connections.postgres_login_refused", conn_id=conn_id, said=login_line(error))
                 ) from error
             raise TargetAway(Message("sinks.postgres_away", conn_id=conn_id, said=login_line(error))) from error
         except psycopg2.ProgrammingError as error:

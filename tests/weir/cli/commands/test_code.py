@@ -223,7 +223,7 @@ def test_versions_whose_results_have_other_columns_are_not_equal(world, monkeypa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("total", "code:", "code:"), of_kind("recovery.stage_unknown")),
+        (("total", "code:", "code:"), of_kind("ledger.stage_unknown")),
         (("totals", "nothing", "code:"), of_kind("recovery.name_unknown")),
         (("totals", "code:", "code:"), of_kind("recovery.name_ambiguous")),
         (("totals", "a", "b", "--dataflow", "ladders"), of_kind("ledger.dataflow_unknown", name="ladders")),

@@ -124,7 +124,7 @@ def test_the_story_of_a_task_is_told(healed):
 
 
 def test_an_unknown_task_is_refused_with_those_that_are_known(healed):
-    with pytest.raises(Misconfigured, check=of_kind("views.task_unknown", task="nothing")):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.task_unknown", task="nothing")):
         typed("why", "nothing", "--run", "scheduled__2013-01-01")
 
 

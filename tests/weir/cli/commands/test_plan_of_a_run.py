@@ -84,7 +84,7 @@ def test_what_a_failure_would_do_is_told_before_the_fact(world):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((RUN, "--fail", "nothing"), of_kind("recovery.task_unknown")),
+        ((RUN, "--fail", "nothing"), of_kind("ledger.task_unknown")),
         ((RUN, "--fail", "joined"), of_kind("recovery.subtask_not_named")),
         ((RUN, "--fail", "joined[7]"), of_kind("recovery.subtask_unknown")),
         ((RUN, "--lost", "nothing[0]"), of_kind("recovery.result_unknown")),

@@ -73,7 +73,7 @@ def test_one_stage_is_told_alone(done):
     assert asked(RUN, "--stage", "joined").keys() == {"joined"}
     assert "joined: 2 finished" in typed(RUN, "--stage", "joined")
     assert "clean" not in typed(RUN, "--stage", "weather")
-    with pytest.raises(Misconfigured, check=of_kind("views.stage_unknown", name="ladder", stage="raw")):
+    with pytest.raises(Misconfigured, check=of_kind("ledger.stage_unknown", dataflow="ladder", stage="raw")):
         typed("ladder", "--stage", "raw")
 
 
