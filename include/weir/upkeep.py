@@ -45,11 +45,6 @@ def release_and_deliver(services: Services, context: AirflowContext) -> Settled:
     return settle_everywhere(services, RESULTS, RECEIVERS, TARGETS, context=context)
 
 
-def release_everywhere(services: Services) -> Settled:
-    """Release and delete the results of all dataflows that no run needs any more; delete expired leases."""
-    return settle_everywhere(services, RESULTS)
-
-
 def settle_everywhere(services: Services, *parts: Due, context: AirflowContext = dict) -> Settled:
     """Settle these parts, one after the other, of all dataflows. `context` is Airflow's of this task, for notifiers."""
     settling, settled = Settling(services, _no_airflow, context), Settled()

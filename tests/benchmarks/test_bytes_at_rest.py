@@ -26,7 +26,7 @@ from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import new_ledger
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 from weir_spark.transport.connect import ConnectEngine
 
 DAG_FILE = Path(__file__).parents[2] / "dags" / "flight_delays.py"
@@ -76,7 +76,7 @@ class Flights:
             for kept in (
                 scrub_everywhere(services, self.airflow),
                 sweep_everywhere(services, self.airflow),
-                release_everywhere(services),
+                settle_everywhere(services, RESULTS),
             ):
                 kept.require_whole()
             yield self.at_rest(day)

@@ -28,7 +28,7 @@ from weir.retention.sweep import DAILY
 from weir.settling import Settling
 from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.ids import RunId
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 from weir.views.runs import run_overviews
 from weir.views.tasks import events_of, task_history
 
@@ -180,7 +180,7 @@ def test_what_a_step_costs_behind_earlier_results(new_world, history, benchmark,
     lines = measured.rows(history)
     for _ in range(TIMES):
         measure_questions(world, measured)
-    measured.of("upkeep: release", lambda: release_everywhere(world.services).require_whole())
+    measured.of("upkeep: release", lambda: settle_everywhere(world.services, RESULTS).require_whole())
     measured.of("upkeep: sweep of recent runs", lambda: sweep_of_recent(world))
     measured.of("upkeep: scrub", lambda: scrub_everywhere(world.services, world.airflow))
     print("", HEAD, *lines, *measured.rows(history), sep="\n")
@@ -249,7 +249,7 @@ def test_what_a_step_costs_in_an_exchange_of_all_to_all(new_world, subtasks, ben
     told("nine more")
     stage(1, "totals-delays", 0)
     told("a consumer of day 1 again")
-    measured.of("upkeep: release", lambda: release_everywhere(world.services).require_whole())
+    measured.of("upkeep: release", lambda: settle_everywhere(world.services, RESULTS).require_whole())
     lines.extend(measured.rows(f"{subtasks} x {subtasks}"))
     benchmark.pedantic(ask, args=(world.services, Question(FIRST, lost=("read[0]",))), rounds=1)
     print("", HEAD, *lines, sep="\n")

@@ -24,7 +24,7 @@ from weir.snapshots.source import find_source, require_whole
 from weir.store.errors import NotFound
 from weir.store.published import published
 from weir.store.store import Store
-from weir.upkeep import release_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 _NUMBERS = {"id", "failover", "incident", "revision", "timeline", "closed_result"}
 """Columns that count what was done before, by whomever."""
@@ -163,7 +163,7 @@ def heal(world):
     airflow, is_over = world.airflow, False
     airflow.run_until_quiet()
     while not is_over:
-        release_everywhere(world.services).require_whole()
+        settle_everywhere(world.services, RESULTS).require_whole()
         sweep_everywhere(world.services, airflow).require_whole()
         is_over = not airflow.deliver_clears()
         airflow.run_until_quiet()

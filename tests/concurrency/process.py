@@ -38,7 +38,7 @@ from weir.testing.fakes.task_ports import (
     answer_failure,
     run_task,
 )
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,7 @@ class Performer:
 
 
 def upkeep(services, airflow, _asked):
-    release_everywhere(services).require_whole()
+    settle_everywhere(services, RESULTS).require_whole()
     sweep_everywhere(services, airflow).require_whole()
     scrub_everywhere(services, airflow).require_whole()
 

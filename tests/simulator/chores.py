@@ -41,7 +41,7 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import TAIL
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 FORK: Final = "forked"
 """The dataflow that a fork begins."""
@@ -127,7 +127,7 @@ _CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
     Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
     Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),
     Chore.SCRUB: lambda services, airflow: scrub_dataflow(services, airflow, airflow.flow.name),
-    Chore.MINUTES: lambda services, airflow: _require_expected(airflow, release_everywhere(services)),
+    Chore.MINUTES: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, RESULTS)),
     Chore.HOURLY: lambda services, airflow: _require_expected(airflow, sweep_everywhere(services, airflow)),
     Chore.DAILY: lambda services, airflow: _require_expected(airflow, scrub_everywhere(services, airflow)),
 }

@@ -19,7 +19,7 @@ from weir.retention.release import RELEASED_NOTE
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 DAY = timedelta(days=1)
 ON_BOTH = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
@@ -60,10 +60,13 @@ def two(world):
 @ON_BOTH
 def test_what_a_policy_kept_goes_when_its_time_is_over_though_nothing_runs(two):
     before = with_data(two, "first") | with_data(two, "second")
-    assert release_everywhere(two.services).done == {"first": "nothing to delete", "second": "nothing to delete"}
+    assert settle_everywhere(two.services, RESULTS).done == {
+        "first": "nothing to delete",
+        "second": "nothing to delete",
+    }
     assert with_data(two, "first") | with_data(two, "second") == before
     two.airflow.time += DAY
-    kept = release_everywhere(two.services)
+    kept = settle_everywhere(two.services, RESULTS)
     assert all("8 result(s) deleted" in said for said in kept.done.values())
     assert kept.failed == {}
     kept.require_whole()
@@ -76,7 +79,7 @@ def test_a_run_that_cannot_be_released_hinders_no_other(two):
     with two.ledger.transaction("first") as session:
         session.get_one(RunRow, "first@20130101T000000Z").pinned = {"version": 999}
     two.airflow.time += DAY
-    kept = release_everywhere(two.services)
+    kept = settle_everywhere(two.services, RESULTS)
     assert list(kept.failed) == ["first@20130101T000000Z"]
     assert {run for run, stage in with_data(two, "first") if stage != "delays"} == {"first@20130101T000000Z"}
     assert {stage for _, stage in with_data(two, "second")} == {"delays"}
@@ -88,12 +91,12 @@ def test_a_run_that_cannot_be_released_hinders_no_other(two):
 def test_without_its_store_each_dataflow_is_named_and_nothing_is_taken_for_deleted(two):
     two.airflow.time += DAY
     (two.folder / "store").rename(two.folder / "away")
-    kept = release_everywhere(two.services)
+    kept = settle_everywhere(two.services, RESULTS)
     assert set(kept.failed) == {"first", "second"}
     with pytest.raises(Retryable, match="2 place"):
         kept.require_whole()
     (two.folder / "away").rename(two.folder / "store")
-    assert all("8 result(s) deleted" in said for said in release_everywhere(two.services).done.values())
+    assert all("8 result(s) deleted" in said for said in settle_everywhere(two.services, RESULTS).done.values())
 
 
 def test_leases_that_ended_long_ago_are_forgotten(two):
@@ -102,7 +105,7 @@ def test_leases_that_ended_long_ago_are_forgotten(two):
         take_leases(session, [result], "a notebook", two.airflow.time)
         lease = session.scalar(select(LeaseRow).where(LeaseRow.holder == "a notebook"))
         lease.expires_at -= 3 * LEASE
-    release_everywhere(two.services)
+    settle_everywhere(two.services, RESULTS)
     with two.ledger.transaction() as session:
         assert session.scalar(select(LeaseRow).where(LeaseRow.holder == "a notebook")) is None
 
@@ -185,8 +188,8 @@ def test_released_results_are_deleted_page_by_page(two, monkeypatch):
     monkeypatch.setattr(release, "AT_ONCE", 3)
     two.airflow.time += DAY
     with pytest.raises(Killed):
-        release_everywhere(watched(two, lambda store, _path: len(store.deleted) >= 3))
-    said = release_everywhere(two.services).done
+        settle_everywhere(watched(two, lambda store, _path: len(store.deleted) >= 3), RESULTS)
+    said = settle_everywhere(two.services, RESULTS).done
     assert "5 result(s) deleted" in said["first"]  # the first page of eight was recorded
     assert "8 result(s) deleted" in said["second"]
     for name in ("first", "second"):

@@ -18,7 +18,7 @@ from weir.ledger.ledger import Ledger
 from weir.settling import Settling
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.ledgers import new_ledger, sharing_engine
-from weir.upkeep import release_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 
 class RewindingLedger(Ledger):
@@ -112,7 +112,7 @@ class RewindingWorld(World):
     def upkeep(self):
         """One pass of every job of upkeep, in a process of its own."""
         self.ledger.new_process()
-        release_everywhere(self.services).require_whole()
+        settle_everywhere(self.services, RESULTS).require_whole()
         sweep_everywhere(self.services, self.airflow).require_whole()
         Settling(self.airflow.services, lambda: self.airflow).settle(None, CLEARS).require_whole()
 

@@ -15,7 +15,7 @@ from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restored_run import fence_all
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 LAST = 40
 """More than the writing transactions of a day."""
@@ -84,7 +84,7 @@ def test_a_restore_that_the_ledger_has_lost_is_pinned_though_an_earlier_one_is_n
     before = world.ledger.present()
     restore(world, "day1")
     world.ledger.go_back(before)
-    release_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, RESULTS).require_whole()
     found = pins(world)
     assert [is_open for _, is_open in found] == [False, True]
     rebuild(world.services)

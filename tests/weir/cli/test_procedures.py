@@ -26,7 +26,7 @@ from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder, new_ledger
 from weir.testing.fakes.stores import store_in_memory
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -75,7 +75,7 @@ def right(five_days):
 
 def upkeep(services, airflow):
     for done in (
-        release_everywhere(services),
+        settle_everywhere(services, RESULTS),
         sweep_everywhere(services, airflow),
         scrub_everywhere(services, airflow),
     ):

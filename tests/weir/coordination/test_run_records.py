@@ -23,7 +23,7 @@ from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.store import Store
 from weir.testing.fakes.stores import FailingStore
 from weir.topology.layouts import pinned_json
-from weir.upkeep import release_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 RUN = "ladder@20130101T000000Z"
 DAY = timedelta(days=1)
@@ -70,7 +70,7 @@ def test_whoever_comes_by_writes_a_record_that_is_due(world):
     record, is_due = known(world)
     assert is_due
     assert (record.pinned, stored(world).pinned) == (None, {**pinned_json(ladder(), {}), ZONE: "UTC"})
-    release_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, RESULTS).require_whole()
     assert known(world) == (replace(stored(world), revision=0), False)
     assert len(stored(world).abandoned) == len(record.abandoned) > 0
     assert write_records(world.services, "ladder") == 0
@@ -135,7 +135,7 @@ def test_nobody_waits_for_the_store_in_a_run_or_in_upkeep(watched):
     world.content["flights"] = "new"
     world.airflow.clear_run_by_hand("scheduled__2013-01-01")
     world.airflow.run_until_quiet()
-    release_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, RESULTS).require_whole()
     sweep_everywhere(world.services, world.airflow).require_whole()
     assert set(world.airflow.states().values()) == {"success"}
 

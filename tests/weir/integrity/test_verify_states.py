@@ -19,7 +19,7 @@ from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.recovery.pending_clears import deliver
 from weir.state.file_rules import epoch_seconds
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
 CURRENT = select(ResultRow).where(ResultRow.stage == "history", ResultRow.is_current).order_by(ResultRow.run)
@@ -114,7 +114,7 @@ def test_a_compaction_of_other_rows_is_dropped_and_its_run_is_checkpointed_once_
     (inconsistency,) = inconsistencies
     assert (inconsistency.run, inconsistency.path.endswith(compacted.attempt)) == (f"ladder@{EPOCHS[3]}", True)
     assert rows(days, select(CompactionRow)) == []
-    release_everywhere(days.services)
+    settle_everywhere(days.services, RESULTS)
     assert checkpoints(days) == [(2, 2), (3, 3), (6, 4)]
     asked, copies, *_ = verify(days)
     assert copies == ()

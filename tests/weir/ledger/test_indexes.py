@@ -7,7 +7,7 @@ from sqlalchemy import Engine, event, text
 from tests.weir.restoring import aircraft, go_on, keep_savepoints, restore, run_days
 from tests.weir.small_dataflow import World, ladder
 
-from weir.upkeep import release_everywhere, scrub_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 TABLES = "result|attempt|consumption|result_event|owed_clear"
 """The tables that grow with each try."""
@@ -55,7 +55,7 @@ def test_no_query_of_a_run_and_of_upkeep_reads_all_results(world, statements):
     world.airflow.deploy(type(flow)(flow.name, flow.stages, keep="on_consumed"))
     run_days(world.airflow, 2, 3)
     for _ in range(2):
-        release_everywhere(world.services)
+        settle_everywhere(world.services, RESULTS)
         scrub_everywhere(world.services, world.airflow)
         sweep_everywhere(world.services, world.airflow)
         world.airflow.time += 2 * world.services.retention.orphan_age
@@ -70,7 +70,7 @@ def test_no_query_of_state_reads_all_results(tmp_path, statements):
     keep_savepoints(world, 3)
     restore(world, "day3")
     go_on(world)
-    release_everywhere(world.services)
+    settle_everywhere(world.services, RESULTS)
     scrub_everywhere(world.services, world.airflow)
     sweep_everywhere(world.services, world.airflow)
     assert scans(world.ledger, statements) == []

@@ -14,7 +14,7 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import expectations, keyed_state
 from weir.ledger.ledger import Ledger
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 RUN = "ladder@20130101T000000Z"
 GATED = "gated@20130103T000000Z"
@@ -48,7 +48,7 @@ def kept(world):
     spoil(world, 3)
     restored(world, "day3")
     restored(world, "day2", fork="ladder_2")
-    release_everywhere(world.services)
+    settle_everywhere(world.services, RESULTS)
 
 
 WORLDS = {

@@ -15,7 +15,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.housekeeping import note_done
 from weir.recovery.questions import Question, ask
 from weir.retention.sweep import DAILY
-from weir.upkeep import release_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 FEW, MORE = 25, 500
 """Earlier runs; what an attempt writes is estimated by the newest twenty."""
@@ -66,7 +66,7 @@ def day_and_upkeep(world, day):
         airflow.dag_run(day)
         airflow.run_until_quiet()
     with counting() as upkeep:
-        release_everywhere(world.services).require_whole()
+        settle_everywhere(world.services, RESULTS).require_whole()
         sweep_everywhere(world.services, airflow).require_whole()
     assert airflow.state_of(f"scheduled__2013-01-{day:02d}") == "success"
     return counted, upkeep

@@ -25,7 +25,7 @@ from weir.recovery.adopt import adopt
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
 
@@ -51,7 +51,7 @@ def deploy_unpublished(world, kind):
 
 
 def keep_up(world):
-    release_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, RESULTS).require_whole()
     sweep(world.services, is_full=True)
 
 

@@ -13,7 +13,7 @@ from weir.retention.space import PUBLISHED, SHARED, held_by
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files, paths_of
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 FLOW = aircraft(history={"runs": 2}, keep="on_consumed")
 
@@ -26,7 +26,7 @@ def nine_days():
         world = World(folder / "world", FLOW)
         run_days(world, *range(1, 10))
         assert set(world.airflow.states().values()) == {"success"}
-        release_everywhere(world.services)
+        settle_everywhere(world.services, RESULTS)
         yield Saved(world, folder / "saved")
 
 
@@ -69,7 +69,7 @@ def test_the_compaction_of_a_state_that_was_recomputed_is_forgotten(days):
     newest = compactions(days)[-1]
     days.airflow.clear_run_by_hand("scheduled__2013-01-09")
     days.airflow.run_until_quiet()
-    release_everywhere(days.services)
+    settle_everywhere(days.services, RESULTS)
     sweep(days.services, "ladder", is_full=True)
     assert newest.attempt not in {row.attempt for row in compactions(days)}
     assert newest.run in {row.run for row in compactions(days)}

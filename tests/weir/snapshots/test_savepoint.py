@@ -34,7 +34,7 @@ from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import fast_folder
 from weir.testing.fakes.stores import store_in_memory
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 NUMBER = number_path("ladder", 3)
 """What keeps the number of the first savepoint."""
@@ -295,7 +295,7 @@ def test_one_that_the_ledger_loses_while_it_is_written_is_entered_when_it_is_who
     with pytest.raises(LedgerBehind):
         make(days, name="mine")
     days.store.files = whole
-    release_everywhere(days.services).require_whole()
+    settle_everywhere(days.services, RESULTS).require_whole()
     assert [(each.number, each.status, each.epoch) for each in savepoints(days.services)] == [
         (3, "completed", EPOCHS[1])
     ]

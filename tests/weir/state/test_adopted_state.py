@@ -15,7 +15,7 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt
 from weir.state.files_in_use import live_state_files
 from weir.topology.regions import RegionId
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 FIRST, RUN = f"ladder@{EPOCHS[0]}", "scheduled__2013-01-01"
 
@@ -75,7 +75,7 @@ def test_upkeep_goes_on_where_results_are_of_a_stage_that_their_run_has_no_more(
     move_first(world, aircraft(None, "known_too", carries=False))
     world.airflow.run_until_quiet()
     assert kept(world, "known") == ["finished"]  # it is published
-    release_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, RESULTS).require_whole()
 
 
 @pytest.mark.parametrize("state", ["history_too", None])
@@ -84,7 +84,7 @@ def test_files_stay_that_later_checkpoints_share_with_a_state_of_an_earlier_form
     assert {file.epoch for file in checkpoint(days, 3).files.values()} == set(EPOCHS[:3])
     move_first(days, aircraft(state))
     days.airflow.run_until_quiet()
-    release_everywhere(days.services).require_whole()
+    settle_everywhere(days.services, RESULTS).require_whole()
     assert all(is_there(days, path) for path in before & named(days))
     assert set(checkpoint(days, 3).files) <= before & named(days)
 
@@ -92,12 +92,12 @@ def test_files_stay_that_later_checkpoints_share_with_a_state_of_an_earlier_form
 @pytest.mark.parametrize("flow", [aircraft("history_too"), aircraft(None), aircraft(carries=False)])
 def test_what_a_retained_checkpoint_of_an_earlier_form_names_is_not_released(days, flow):
     move_first(days, flow)
-    release_everywhere(days.services).require_whole()
+    settle_everywhere(days.services, RESULTS).require_whole()
     assert (kept(days, "history"), kept(days, "totals")) == (["finished"], ["finished"])
     assert [day for _, day in retained(days)] == [1, 2, 3]
     for _ in range(2):
         days.airflow.step(days.airflow._ready())
-        release_everywhere(days.services).require_whole()
+        settle_everywhere(days.services, RESULTS).require_whole()
         assert (1, 1) in retained(days)
         assert (kept(days, "history")[0], kept(days, "totals")[0]) == ("finished", "finished")
 
@@ -105,7 +105,7 @@ def test_what_a_retained_checkpoint_of_an_earlier_form_names_is_not_released(day
 def test_it_is_released_once_the_run_has_a_checkpoint_of_its_new_form(days):
     move_first(days, aircraft("history_too"))
     days.airflow.run_until_quiet()
-    release_everywhere(days.services).require_whole()
+    settle_everywhere(days.services, RESULTS).require_whole()
     assert [day for _, day in retained(days)] == [2, 3, 1]
     assert (kept(days, "history"), kept(days, "totals")) == (["released"], ["released", "finished"])
 
@@ -163,7 +163,7 @@ def is_closed(world):
 
 def test_results_that_go_on_from_a_released_state_are_discarded_only_if_that_is_asked_for(days):
     run_days(days, 4, 5)
-    release_everywhere(days.services).require_whole()
+    settle_everywhere(days.services, RESULTS).require_whole()
     assert kept(days, "history") == ["released"]
     with pytest.raises(Misconfigured, match=f"{FIRST}", check=of_kind("recovery.results_would_be_lost")):
         adopt(days.services, f"ladder@{EPOCHS[1]}")
@@ -174,7 +174,7 @@ def test_results_that_go_on_from_a_released_state_are_discarded_only_if_that_is_
 
 def test_a_person_may_discard_them(days):
     run_days(days, 4, 5)
-    release_everywhere(days.services).require_whole()
+    settle_everywhere(days.services, RESULTS).require_whole()
     assert adopt(days.services, f"ladder@{EPOCHS[1]}", discards=True).results
 
 

@@ -20,7 +20,7 @@ from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 FIFTH = "scheduled__2013-01-05"
 
@@ -113,7 +113,7 @@ def state_files(world):
 
 def finish(world):
     world.airflow.run_until_quiet()
-    release_everywhere(world.services).require_whole()
+    settle_everywhere(world.services, RESULTS).require_whole()
 
 
 def assert_all_that_is_named_is_there(world):

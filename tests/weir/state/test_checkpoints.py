@@ -22,7 +22,7 @@ from weir.retention.sweep import sweep
 from weir.state import checkpoint as checkpoint_steps
 from weir.state.files_in_use import live_state_files
 from weir.store.errors import NotFound
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 12))
 
@@ -248,7 +248,7 @@ def test_a_checkpoint_whose_manifest_is_gone_is_told_and_its_run_is_checkpointed
     runs = [f"ladder@{epoch}" for epoch in EPOCHS[:2]]
     (misfit,) = checkpoint_inconsistencies(days.services, runs)
     assert "the manifest of checkpoint 1, found no such file" in str(misfit)
-    done = release_everywhere(days.services)
+    done = settle_everywhere(days.services, RESULTS)
     done.require_whole()
     assert "checkpoint(s) 1 abandoned; checkpoint(s) 3 completed once more" in done.done["ladder"]
     assert retained(days) == [(2, 2), (3, 1)]

@@ -26,7 +26,7 @@ from weir.state.checkpoint import subsume_checkpoints
 from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder
-from weir.upkeep import release_everywhere
+from weir.upkeep import RESULTS, settle_everywhere
 
 SECONDS = timedelta(seconds=20)
 FULL = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True)
@@ -133,7 +133,7 @@ def test_what_a_checkpoint_names_is_not_released_while_it_is_being_completed(day
     assert done.completed == (4,)
     assert checkpoints(days) == {2: EPOCHS[1], 3: EPOCHS[2]}
     require_all_whole(days)
-    release_everywhere(days.services)
+    settle_everywhere(days.services, RESULTS)
     assert "finished" not in states_of_results(days, 1)
 
 
@@ -233,7 +233,7 @@ def test_a_worker_whose_clock_is_wrong_makes_no_checkpoint_lose_files(world, ske
     world.airflow.time += skew
     recompute(world, 1)
     world.airflow.time += timedelta(hours=3) - skew
-    release_everywhere(world.services)
+    settle_everywhere(world.services, RESULTS)
     require_all_whole(world)
     world.airflow.time += timedelta(days=3)
     sweep(world.services, is_full=True)
@@ -298,7 +298,7 @@ def test_the_checkpoint_of_an_old_epoch_never_takes_the_place_of_a_newer_ones(wo
     correct_first_day(world)
     assert checkpoints(world) == {3: EPOCHS[2]}
     assert numbers_of(world, 1) == [1, 4]
-    release_everywhere(world.services)
+    settle_everywhere(world.services, RESULTS)
     require_all_whole(world)
     world.airflow.queued.clear()
     world.airflow.run_until_quiet()
@@ -316,7 +316,7 @@ def test_a_rebuilt_ledger_gives_no_number_out_again_whose_checkpoint_is_gone(wor
     assert list(checkpoints(world).values()) == [EPOCHS[1]]
     world.airflow.queued.clear()
     world.airflow.run_until_quiet()
-    release_everywhere(world.services)
+    settle_everywhere(world.services, RESULTS)
     with world.ledger.transaction() as session:
         again = list(session.scalars(select(CheckpointRow.number).where(CheckpointRow.epoch != "")))
     assert min(again) == 2
