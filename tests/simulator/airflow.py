@@ -134,7 +134,7 @@ class SimulatedAirflow(FakeAirflow):
         super().__init__(*args)
         self.api = Api.UP
         self.owners: dict[TaskKey, Process] = {}
-        self.late: list[tuple[list[ClearItem], str]] = []
+        self.late: list[list[ClearItem]] = []
         self.process: Process | None = None
         self.started = 0
         self.on_answer: Callable[[list[ClearAnswer]], None] = lambda _answers: None
@@ -315,15 +315,15 @@ class SimulatedAirflow(FakeAirflow):
 
     # The API
 
-    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+    def clear(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Compare, then clear, as the API is just now. Raises Retryable."""
         self._step("Airflow refuses")
         if self.api is Api.AWAY:
             raise Retryable("Airflow is away")
         if self.api is Api.SLOW:
-            self.late.append((list(wanted), note))
+            self.late.append(list(wanted))
             raise Retryable("Airflow is slow")
-        answers = self._clear_now(wanted, note)
+        answers = self._clear_now(wanted)
         self._step("Airflow's answer is lost")
         if self.api is Api.ANSWERS:
             raise Retryable("Airflow's answer is lost")
@@ -362,13 +362,13 @@ class SimulatedAirflow(FakeAirflow):
     def deliver(self) -> None:
         """Carry out the requests that a slow API has taken."""
         late, self.late = self.late, []
-        for wanted, note in late:
-            self._clear_now(wanted, note)
+        for wanted in late:
+            self._clear_now(wanted)
 
-    def _clear_now(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+    def _clear_now(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         was, self.api = self.api, Api.UP
         try:
-            answers = super().clear(wanted, note)
+            answers = super().clear(wanted)
         finally:
             self.api = was
         self.on_answer(answers)

@@ -50,7 +50,7 @@ class Api:
             return httpx.Response(200, json={"state": self.airflow.start("dag", body["run_id"])})
         assert (method, path) == ("POST", "/weir/dags/dag/clear")
         wanted = [ClearItem("dag", **each) for each in body["items"]]
-        answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted, body["note"])
+        answers = self.airflow.inspect(wanted) if body["dry_run"] else self.airflow.clear(wanted)
         rows = [
             {"state": each.state, "try_number": each.try_number, "cleared": each.cleared, "ti_id": ""}
             for each in answers

@@ -24,10 +24,10 @@ def hand(api_url):
 
 def test_it_looks_and_clears_what_has_the_expected_try(hand, new_run, look):
     run_id = new_run("success", spring=("success", 4))
-    wanted = [ClearItem("river", run_id, "spring", -1, expected) for expected in (3, 4)]
+    wanted = [ClearItem("river", run_id, "spring", -1, expected, note="by hand") for expected in (3, 4)]
     assert [answer.cleared for answer in hand.inspect(wanted)] == [False, True]
     assert look.task(run_id, "spring") == ("success", 4, None)
-    assert hand.clear(wanted, "by hand")[1] == ClearAnswer(wanted[1], "success", 4, cleared=True)
+    assert hand.clear(wanted)[1] == ClearAnswer(wanted[1], "success", 4, cleared=True)
     assert look.task(run_id, "spring") == (None, 4, "by hand")
     assert look.run(run_id) == "running"
 
@@ -41,5 +41,5 @@ def test_it_starts_a_queued_run(hand, new_run, look):
 def test_an_account_without_permission_is_refused(api_url, new_run):
     api = airflow_api(address(api_url, "reader:reader-secret"))
     with pytest.raises(Misconfigured, check=of_kind("coordination.permission_missing")):
-        EndpointClearer(api).clear([ClearItem("river", new_run("running"), "spring", -1, 1)], "by hand")
+        EndpointClearer(api).clear([ClearItem("river", new_run("running"), "spring", -1, 1)])
     api.close()

@@ -60,7 +60,7 @@ def try_to_have_run_closed(task: TaskPorts, request: BeginRequest) -> None:
     try:
         (found,) = task.airflow.inspect([item])
         if found.state in _LEFT_OUT:
-            task.airflow.clear([replace(item, expected_try=found.try_number, is_skipped=True)], CLOSED_ANEW)
+            task.airflow.clear([replace(item, expected_try=found.try_number, is_skipped=True, note=CLOSED_ANEW)])
             task.log(f"{item.task_id} was {found.state}; it was cleared, so that the run is closed after this task")
     except WeirError as error:
         task.log(f"It is not known whether {item.task_id} will run after this task: {error}")

@@ -23,7 +23,7 @@ class ClearItem:
     """A task instance to clear if it is finished and has `expected_try` (None: whatever its try).
 
     One that was skipped is cleared only if it is expected to be: a task that skipped itself would skip again. `note`,
-    if there is one, becomes its note in place of that of the request.
+    if there is one, is left at it.
     """
 
     dag_id: str
@@ -78,7 +78,7 @@ class OpenRun:
 class Clearer(Protocol):
     """Access to Airflow: the plugin's endpoint, the database under `dag.test()`, or a fake."""
 
-    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+    def clear(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Clear the items that match and return an answer per item, in order. Raises Retryable or Misconfigured."""
         ...
 

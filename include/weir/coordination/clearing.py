@@ -32,13 +32,13 @@ class EndpointClearer:
     def __init__(self, api: AirflowClient) -> None:
         self._api = api
 
-    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+    def clear(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Clear what matches, in one transaction a DAG and request."""
-        return self._compare(wanted, note, is_dry_run=False)
+        return self._compare(wanted, is_dry_run=False)
 
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Answer as `clear` would, and change nothing."""
-        return self._compare(wanted, "", is_dry_run=True)
+        return self._compare(wanted, is_dry_run=True)
 
     def start(self, dag_id: str, run_id: str) -> str:
         """Set a queued run running that a run waits for, and answer the state that it had."""
@@ -98,10 +98,10 @@ class EndpointClearer:
             return False
         return not self._api.ask("GET", path_of("api", "v2", "pools", pool))["include_deferred"]
 
-    def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
+    def _compare(self, wanted: Sequence[ClearItem], *, is_dry_run: bool) -> list[ClearAnswer]:
         answers: dict[ClearItem, ClearAnswer] = {}
         for dag_id, items in by_dag(wanted):
-            body = {"items": [_to_json(item) for item in items], "note": note[:NOTE_LENGTH], "dry_run": is_dry_run}
+            body = {"items": [_to_json(item) for item in items], "dry_run": is_dry_run}
             rows = self._ask(dag_id, "clear", body)["items"]
             answers.update((item, _from_json(item, row)) for item, row in zip(items, rows, strict=True))
         return [answers[item] for item in wanted]

@@ -43,7 +43,7 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
         batch = list(rows)
         _count_sends(services, batch)
         try:
-            answers = clearer.clear([_item(row) for row in batch], "")
+            answers = clearer.clear([_item(row) for row in batch])
         except WeirError as error:
             refused.append(error)  # the clears of other DAGs may still be possible
             continue

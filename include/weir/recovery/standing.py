@@ -482,12 +482,12 @@ def clear_stopped(services: Services, run: str, standing: Standing | None, airfl
         )
         tasks = {region: task_of(session, own, region) for region in stopped.keys() - wanted.keys()}
     items = [
-        ClearItem(own.dag_id, own.run_id, task_id, index, stopped[region].try_number, is_skipped=True)
+        ClearItem(own.dag_id, own.run_id, task_id, index, stopped[region].try_number, is_skipped=True, note=AGAIN)
         for region, (task_id, index) in sorted(tasks.items())
     ]
     pending = pending_of(services, run)
     delivered = deliver(services, airflow, own.dataflow.name)
-    others = airflow.clear(items, AGAIN) if items else []
+    others = airflow.clear(items) if items else []
     airflow.start(own.dag_id, own.run_id)
     return ClearedRun(pending, delivered, sum(each.cleared for each in others))
 

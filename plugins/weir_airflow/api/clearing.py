@@ -46,13 +46,13 @@ def clearer_for(connection: Connection) -> AirflowApi:
 class DbClearer:
     """Clears in Airflow's database, in this process: under `dag.test()`, which allows it, and in tests."""
 
-    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+    def clear(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Clear what matches, in one transaction a DAG."""
-        return self._compare(wanted, note, is_dry_run=False)
+        return self._compare(wanted, is_dry_run=False)
 
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Answer as `clear` would, and change nothing."""
-        return self._compare(wanted, "", is_dry_run=True)
+        return self._compare(wanted, is_dry_run=True)
 
     def start(self, dag_id: str, run_id: str) -> str:
         """Set a queued run running; answer the state found."""
@@ -141,7 +141,7 @@ class DbClearer:
         is_counted = found is None or found.include_deferred
         return not is_counted and get_airflow_health()["triggerer"]["status"] == HEALTHY
 
-    def _compare(self, wanted: Sequence[ClearItem], note: str, *, is_dry_run: bool) -> list[ClearAnswer]:
+    def _compare(self, wanted: Sequence[ClearItem], *, is_dry_run: bool) -> list[ClearAnswer]:
         from airflow.utils.session import create_session  # noqa: PLC0415
 
         from weir_airflow.api.compare_and_clear import compare_and_clear  # noqa: PLC0415
@@ -149,6 +149,6 @@ class DbClearer:
         answers: dict[ClearItem, ClearAnswer] = {}
         for dag_id, items in by_dag(wanted):
             with create_session(scoped=False) as session:
-                found = compare_and_clear(session, dag_id, items, note, dry_run=is_dry_run)
+                found = compare_and_clear(session, dag_id, items, dry_run=is_dry_run)
             answers.update((answer.item, answer) for answer in found)
         return [answers[item] for item in wanted]

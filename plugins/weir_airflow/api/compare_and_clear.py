@@ -32,7 +32,6 @@ def compare_and_clear(
     session: Session,
     dag_id: str,
     wanted: Sequence[ClearItem],
-    note: str,
     *,
     user_id: str | None = None,
     user_name: str = "weir",
@@ -52,7 +51,7 @@ def compare_and_clear(
     chosen = {_key(answer.item): answer for answer in answers if answer.cleared}
     _clear(session, [found[key] for key in chosen])
     for key, answer in chosen.items():
-        _record(session, found[key], answer, answer.item.note or note, user_id=user_id, user_name=user_name)
+        _record(session, found[key], answer, user_id=user_id, user_name=user_name)
     session.flush()
     return answers
 
@@ -204,8 +203,9 @@ def _clear(session: Session, chosen: Sequence[TaskInstance]) -> None:
 
 
 def _record(
-    session: Session, cleared: TaskInstance, answer: ClearAnswer, note: str, *, user_id: str | None, user_name: str
+    session: Session, cleared: TaskInstance, answer: ClearAnswer, *, user_id: str | None, user_name: str
 ) -> None:
+    note = answer.item.note
     if note:
         _write_note(cleared, note[:NOTE_LENGTH], user_id)
     extra = {"note": note, "state": answer.state, "try_number": answer.try_number}

@@ -36,7 +36,7 @@ class _Body(BaseModel):
 class Item(_Body):
     """A task instance; with `expected_try` None, whatever its try is; a skipped one only with `is_skipped`.
 
-    `note` is left at it in place of that of the body.
+    `note`, if there is one, is left at it.
     """
 
     task_id: str
@@ -52,7 +52,6 @@ class ClearBody(_Body):
 
     items: list[Item]
     run_id: str | None = None
-    note: Annotated[str, StringConstraints(max_length=NOTE_LENGTH)] = ""
     dry_run: bool = False
 
 
@@ -99,7 +98,6 @@ def clear(dag_id: str, body: ClearBody, session: SessionDep, user: GetUserDep) -
         session,
         dag_id,
         wanted,
-        body.note,
         user_id=user.get_id(),
         user_name=user.get_name(),
         dry_run=body.dry_run,

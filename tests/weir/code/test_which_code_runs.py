@@ -439,12 +439,12 @@ def test_a_run_that_a_person_clears_runs_what_is_deployed_though_two_deliver_the
     airflow = green.world.airflow
     clear, inside = airflow.clear, []
 
-    def clear_at_once(wanted, note):
+    def clear_at_once(wanted):
         if not inside:
             inside.append(True)
             airflow.deliver_clears()
             inside.pop()
-        return clear(wanted, note)
+        return clear(wanted)
 
     airflow.clear = clear_at_once
     airflow.clear_run_by_hand(green.run)

@@ -188,7 +188,7 @@ def test_airflow_that_cannot_be_reached_leaves_the_clears_pending(closed):
     flip(closed, rows(closed, "joined", 1)[0])
 
     class Away:
-        def clear(self, wanted, note):
+        def clear(self, wanted):
             raise Retryable("no answer")
 
     found = scrub_dataflow(closed.services, Away(), "ladder")

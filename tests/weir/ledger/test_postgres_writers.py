@@ -41,7 +41,7 @@ def region_of(flow):
 class Hand:
     """An Airflow in which whatever is to be cleared runs already, and which has lost none of the tries."""
 
-    def clear(self, wanted, note):
+    def clear(self, wanted):
         return [ClearAnswer(each, "running", each.expected_try or 1, cleared=False) for each in wanted]
 
     def inspect(self, wanted):

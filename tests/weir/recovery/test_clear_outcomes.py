@@ -31,7 +31,7 @@ class Answers:
     def __init__(self, state, try_number):
         self.state, self.try_number = state, try_number
 
-    def clear(self, wanted, note):
+    def clear(self, wanted):
         return [ClearAnswer(each, self.state, self.try_number, cleared=False) for each in wanted]
 
 

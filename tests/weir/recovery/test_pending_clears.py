@@ -24,10 +24,10 @@ class Hand:
         self.state, self.try_number, self.clears = state, try_number, clears
         self.asked, self.notes, self.requests = [], [], 0
 
-    def clear(self, wanted, note):
+    def clear(self, wanted):
         self.asked += wanted
         self.requests += 1
-        self.notes += [each.note or note for each in wanted]
+        self.notes += [each.note for each in wanted]
         return [
             ClearAnswer(each, self.state, self.try_number, cleared=self.clears and each.expected_try == self.try_number)
             for each in wanted
@@ -155,7 +155,7 @@ def test_a_skipped_task_instance_is_left_to_people(owing):
 
 def test_airflow_out_of_reach_leaves_everything_owed(owing):
     class Gone(Hand):
-        def clear(self, wanted, note):
+        def clear(self, wanted):
             raise Retryable("Airflow does not answer")
 
     with pytest.raises(Retryable):
@@ -183,9 +183,9 @@ def test_two_that_settle_at_once_do_it_once(owing):
     """The second one finds it settled meanwhile, and does not overwrite what was recorded."""
 
     class Late(Hand):
-        def clear(self, wanted, note):
+        def clear(self, wanted):
             deliver(owing.services, Hand("success", 1, clears=True))
-            return super().clear(wanted, note)
+            return super().clear(wanted)
 
     deliver(owing.services, Late("running", 2))
     with owing.ledger.transaction() as session:

@@ -17,8 +17,8 @@ from weir.errors import Misconfigured, Retryable
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 
 
-def wanted(run_id, task_id="spring", map_index=-1, expected_try=1):
-    return ClearItem("river", run_id, task_id, map_index, expected_try)
+def wanted(run_id, task_id="spring", map_index=-1, expected_try=1, note=""):
+    return ClearItem("river", run_id, task_id, map_index, expected_try, note=note)
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_every_clearer_answers_for_each_item_in_order(clearer, new_run, look):
     run_id = new_run("running", delta_1=("running", 1), mouth=("success", 3))
     items = [
         wanted(run_id, "mouth"),
-        wanted(run_id, "delta", 2),
-        wanted(run_id, "delta", 1),
+        wanted(run_id, "delta", 2, note="lost"),
+        wanted(run_id, "delta", 1, note="lost"),
         wanted(run_id, "lake"),
         wanted(run_id, "spring", expected_try=None),
     ]
-    answers = clearer.clear(items, "lost")
+    answers = clearer.clear(items)
     assert [answer.item for answer in answers] == items
     assert [(answer.state, answer.try_number, answer.cleared) for answer in answers] == [
         ("success", 3, False),
@@ -66,7 +66,7 @@ def test_every_clearer_inspects_without_changing_anything(clearer, new_run, look
 
 def test_every_clearer_shortens_a_note_to_what_airflow_stores(clearer, new_run, look):
     run_id = new_run("running")
-    clearer.clear([wanted(run_id)], "x" * 5000)
+    clearer.clear([wanted(run_id, note="x" * 5000)])
     assert look.task(run_id, "spring") == (None, 1, "x" * 1000)
 
 
@@ -99,9 +99,9 @@ def test_every_clearer_reads_a_run_and_sets_its_note(clearer, new_run, look):
 
 def test_every_clearer_clears_a_skipped_task_instance_only_where_it_is_expected_to_be_skipped(clearer, new_run, look):
     run_id = new_run("running", mouth=("skipped", 0))
-    plain = ClearItem("river", run_id, "mouth", -1, 0)
-    assert not clearer.clear([plain], "no")[0].cleared
-    assert clearer.clear([replace(plain, is_skipped=True)], "yes")[0].cleared
+    plain = ClearItem("river", run_id, "mouth", -1, 0, note="no")
+    assert not clearer.clear([plain])[0].cleared
+    assert clearer.clear([replace(plain, is_skipped=True, note="yes")])[0].cleared
     assert look.task(run_id, "mouth") == (None, 0, "yes")
 
 
@@ -153,18 +153,18 @@ def test_every_clearer_tells_that_the_file_of_a_dag_does_not_import(clearer, ent
 
 
 def test_every_clearer_clears_nothing_when_nothing_is_wanted(clearer):
-    assert clearer.clear([], "") == []
+    assert clearer.clear([]) == []
 
 
 def test_every_clearer_misses_the_tasks_of_a_dag_that_airflow_does_not_know(clearer, new_run):
     item = replace(wanted(new_run("running")), dag_id="no such dag")
-    assert [(answer.state, answer.cleared) for answer in clearer.clear([item], "")] == [("missing", False)]
+    assert [(answer.state, answer.cleared) for answer in clearer.clear([item])] == [("missing", False)]
     assert clearer.start("no such dag", item.run_id) == "missing"
 
 
 def test_a_finished_run_is_set_running_and_a_queued_one_started(clearer, new_run, look):
     done, queued = new_run("success"), new_run("queued")
-    assert clearer.clear([wanted(done)], "")[0].cleared
+    assert clearer.clear([wanted(done)])[0].cleared
     assert clearer.start("river", queued) == "queued"
     assert (look.run(done), look.run(queued)) == ("running", "running")
 
@@ -176,7 +176,7 @@ def test_without_the_plugin_nothing_is_cleared_and_the_error_says_what_to_instal
     bare.call = lambda method, path, *more, **query: ask(method, path.replace("/weir/", "/nowhere/"), *more, **query)
     clearer = EndpointClearer(bare)
     for asked in (
-        lambda: clearer.clear([wanted(running)], ""),
+        lambda: clearer.clear([wanted(running)]),
         lambda: clearer.inspect([wanted(running)]),
         lambda: clearer.start("river", running),
     ):
@@ -187,27 +187,27 @@ def test_without_the_plugin_nothing_is_cleared_and_the_error_says_what_to_instal
 
 def test_an_account_that_may_not_clear_gets_an_error_that_names_the_permission(api, new_run):
     with pytest.raises(Misconfigured, check=of_kind("coordination.permission_missing")):
-        EndpointClearer(api("reader")).clear([wanted(new_run("running"))], "")
+        EndpointClearer(api("reader")).clear([wanted(new_run("running"))])
 
 
 def test_a_wrong_password_is_a_misconfiguration_that_names_the_connection(api, new_run):
     with pytest.raises(
         Misconfigured, check=of_kind("coordination.token_refused", source="the Airflow connection weir_api")
     ):
-        EndpointClearer(api("worker", "wrong")).clear([wanted(new_run("running"))], "")
+        EndpointClearer(api("worker", "wrong")).clear([wanted(new_run("running"))])
 
 
 def test_a_server_that_does_not_answer_is_retryable(new_run):
     from weir.coordination.airflow_client import AirflowClient
 
     with pytest.raises(Retryable, check=of_kind("coordination.airflow_silent")):
-        EndpointClearer(AirflowClient("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")], "")
+        EndpointClearer(AirflowClient("http://127.0.0.1:9", "worker", "x")).clear([wanted("run")])
 
 
 def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):
     session = api()
     session._token = "of.yesterday.s"
-    assert EndpointClearer(session).clear([wanted(new_run("running"))], "")[0].cleared
+    assert EndpointClearer(session).clear([wanted(new_run("running"))])[0].cleared
 
 
 @pytest.mark.parametrize(

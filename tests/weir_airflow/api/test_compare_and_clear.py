@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -21,8 +22,9 @@ def clear(river):
     from weir_airflow.api.compare_and_clear import compare_and_clear
 
     def run(*items, note="why", **options):
+        noted = [replace(each, note=note) for each in items]
         with create_session(scoped=False) as session:
-            return compare_and_clear(session, "river", items, note, **options)
+            return compare_and_clear(session, "river", noted, **options)
 
     return run
 

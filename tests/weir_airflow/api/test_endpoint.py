@@ -29,7 +29,7 @@ def post(api_url, token):
 
 
 def body_for(run_id, **item):
-    return {"run_id": run_id, "items": [{"task_id": "spring", "expected_try": 1, **item}], "note": "lost"}
+    return {"run_id": run_id, "items": [{"task_id": "spring", "expected_try": 1, "note": "lost", **item}]}
 
 
 @pytest.mark.parametrize(("user", "code"), [(None, 401), ("reader", 403), ("worker", 200)])

@@ -137,7 +137,7 @@ def test_a_region_cleared_in_a_run_that_was_marked_failed_makes_it_green_only_wi
 
     run = new_run(1, aircraft="running", weir_close="skipped")
     item = ClearItem("scheduled", run.run_id, CLOSE, -1, 1, is_skipped=True)
-    (answer,) = compare_and_clear(session, "scheduled", [item], "")
+    (answer,) = compare_and_clear(session, "scheduled", [item])
     assert answer.cleared
     for ti in run.get_task_instances(session=session):
         ti.state = None if ti.task_id == CLOSE else "success"

@@ -337,7 +337,7 @@ class FakeAirflow:
         self.marks.pop(task.key.run_id, None)
         self._verify_integrity(task.key.run_id)
 
-    def clear(self, wanted: Sequence[ClearItem], note: str) -> list[ClearAnswer]:
+    def clear(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
         """Compare, then clear. Raises Retryable while Airflow cannot be reached."""
         self._require_reachable()
         answers = []
@@ -349,7 +349,7 @@ class FakeAirflow:
                 answers.append(answer)
                 continue
             self._reset(task)
-            task.notes.append(item.note or note)
+            task.notes.append(item.note)
             answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
         return answers
 

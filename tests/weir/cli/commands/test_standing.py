@@ -28,8 +28,8 @@ def world(tmp_path, monkeypatch):
     reach(monkeypatch, world.airflow)
     clear = world.airflow.clear
 
-    def clear_and_look(wanted, note):
-        answers = clear(wanted, note)
+    def clear_and_look(wanted):
+        answers = clear(wanted)
         scheduler_looks(world.airflow)
         return answers
 
