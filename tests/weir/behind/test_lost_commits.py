@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
-from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, spoil
+from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, second_airflow, spoil
 
-from weir.errors import Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, RestoreRow, RunRow
 from weir.rebuild.catching_up import catch_up
@@ -93,6 +94,26 @@ def test_a_restore_that_the_ledger_has_lost_is_pinned_though_an_earlier_one_is_n
     assert set(world.airflow.states().values()) == {"success"}
 
 
+def test_a_fork_takes_no_name_of_a_fork_that_the_ledger_has_lost_but_to_begin_as_that_did(tmp_path):
+    world = RewindingWorld(tmp_path, flow(retained_checkpoints=3, keep="60 days"))
+    days(world, 1)
+    before = world.ledger.present()
+    restore(world, 1, fork="forked")
+    days(world, 2)
+    world.ledger.go_back(before)
+    world.ledger.new_process()
+    settle_everywhere(world.services, RESULTS).require_whole()
+    assert [is_open for _, is_open in pins(world)] == [True]
+    assert {each.partition("@")[0] for each in run_ids(world)} == {"ladder"}
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.fork_has_begun", fork="forked", epoch=EPOCHS[0])):
+        restore(world, 2, fork="forked")
+    restore(world, 1, fork="forked")
+    fork = second_airflow(world, replace(flow(), name="forked"))
+    fork.dag_run(2)
+    fork.run_until_quiet()
+    assert set(fork.states().values()) == {"success"}
+
+
 def test_a_closing_task_is_known_whose_end_is_lost_and_which_a_restore_fences_then(tmp_path):
     world = RewindingWorld(tmp_path, flow())
     world.ledger.moments = []
@@ -175,6 +196,12 @@ def runs(world):
     """The epochs of the runs that the ledger knows."""
     with world.ledger.transaction() as session:
         return set(session.scalars(select(RunRow.epoch)))
+
+
+def run_ids(world):
+    """The runs that the ledger knows, of all dataflows."""
+    with world.ledger.transaction() as session:
+        return set(session.scalars(select(RunRow.id)))
 
 
 def closes(world):
