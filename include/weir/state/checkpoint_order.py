@@ -19,7 +19,7 @@ from weir.execution.airflow_words import MISSING, NOT_IN_AIRFLOW
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RestoreRow, RunRow
-from weir.ledger.runs import Run, dataflow_of, run_by_id, topology_of
+from weir.ledger.runs import Run, run_by_id, topology_of
 from weir.recovery.awaiting import clear_item, wait_for
 
 _UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
@@ -77,26 +77,32 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
     if answer.state not in _OVER:
         return
     with services.ledger.transaction() as session:
-        if is_complete(session, earlier.id) or _is_in_progress(session, earlier.id, answer):
+        if is_complete(session, earlier.id):
             return
+        busy = [clear_item(session, run_by_id(session, each), CLOSE) for each in _busy(session, earlier.id, answer)]
+    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in.
+    if busy and any(each.state != MISSING for each in clearer.inspect(busy)):
+        return
     require_closes_known(services, earlier.dataflow.name, clearer)
     raise Misconfigured(
         Message("state.predecessor_stuck", earlier_id=earlier.id, state=answer.state, run_id=earlier.run_id)
     )
 
 
-def _is_in_progress(session: Session, run: str, closing: ClearAnswer) -> bool:
-    """Report whether a task runs, or will run, that a run or an earlier one needs."""
+def _busy(session: Session, run: str, closing: ClearAnswer) -> list[str]:
+    """Return the runs, this one and earlier ones, of which a task runs, or will run, by the ledger."""
     row = session.get_one(RunRow, run)
-    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in; nor of its closing task a
-    # try that was to be followed by another one when a user marked the task.
-    is_before = RunRow.epoch < row.epoch if closing.state == MISSING else RunRow.epoch <= row.epoch
-    up_to = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == dataflow_of(run), is_before)))
-    owed = select(PendingClearRow.id).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
-    # The newest try of a region: an earlier try keeps the state in which it ended.
-    tries = (newest[-1] for each in up_to for newest in newest_attempts(session, each).values())
-    is_running = any(each.state in _UNFINISHED and not _is_over(each, run, closing) for each in tries)
-    return is_running or session.scalar(owed.limit(1)) is not None
+    up_to = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == row.dataflow, RunRow.epoch <= row.epoch)))
+    owed = select(PendingClearRow.run).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
+    # The newest try of a region: an earlier try keeps the state in which it ended. No other try follows one of the
+    # closing task that a user has marked.
+    tries = {each: [newest[-1] for newest in newest_attempts(session, each).values()] for each in up_to}
+    unfinished = (
+        each
+        for each in up_to
+        if any(row.state in _UNFINISHED and not _is_over(row, run, closing) for row in tries[each])
+    )
+    return sorted({*session.scalars(owed), *unfinished})
 
 
 def _is_over(row: AttemptRow, run: str, closing: ClearAnswer) -> bool:
