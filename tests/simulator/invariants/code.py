@@ -180,7 +180,7 @@ def _is_for_newest(ledger: LedgerView, row: Attempt) -> bool:
 
 
 def what_nobody_touched_has_the_code_of_its_run(history: History) -> Iterator[str]:
-    """A run in which no person has cleared, and no function has failed, has one code."""
+    """A run in which no person has cleared, and no function has failed, has one code, except after a restore."""
     ledger = history.ledger
     for row in ledger.attempts.values():
         if row.generation is None or (row.id in ledger.before and ledger.before[row.id].archive == row.archive):
@@ -189,6 +189,7 @@ def what_nobody_touched_has_the_code_of_its_run(history: History) -> Iterator[st
         is_touched = run.run_id in history.recreated or any(key.run_id == run.run_id for key, _ in history.cleared)
         has_failed = any(each.failure in OWN or _has_failed(history, each) for each in _of_run(ledger, row.run))
         is_touched |= any(_is_taken_for_cleared(history, each) for each in _of_run(ledger, row.run))
+        is_touched |= _is_for_newest(ledger, row)
         if row.archive != run.archive and not is_touched and not has_failed:
             yield f"{row.id} of {row.region} runs {row.archive}, and {row.run} is pinned to {run.archive}"
 

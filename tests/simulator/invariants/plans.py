@@ -46,8 +46,9 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
                 yield f"failover {failover.id} joins {_named(where)}, which is not running"
         failed = failover.run, RegionId(failover.region, failover.subtask) if failover.region else CLOSE
         allowed = missed.keys() | _following(history, failover, {failed, *rerun}) | _given_up(history, failover)
-        # A failed attempt is believed, though the input that it missed may be back.
-        allowed |= _lost_to(history, {failed, *rerun} if failover.region else rerun)
+        # A failed attempt is believed, though the input that it missed may be back, and one that a person has to clear.
+        to_come = {each for each, kind in kinds.items() if kind == JOINED and _is_yet_to_come(history, failover, each)}
+        allowed |= _lost_to(history, {failed, *rerun, *to_come} if failover.region else rerun)
         allowed |= _away_from(history, rerun) | _found_by_scrubbing(history, failover)
         for where in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {_named(where)}, which need not"
@@ -172,9 +173,10 @@ def _away_from(history: History, rerun: set[RunRegion]) -> set[RunRegion]:
 
 
 def _is_unfound(history: History, partition: Partition) -> bool:
-    """Report whether a rebuild has not found a valid result of what was committed: the closing task misses it, too."""
-    ledger = history.ledger
-    return partition not in ledger.current and ledger.committed(*history.epochs.producer(partition)) is not None
+    """Report whether a rebuild has not found a valid result, or has fenced what made one: a close misses it."""
+    ledger, producer = history.ledger, history.epochs.producer(partition)
+    was_made = ledger.committed(*producer) is not None or _has_ended_as(ledger, *producer, "fenced")
+    return partition not in ledger.current and was_made
 
 
 def _found_by_scrubbing(history: History, failover: Failover) -> set[RunRegion]:
@@ -249,7 +251,10 @@ def _given_up(history: History, failover: Failover) -> set[RunRegion]:
 
 
 def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
-    """Yield the consumers that always restart with a region, also those of the next epoch that have a result."""
+    """Yield the consumers that always restart with a region, also those of the next epoch that have a result.
+
+    What a rebuild has fenced has begun, too: Airflow may try it again or not.
+    """
     run, region = producer
     topology = history.topology_of(run)
     always = [each for each in topology.outputs(region) if history.restarts_consumers(each.stage)]
@@ -260,7 +265,8 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
     if always and topology.reads_previous:
         mine, previous_inputs = {Partition(run, each) for each in always}, history.epochs.previous_inputs
         for other in history.ledger.regions():
-            if other[0] > run and _has_result(history, *other) and not mine.isdisjoint(previous_inputs(other)):
+            has_begun = _has_result(history, *other) or _has_ended_as(history.ledger, *other, "fenced")
+            if other[0] > run and has_begun and not mine.isdisjoint(previous_inputs(other)):
                 yield other
 
 
@@ -268,6 +274,14 @@ def _has_result(history: History, run: str, region: RegionId) -> bool:
     """Report whether a region has a current result: else what misses it has it computed."""
     outputs = () if region == CLOSE else history.topology_of(run).outputs(region)
     return any(Partition(run, each) in history.ledger.current for each in outputs)
+
+
+def _is_given(history: History, run: str, region: RegionId) -> bool:
+    """Report whether the current results of a region were restored: these have read nothing."""
+    outputs = () if region == CLOSE else history.topology_of(run).outputs(region)
+    current = history.ledger.current
+    made = {current[at].attempt for at in (Partition(run, each) for each in outputs) if at in current}
+    return any(history.ledger.attempts[each].is_restored for each in made)
 
 
 def _has_ended_as(ledger: LedgerView, run: str, region: RegionId, *states: str) -> bool:
@@ -291,5 +305,6 @@ def _left_out(
     deleted = {run for run, row in ledger.runs().items() if row.run_id in history.deleted}
     for where in (each for each in always - rerun if each[0] not in deleted):
         committed = ledger.committed(*where)
-        if committed is not None and kinds.get(where) != JOINED and not ledger.is_running(*where):
+        is_made = committed is not None and not _is_given(history, *where)
+        if is_made and kinds.get(where) != JOINED and not ledger.is_running(*where):
             yield f"{_named(where)} always restarts, but the plan of failover {failover.id} says {kinds.get(where)}"
