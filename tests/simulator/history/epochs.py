@@ -43,6 +43,10 @@ class Epochs:
             self._pinned[row[0]] = topology_of(pinned) if pinned else None
         return self._pinned[row[0]] or self.newest
 
+    def has(self, run: str, region: RegionId) -> bool:
+        """Report whether the topology that a run is pinned to has a region."""
+        return region == CLOSE or region in self.topology_of(run).region_ids()
+
     def is_pinned(self, run: str) -> bool:
         """Report whether a run has begun."""
         row = self._connection.execute("SELECT pinned FROM run WHERE id = ?", (run,)).fetchone()

@@ -22,8 +22,10 @@ from tests.simulator.listings import Listings
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import TaskKey
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of, manifest_path, name_of
 from weir.ledger.leases import LEASE
+from weir.ledger.runs import dataflow_of
 from weir.topology.ids import is_synthetic
 from weir.topology.regions import Topology
 
@@ -138,6 +140,15 @@ class History:
         for row in self.ledger.leases.values():
             if row.result in results and self._leased[row.id, row.expires_at] + LEASE > self.now():
                 yield row.holder
+
+    def begun(self) -> set[RunRegion]:
+        """Return the regions that have begun, each with its run, without those of an older pin that it has no more."""
+        return {each for each in self.ledger.regions() if self.epochs.has(*each)}
+
+    def begun_later(self, run: str) -> set[RunRegion]:
+        """Return the regions of later runs of its dataflow that have begun, without closing tasks."""
+        mine = dataflow_of(run)
+        return {each for each in self.begun() if each[0] > run and dataflow_of(each[0]) == mine and each[1] != CLOSE}
 
     def topology_of(self, run: str) -> Topology:
         """Return the topology that a run is pinned to."""

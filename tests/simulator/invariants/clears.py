@@ -51,7 +51,7 @@ def _consumers(history: History, row: Attempt) -> set[RunRegion]:
     if any(each.stage in topology.sinks for each in outputs):
         found.add((run, CLOSE))
     if outputs and topology.reads_previous:
-        found |= {each for each in history.ledger.regions() if each[0] > run and each[1] != CLOSE}
+        found |= history.begun_later(run)
     return found
 
 

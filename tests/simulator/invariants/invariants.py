@@ -207,7 +207,7 @@ def a_clear_has_a_cause(history: History) -> Iterator[str]:
 def _is_to_fail(history: History, clear: Clear) -> bool:
     """Report whether a closing task is cleared since something has failed in its run, which is no longer closed."""
     ledger = history.ledger
-    own = [region for run, region in ledger.regions() if run == clear.run and region != CLOSE]
+    own = [region for run, region in history.begun() if run == clear.run and region != CLOSE]
     has_failed = any(newest.state == "failed" for each in own if (newest := ledger.newest(clear.run, each)) is not None)
     return clear.run_region[1] == CLOSE and ledger.runs()[clear.run].closed_at is None and has_failed
 

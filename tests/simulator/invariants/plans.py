@@ -232,7 +232,7 @@ def _following(history: History, failover: Failover, rerun: set[RunRegion]) -> s
     if history.strategy is FailoverStrategy.INDIVIDUAL:
         return found if failover.kind == BY_HAND else set()
     if history.strategy is FailoverStrategy.FULL:
-        found |= {where for where in history.ledger.regions() if where[0] == failover.run}
+        found |= {where for where in history.begun() if where[0] == failover.run}
     waiting = [where for where in rerun if where[1] != CLOSE]
     while waiting:
         for consumer in _restarting(history, waiting.pop()):
@@ -264,9 +264,9 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
             yield run, CLOSE
     if always and topology.reads_previous:
         mine, previous_inputs = {Partition(run, each) for each in always}, history.epochs.previous_inputs
-        for other in history.ledger.regions():
+        for other in history.begun_later(run):
             has_begun = _has_result(history, *other) or _has_ended_as(history.ledger, *other, "fenced")
-            if other[0] > run and has_begun and not mine.isdisjoint(previous_inputs(other)):
+            if has_begun and not mine.isdisjoint(previous_inputs(other)):
                 yield other
 
 
@@ -299,7 +299,7 @@ def _left_out(
     known = {each for each in rerun if each[0] <= failover.run and each[1] != CLOSE and each[1].name}
     always = {each for where in known for each in _restarting(history, where)}
     if history.strategy is FailoverStrategy.FULL and (rerun or failover.region):
-        begun = {each for each in ledger.regions() if each[0] == failover.run and each[1] != CLOSE}
+        begun = {each for each in history.begun() if each[0] == failover.run and each[1] != CLOSE}
         # A person clears what has failed for good; what a rebuild has fenced is tried again by Airflow.
         always |= {each for each in begun if not _has_ended_as(ledger, *each, "failed", "fenced")}
     deleted = {run for run, row in ledger.runs().items() if row.run_id in history.deleted}
