@@ -25,7 +25,7 @@ from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import record_found, record_losses
 from weir.ledger.snapshot import run_state
-from weir.recovery.awaiting import awaited_status, cleared_in_airflow, wait_for
+from weir.recovery.awaiting import awaited_status, still_to_run, wait_for
 from weir.recovery.inputs import Probed, Sorted, expired_producers, probe_partitions, sort_inputs
 from weir.topology.regions import PartitionId, RegionId
 
@@ -45,7 +45,7 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
     for _ in range(ROUNDS):
         state, seen = seen or _present(services, registered, void, cleared), None
         inputs = sort_inputs(state, region)
-        to_come = cleared_in_airflow(services, registered.run, expired_producers(state, inputs), clearer)
+        to_come = still_to_run(services, registered.run, expired_producers(state, inputs), clearer)
         if to_come - cleared:
             cleared |= to_come
             continue

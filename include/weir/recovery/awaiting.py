@@ -19,7 +19,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Message, Misconfigured
 from weir.execution.airflow_words import FINAL, NOT_IN_AIRFLOW, run_again
-from weir.execution.run_state import AttemptState
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
@@ -59,9 +59,9 @@ class _Asked:
     @property
     def wanted(self) -> Wanted:
         """Its task instance, and the parallelism that its task has by now."""
-        return Wanted(
-            self.item, self.run.topology.region(self.region.name).parallelism, is_running=self.region.is_of_own_run
-        )
+        name = self.region.name
+        parallelism = 1 if name == CLOSE.name else self.run.topology.region(name).parallelism
+        return Wanted(self.item, parallelism, is_running=self.region.is_of_own_run)
 
 
 def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], clearer: Clearer) -> AwaitedStatus:
@@ -94,13 +94,10 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
     return AwaitedStatus(any(changed), void)
 
 
-def cleared_in_airflow(
-    services: Services, run: Run, regions: Collection[RegionId], clearer: Clearer
-) -> frozenset[RegionId]:
-    """Return those regions that Airflow will run, of some whose newest attempts have ended by the ledger.
+def still_to_run(services: Services, run: Run, regions: Collection[RegionId], clearer: Clearer) -> frozenset[RegionId]:
+    """Return those regions that Airflow runs, or will run, whether or not the ledger knows: a person may have cleared.
 
-    A person has cleared them, which the ledger learns of when they begin. Raises Retryable or Misconfigured as the
-    clearer does, which is not asked about nothing.
+    Raises Retryable or Misconfigured as the clearer does, which is not asked about nothing.
     """
     if not regions:
         return frozenset()
@@ -122,8 +119,9 @@ def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
 def _asked(session: Session, run: Run, region: RegionId) -> _Asked:
     owner = run if region.is_of_own_run else run_by_id(session, region.run, run.topology)
     is_owed = any(row.settled_at is None for row in _repairs(session, owner, region))
-    live = frozenset(row.id for row in attempts_of(session, owner.id, region.in_run(OWN_RUN)) if row.state in LIVE)
-    return _Asked(region, owner, clear_item(session, owner, region), is_owed, live)
+    local = region.in_run(OWN_RUN)
+    live = frozenset(row.id for row in attempts_of(session, owner.id, local) if row.state in LIVE)
+    return _Asked(region, owner, clear_item(session, owner, local), is_owed, live)
 
 
 def clear_item(session: Session, run: Run, region: RegionId) -> ClearItem:

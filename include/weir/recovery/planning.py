@@ -22,7 +22,7 @@ from weir.ledger.restores import last_restore
 from weir.ledger.results import not_deterministic_regions
 from weir.ledger.runs import Run, epoch_of_run, has_later, run_by_id, runs_of
 from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
-from weir.recovery.awaiting import cleared_in_airflow
+from weir.recovery.awaiting import still_to_run
 from weir.recovery.failovers import costs_of
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.rules.backtrack import known_loss
@@ -157,7 +157,7 @@ def with_answers(
         intact = before.intact | frozenset(probed.manifests)
         return replace(before, losses={**before.losses, **probed.losses}, intact=intact)
     unasked = decided.unasked
-    cleared = () if airflow is None else cleared_in_airflow(services, run, unasked, airflow())
+    cleared = () if airflow is None else still_to_run(services, run, unasked, airflow())
     return replace(before, runs_again={**before.runs_again, **{each: each in cleared for each in unasked}})
 
 

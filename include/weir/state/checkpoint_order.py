@@ -1,28 +1,27 @@
 """Complete checkpoints in the order of epochs: the closing task waits for the run of the epoch before.
 
 Invariant: a completed checkpoint never names a file of an epoch whose own checkpoint is not complete. The wait ends:
-where no process is working on the earlier run, the task fails with the command that resumes it.
+where Airflow will run no task that the earlier run needs, the task fails with the command that resumes it.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import ClearAnswer, Clearer
+from weir.coordination.airflow import Clearer
 from weir.coordination.evidence import require_closes_known
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.errors import Message, Misconfigured
-from weir.execution.airflow_words import MISSING, NOT_IN_AIRFLOW
-from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.attempts import LIVE, newest_attempts
-from weir.ledger.database.tables import AttemptRow, PendingClearRow, RestoreRow, RunRow
+from weir.execution.airflow_words import NOT_IN_AIRFLOW
+from weir.execution.run_state import CLOSE
+from weir.ledger.database.tables import DataflowRow, PendingClearRow, RestoreRow, RunRow
 from weir.ledger.runs import Run, run_by_id, topology_of
-from weir.recovery.awaiting import clear_item, wait_for
-
-_UNFINISHED = (*LIVE, AttemptState.RETRYING.value)
+from weir.recovery.awaiting import clear_item, still_to_run, wait_for
+from weir.topology.ids import RunRef
+from weir.topology.regions import RegionId
 
 _OVER = ("success", "skipped", *NOT_IN_AIRFLOW)
 """Airflow's states of a task instance that will not run by itself; a failed one is left to the user."""
@@ -76,35 +75,42 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
         clearer.start(earlier.dag_id, earlier.run_id)
     if answer.state not in _OVER:
         return
+    name = earlier.dataflow.name
     with services.ledger.transaction() as session:
-        if is_complete(session, earlier.id):
+        if is_complete(session, earlier.id) or _is_owed(session, earlier):
             return
-        busy = [clear_item(session, run_by_id(session, each), CLOSE) for each in _busy(session, earlier.id, answer)]
-    # Of a deleted DagRun nothing runs, whatever state the ledger last had its attempts in.
-    if busy and any(each.state != MISSING for each in clearer.inspect(busy)):
+        seen, to_ask = _revision(session, name), _open_regions(session, earlier)
+    if still_to_run(services, earlier, to_ask, clearer):
         return
-    require_closes_known(services, earlier.dataflow.name, clearer)
+    with services.ledger.transaction() as session:
+        if _revision(session, name) != seen:
+            return  # what has ended since Airflow answered may have another task cleared
+    require_closes_known(services, name, clearer)
     raise Misconfigured(
         Message("state.predecessor_stuck", earlier_id=earlier.id, state=answer.state, run_id=earlier.run_id)
     )
 
 
-def _busy(session: Session, run: str, closing: ClearAnswer) -> list[str]:
-    """Return the runs, this one and earlier ones, of which a task runs, or will run, by the ledger."""
-    row = session.get_one(RunRow, run)
-    up_to = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == row.dataflow, RunRow.epoch <= row.epoch)))
-    owed = select(PendingClearRow.run).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
-    # The newest try of a region: an earlier try keeps the state in which it ended. No other try follows one of the
-    # closing task that a user has marked.
-    tries = {each: [newest[-1] for newest in newest_attempts(session, each).values()] for each in up_to}
-    unfinished = (
-        each
-        for each in up_to
-        if any(row.state in _UNFINISHED and not _is_over(row, run, closing) for row in tries[each])
-    )
-    return sorted({*session.scalars(owed), *unfinished})
+def _is_owed(session: Session, run: Run) -> bool:
+    """Report whether a task of a run, or of an earlier one, has yet to be cleared."""
+    up_to = select(RunRow.id).where(_is_up_to(run))
+    owed = select(PendingClearRow.id).where(PendingClearRow.run.in_(up_to), PendingClearRow.settled_at.is_(None))
+    return session.scalar(owed.limit(1)) is not None
 
 
-def _is_over(row: AttemptRow, run: str, closing: ClearAnswer) -> bool:
-    """Report whether an attempt is a try of the closing task of `run` that Airflow calls over."""
-    return row.run == run and row.region == CLOSE.name and row.try_number <= closing.try_number
+def _open_regions(session: Session, run: Run) -> list[RegionId]:
+    """Return all tasks of a run and of the earlier ones that are open, too: it may need any of them."""
+    is_open = RunRow.closed_at.is_(None) & RunRow.expired_at.is_(None) & ~RunRow.is_given_up
+    runs = [
+        run_by_id(session, each, run.topology)
+        for each in session.scalars(select(RunRow.id).where(_is_up_to(run), is_open))
+    ]
+    return [region.in_run(RunRef(each.id)) for each in runs for region in (*each.topology.region_ids(), CLOSE)]
+
+
+def _is_up_to(run: Run) -> ColumnElement[bool]:
+    return (RunRow.dataflow == run.dataflow.name) & (RunRow.epoch <= run.epoch)
+
+
+def _revision(session: Session, dataflow: str) -> int:
+    return session.get_one(DataflowRow, dataflow).revision

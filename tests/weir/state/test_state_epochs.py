@@ -156,6 +156,22 @@ def test_the_state_of_an_epoch_is_awaited_and_not_its_end(days):
     assert days.airflow.task(second, "aircraft-known").state == "success"
 
 
+def test_a_close_waits_for_a_day_before_of_which_a_task_is_cleared_and_has_not_begun(days):
+    (first,) = run_days(days, 1)
+    second = days.airflow.dag_run(2)
+    for task in ("flights", "aircraft-known"):
+        step(days, second, task)
+    days.content["flights"] = "corrected"
+    days.airflow.clear_by_hand(first, "flights")
+    step(days, first, "flights")
+    assert days.airflow.task(first, "aircraft-known").state is None
+    assert days.airflow.task(first, "weir_close").state == "success"
+    step(days, second, "weir_close")
+    assert days.airflow.task(second, "weir_close").state == "up_for_reschedule"
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+
+
 def test_a_day_that_later_ones_have_gone_on_without_is_refused(days):
     run_days(days, 1, 3)
     before = digests(days)
