@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tests.simulator.history.epochs import RunRegion
 from tests.simulator.history.history import History
-from tests.simulator.history.ledger_view import Failover, LedgerView, Partition
-from tests.simulator.invariants.clears import BY_HAND
+from tests.simulator.history.ledger_view import Failover, LedgerView, Partition, place_of
+from tests.simulator.invariants.clears import BY_HAND, made_by
 
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
@@ -50,6 +50,7 @@ def a_plan_names_what_must_run_again(history: History) -> Iterator[str]:
         to_come = {each for each, kind in kinds.items() if kind == JOINED and _is_yet_to_come(history, failover, each)}
         allowed |= _lost_to(history, {failed, *rerun, *to_come} if failover.region else rerun)
         allowed |= _away_from(history, rerun) | _found_by_scrubbing(history, failover)
+        allowed |= {each for each in rerun if _has_yet_to_read(history, *each)}
         for where in rerun - allowed:
             yield f"the plan of failover {failover.id} re-runs {_named(where)}, which need not"
         yield from _left_out(history, failover, kinds, {failed, *rerun})
@@ -177,6 +178,14 @@ def _is_unfound(history: History, partition: Partition) -> bool:
     ledger, producer = history.ledger, history.epochs.producer(partition)
     was_made = ledger.committed(*producer) is not None or _has_ended_as(ledger, *producer, "fenced")
     return partition not in ledger.current and was_made
+
+
+def _has_yet_to_read(history: History, run: str, region: RegionId) -> bool:
+    """Report whether a region has read fewer subtasks of the run before than that has since it was created again."""
+    there, reads = set(history.epochs.previous_inputs((run, region))), history.ledger.reads
+    read = {each.partition for attempt in made_by(history, run, region) for each in reads.get(attempt, ())}
+    known = {place_of(each) for each in read}
+    return any(place_of(each) in known and each not in read for each in there)
 
 
 def _found_by_scrubbing(history: History, failover: Failover) -> set[RunRegion]:
