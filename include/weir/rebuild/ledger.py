@@ -339,7 +339,8 @@ def restore_publications(session: Session, run: RunRow, pointers: Iterable[Point
     if not every:
         return
     # Not the attempt of the highest try: a deleted DagRun may have had more tries than the run that replaced it.
-    at, closing = max((datetime.fromisoformat(pointer.published_at), pointer.attempt) for pointer in every)
+    newest = max(every, key=lambda pointer: (pointer.revision, pointer.published_at))
+    at, closing = datetime.fromisoformat(newest.published_at), newest.attempt
     row = session.get(AttemptRow, closing)
     if row is None and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
         number, state = _try_number(closing), AttemptState.COMMITTED

@@ -28,9 +28,9 @@ class Candidate:
     results: Mapping[PartitionId, Stored]
 
     @property
-    def age(self) -> tuple[int, int, str]:
-        """The order of the attempts of a region."""
-        return self.lineage, self.try_number, self.created_at
+    def age(self) -> tuple[int, int, int, str]:
+        """The order of the attempts of a region; one time may be of a clock that is ahead of another one's."""
+        return self.lineage, self.try_number, self.manifest.revision, self.created_at
 
     @property
     def is_restored(self) -> bool:

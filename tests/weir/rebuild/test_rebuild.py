@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
@@ -213,6 +214,24 @@ def test_an_older_try_is_taken_where_the_newest_has_no_manifest(green):
     [built] = rebuild(green.services)
     assert built.runs[0].missing == ()
     assert {found[0] for (_, stage, *_), found in current(green).items() if stage == "weather"} == {old}
+
+
+def test_of_two_tries_with_one_number_that_of_the_later_revision_is_taken_whatever_the_clocks_say(green):
+    task = green.airflow.task(green.run, "weather")
+    green.airflow.clear_by_hand(green.run, "weather")
+    green.airflow.step(task)
+    [data] = (green.folder / "store").glob("ladder/*/weather/*/0/t0002-*/part-*")
+    data.unlink()
+    task.state, task.try_number = None, 1  # Airflow's database is what it was before
+    id_of = green.airflow.ti_id
+    green.airflow.ti_id = lambda each: f"another {id_of(each)}" if each is task else id_of(each)
+    green.airflow.time -= timedelta(days=1)
+    green.airflow.step(task)
+    assert task.runs == [1, 2, 2]
+    before = current(green)
+    green.lose_ledger()
+    rebuild(green.services)
+    assert current(green) == before
 
 
 @on_both
