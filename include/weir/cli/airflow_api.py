@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
@@ -14,18 +14,8 @@ from weir.coordination.services import Services
 from weir.coordination.values import ClearOutcome, DeliveredClear
 from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Message, Misconfigured, WeirError
-from weir.ledger.names import as_epoch
 from weir.recovery.pending_clears import deliver
-from weir.recovery.rules.standing import Stand, Standing
-from weir.recovery.standing import (
-    Asked,
-    all_standings,
-    open_runs,
-    standing_to_tell,
-    unknown_standings,
-    unsuccessful_runs,
-)
-from weir.topology.ids import RunId
+from weir.recovery.standing import Asked
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -89,41 +79,6 @@ def airflow_if_reached(what: str = "") -> Iterator[Asked]:
         yield Asked(airflow=EndpointClearer(api))
     finally:
         api.close()
-
-
-def standings_of_all(services: Services, runs: Sequence[str], dataflow: str | None) -> list[Standing]:
-    """Return how runs stand that are open, run again or are red, and open DagRuns of which no task has begun.
-
-    The latter two are known only where Airflow is reached.
-    """
-    still_open = open_runs(services, runs)
-    with airflow_if_reached() as asked:
-        closed = [each for each in unsuccessful_runs(services, runs, asked) if each not in still_open]
-        known = all_standings(services, [*still_open, *closed], asked)
-        unknown = unknown_standings(services, asked, dataflow)
-    told = [known[each] for each in (*still_open, *closed) if each in known]
-    return [*(each for each in told if each.stand is not Stand.PUBLISHED), *(each for _, each in unknown)]
-
-
-def standing_named(services: Services, run: str, name: str) -> Standing | None:
-    """Return how a run stands that is open, runs again or is red; None of another one.
-
-    `run` is its id; empty for one that the ledger does not know.
-    """
-    if not run:
-        return _unknown_named(services, name)
-    with airflow_if_reached() as asked:
-        return standing_to_tell(services, RunId(run), asked)
-
-
-def _unknown_named(services: Services, name: str) -> Standing | None:
-    """Return how a run stands that the ledger does not know: DATAFLOW@EPOCH, DATAFLOW@DAY, or Airflow's run id."""
-    of_day = as_epoch(name)
-    is_of = "@" in name
-    with airflow_if_reached() as asked:
-        found = unknown_standings(services, asked, name.partition("@")[0] if is_of else None)
-    named = [each for run, each in found if name == run.run_id or (is_of and run.id.startswith(of_day))]
-    return named[0] if len(named) == 1 else None
 
 
 def deliver_or_tell(left: str, deliver: Callable[[AirflowStates], str]) -> str:

@@ -1,45 +1,19 @@
-"""The JSON that commands print, and lists of typed values, which are printed as JSON or as a table.
-
-Invariant: the JSON has every field of a value; what a table leaves out is in the JSON.
-"""
+"""Prints documents, and lists of typed values as JSON or as a table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import date
-from decimal import Decimal
-from enum import Enum
-from functools import singledispatch
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 from weir.cli.tables import Column, key, print_cells, print_line, print_rows, text
-
-VERSION: Final = 1
-"""Of every document: docs/reference/contracts.md says when it changes."""
-
-
-@singledispatch
-def plain(value: Any) -> Any:
-    """Return a value for JSON: dataclasses as objects, times in ISO 8601, decimals as text, bytes in hex."""
-    if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    return value
-
-
-plain.register(Mapping, lambda value: {name: plain(each) for name, each in value.items()})
-plain.register(list, lambda value: [plain(each) for each in value])
-plain.register(tuple, lambda value: [plain(each) for each in value])
-plain.register(Enum, lambda value: value.value)
-plain.register(date, lambda value: value.isoformat())
-plain.register(Decimal, str)
-plain.register(bytes, bytes.hex)
+from weir.views.documents import document, plain
 
 
 def print_document(**of: Any) -> None:
     """Print a document with these fields."""
-    print(json.dumps({"version": VERSION, **plain(of)}))
+    print(json.dumps(document(**of)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from weir.cli.documents import plain
 from weir.cli.tables import key, number, print_cells, print_line, text
 from weir.code.generation_rules import RepairCode, short
 from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
@@ -12,9 +11,6 @@ from weir.units import format_size
 
 MOST_ROWS = 40
 """The number of steps that a table shows; `--json` has all."""
-
-plain.register(Plan, Plan.to_json)  # as it is recorded
-plain.register(Standing, Standing.to_json)
 
 
 def print_plan(plan: Plan, standing: Standing | None = None) -> None:

@@ -37,7 +37,8 @@ _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
 class Question:
     """A run by name, a task to fail (None: plan the run's missing results), and partitions to assume lost.
 
-    `code` is the code that the regions run which the plan clears. `cleared` are tasks that Airflow runs again.
+    `code` is the code that the regions run which the plan clears. `cleared` are tasks that Airflow runs again. Without
+    `looks`, what is finished by the ledger is taken to be in the store.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Question:
     lost: tuple[str, ...] = ()
     code: RepairCode = RepairCode.AS_IT_WAS
     cleared: tuple[RegionId, ...] = ()
+    looks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def ask(services: Services, question: Question, airflow: Callable[[], Clearer] |
         cleared=frozenset(question.cleared),
         unpublished=unpublished,
     )
-    plan, failure = plan_by_looking(services, run, asked, airflow)
+    plan, failure = plan_by_looking(services, run, asked, airflow, looks=question.looks)
     return Answer(run, plan, failure)
 
 

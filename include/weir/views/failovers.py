@@ -57,6 +57,12 @@ def failover_views(session: Session, dataflow: str | None = None, epoch: str | N
     return [_view(session, row) for row in failovers_of(session, dataflow, epoch)]
 
 
+def failovers_of_run(session: Session, run: str) -> list[FailoverView]:
+    """Return the past failovers of a run, oldest first."""
+    query = select(FailoverRow).where(FailoverRow.run == run).order_by(FailoverRow.id)
+    return [_view(session, row) for row in session.scalars(query)]
+
+
 def _view(session: Session, row: FailoverRow) -> FailoverView:
     clears = session.scalars(select(PendingClearRow).where(PendingClearRow.failover == row.id))
     by_clear = [(clear, _caused_by(session, clear)) for clear in clears]

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from weir.cli.airflow_api import standing_named
-from weir.cli.documents import plain, print_document
+from weir.cli.airflow_api import airflow_if_reached
+from weir.cli.documents import print_document
 from weir.cli.options import AsJson
 from weir.cli.plan_report import amount, code_of_steps
 from weir.cli.tables import at, print_line
@@ -20,7 +20,9 @@ from weir.recovery.failovers import FailoverKind
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.views.code import CodeOfStage
+from weir.views.documents import plain
 from weir.views.failovers import FailoverView, failover_views
+from weir.views.plans import standing_named
 from weir.views.tasks import HasNotBegun, SourceRead, TaskView, task_views
 
 _SHOWN = 300
@@ -62,7 +64,7 @@ def why(
         with services.ledger.transaction() as session:
             row = run_if_known(session, run)
             name = "" if row is None else row.id
-        standing = standing_named(services, name, run)
+        standing = standing_named(services, name, run, airflow_if_reached)
         try:
             with services.ledger.transaction() as session:
                 tasks = task_views(session, run, task)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli.airflow_api import airflow_if_reached
-from weir.cli.documents import plain, print_document
+from weir.cli.documents import print_document
 from weir.cli.options import AsJson, DryRun, OnlyDataflow
 from weir.cli.tables import key, number, print_cells, print_line, print_some
 from weir.environment import opened_services
@@ -20,6 +20,7 @@ from weir.errors import Message, Misconfigured
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Kept, SweepReport
 from weir.units import format_size, time_from_text
+from weir.views.documents import plain
 
 SHOWN = 20
 """The number of lines that are shown; --json has all."""

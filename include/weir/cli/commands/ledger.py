@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli.airflow_api import airflow_if_reached, standings_of_all
+from weir.cli.airflow_api import airflow_if_reached
 from weir.cli.options import OnlyDataflow, RunName
 from weir.cli.tables import at, key, print_line, print_rows, text
 from weir.environment import opened_services, settings
@@ -19,6 +19,7 @@ from weir.rebuild.rebuild import UNKNOWN, Rebuilt, RebuiltRun
 from weir.rebuild.rebuild import rebuild as rebuild_ledger
 from weir.recovery.adopt import adopt as adopt_run
 from weir.settings import url_without_password
+from weir.views.dataflows import standings_of_runs
 from weir.views.runs import LostCommits, RunOverview, lost_commits, run_overviews
 from weir.wording import first_few
 
@@ -85,7 +86,11 @@ def runs(
     with opened_services() as services:
         with services.ledger.transaction() as session:
             (found, older), lost = run_overviews(session, dataflow, limit or None), lost_commits(session, dataflow)
-        stand = standings_of_all(services, [each.run for each in found if each.run], dataflow) if found else []
+        stand = (
+            standings_of_runs(services, [each.run for each in found if each.run], dataflow, airflow_if_reached)
+            if found
+            else []
+        )
     if not found:
         print_line(f"The ledger is empty: {NO_RUN}.")
         return

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli.default_command import with_default
-from weir.cli.documents import Listing, plain, print_document
+from weir.cli.documents import Listing, print_document
 from weir.cli.options import AsJson, OnlyDataflow
 from weir.cli.tables import at, key, of_partition, print_cells, print_line, text, value
 from weir.environment import opened_services
@@ -22,6 +22,7 @@ from weir.ledger.names import require_dataflow
 from weir.ledger.runs import named_run
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_all_pages
+from weir.views.documents import plain
 from weir.views.quality import CheckFilter, CheckView, find_checks, matching
 from weir.wording import shortened
 
@@ -29,7 +30,6 @@ EPOCHS = 10
 """The default number of epochs."""
 
 _HISTORY = "history"
-
 
 quality_app = typer.Typer(
     cls=with_default(_HISTORY), help="Show the results of data quality checks, and create pages about them."

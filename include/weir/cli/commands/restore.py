@@ -11,13 +11,14 @@ import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import deliver_pending
-from weir.cli.documents import plain, print_document
+from weir.cli.documents import print_document
 from weir.cli.options import AsJson, DryRun
 from weir.cli.tables import of_partition, print_line, print_some
 from weir.environment import open_store, opened_services
 from weir.snapshots.restore import Restored, RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.units import format_size
+from weir.views.documents import plain
 
 SHOWN = 20
 

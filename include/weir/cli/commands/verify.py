@@ -17,7 +17,7 @@ import typer
 
 from weir.cli.airflow_api import deliver_pending
 from weir.cli.commands.verify_expectations import verify_expectations
-from weir.cli.documents import plain, print_document
+from weir.cli.documents import print_document
 from weir.cli.options import AsJson, OnlyRunOrDataflow
 from weir.cli.progress import byte_progress
 from weir.cli.tables import OF_RUN, key, of_partition, print_line, print_rows, print_some, size, text, value
@@ -35,6 +35,7 @@ from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, verify_results
 from weir.ledger.runs import dataflow_of
 from weir.units import format_size
+from weir.views.documents import plain
 
 EXIT_BAD = 1
 

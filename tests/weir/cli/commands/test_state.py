@@ -10,7 +10,6 @@ from tests.weir.command_line import invoked, use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 
-from weir.cli.documents import plain
 from weir.cli.programs import _problem
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
@@ -18,6 +17,7 @@ from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.formats.state_query import StateQuery, query_from_json, query_to_json
 from weir.reading.availability import Unreadable
 from weir.testing.fakes.ledgers import fast_folder
+from weir.views.documents import plain
 
 LAST = epoch(3)
 

@@ -1,0 +1,21 @@
+"""Which dataflows and runs of the ledger belong to a DAG and a DagRun of Airflow."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from weir.ledger.database.tables import RunRow
+from weir.topology.ids import RunId
+
+
+def dataflows_of_dag(session: Session, dag_id: str) -> list[str]:
+    """Return the dataflows of which a DAG has runs: more than one where it has groups of tasks for each."""
+    query = select(RunRow.dataflow).where(RunRow.dag_id == dag_id).distinct().order_by(RunRow.dataflow)
+    return list(session.scalars(query))
+
+
+def runs_of_dag_run(session: Session, dag_id: str, run_id: str) -> list[RunId]:
+    """Return the runs that a DagRun computes, one for each dataflow of its DAG."""
+    query = select(RunRow.id).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id).order_by(RunRow.id)
+    return list(session.scalars(query))

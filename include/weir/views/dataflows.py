@@ -1,0 +1,179 @@
+"""All dataflows at a glance: how their runs stand, what is at rest, and who is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from weir.coordination.services import Services
+from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
+from weir.ledger.database.tables import DataflowRow, PendingClearRow, QualityCheckRow, RunRow
+from weir.ledger.deliveries import pending_deliveries
+from weir.ledger.names import require_dataflow
+from weir.ledger.outbox import waiting_receivers
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
+from weir.quality.check_queries import NOT_RIGHT
+from weir.recovery.rules.standing import Stand, Standing
+from weir.recovery.standing import all_standings, open_runs, unsuccessful_runs, unknown_standings
+from weir.retention.sizes import bytes_at_rest
+from weir.views.graphs import RunGraph, graph_of
+from weir.views.plans import Reach
+from weir.views.runs import RunOverview, run_overviews
+
+NEWEST = 30
+"""How many of the newest runs of a dataflow are asked how they stand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestCheckpoint:
+    """The newest complete checkpoint of a dataflow that keeps state."""
+
+    number: int
+    epoch: str
+    completed_at: datetime
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataflowOverview:
+    """A dataflow. `open` says how its runs stand that are not published, that run again, or that are red.
+
+    `violated` counts the checks that are not met in the newest checked epoch, `behind` are receivers of notifications
+    and targets that have not got what they are to get.
+    """
+
+    dataflow: str
+    dag_ids: tuple[str, ...]
+    newest: RunOverview | None
+    open: tuple[Standing, ...]
+    pending_clears: int
+    bytes_at_rest: int
+    checkpoint: NewestCheckpoint | None
+    violated: int
+    behind: tuple[str, ...]
+
+    @property
+    def stopped(self) -> tuple[Standing, ...]:
+        """Those that do not go on by themselves."""
+        return tuple(each for each in self.open if each.stand is Stand.STOPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataflowDetails:
+    """A dataflow, its newest runs, oldest first, and the graph of the newest that is closed, else of the newest.
+
+    `older` is how many runs are left out. `graph_run` and `graph` are None before the first run has begun.
+    """
+
+    overview: DataflowOverview
+    runs: tuple[RunOverview, ...]
+    older: int
+    graph_run: str | None
+    graph: RunGraph | None
+
+
+def dataflow_details(services: Services, dataflow: str, reach: Reach) -> DataflowDetails:
+    """Return one dataflow. Raises Misconfigured for one that the ledger does not know, and Retryable."""
+    with services.ledger.transaction() as session:
+        require_dataflow(session, dataflow)
+        dags = _dags(session, dataflow)
+        runs, older = run_overviews(session, dataflow, NEWEST)
+        drawn = _run_to_draw(session, dataflow)
+        run = None if drawn is None else run_by_id(session, drawn)
+        graph = None if run is None else graph_of(session, run, run_state(session, run))
+    return DataflowDetails(
+        overview=_overview(services, reach, dataflow, dags),
+        runs=tuple(runs),
+        older=older,
+        graph_run=drawn,
+        graph=graph,
+    )
+
+
+def _run_to_draw(session: Session, dataflow: str) -> str | None:
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.is_pinned).limit(1)
+    newest = RunRow.epoch.desc()
+    return session.scalar(query.where(RunRow.closed_at.is_not(None)).order_by(newest)) or session.scalar(
+        query.order_by(newest)
+    )
+
+
+def dataflow_overviews(
+    services: Services, reach: Reach, dag_ids: Collection[str] | None = None
+) -> list[DataflowOverview]:
+    """Return the dataflows of these DAGs, or all, by name. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        known = {name: _dags(session, name) for name in session.scalars(select(DataflowRow.name)).all()}
+    wanted = sorted(name for name, dags in known.items() if dag_ids is None or {*dags} & {*dag_ids})
+    return [_overview(services, reach, name, known[name]) for name in wanted]
+
+
+def _dags(session: Session, dataflow: str) -> tuple[str, ...]:
+    query = select(RunRow.dag_id).where(RunRow.dataflow == dataflow, RunRow.has_dag_run).distinct()
+    return tuple(sorted(session.scalars(query)))
+
+
+def _overview(services: Services, reach: Reach, name: str, dags: tuple[str, ...]) -> DataflowOverview:
+    with services.ledger.transaction() as session:
+        runs, _ = run_overviews(session, name, NEWEST)
+    standings = standings_of_runs(services, [each.run for each in runs if each.run], name, reach)
+    with services.ledger.transaction() as session:
+        owed = select(func.count()).select_from(PendingClearRow).join(RunRow, RunRow.id == PendingClearRow.run)
+        owed = owed.where(RunRow.dataflow == name, PendingClearRow.settled_at.is_(None))
+        return DataflowOverview(
+            dataflow=name,
+            dag_ids=dags,
+            newest=runs[-1] if runs else None,
+            open=tuple(standings),
+            pending_clears=session.scalar(owed) or 0,
+            bytes_at_rest=bytes_at_rest(session, name),
+            checkpoint=_checkpoint(session, name, services.now()),
+            violated=_violated(session, name),
+            behind=tuple(_behind(session, name, services.now())),
+        )
+
+
+def _checkpoint(session: Session, dataflow: str, now: datetime) -> NewestCheckpoint | None:
+    complete = [
+        row
+        for row in checkpoints_of(session, dataflow)
+        if row.status == CheckpointStatus.COMPLETED.value and row.completed_at is not None and not row.is_savepoint
+    ]
+    if not complete:
+        return None
+    row = max(complete, key=lambda each: (each.epoch, each.number))
+    at = row.completed_at or now
+    return NewestCheckpoint(
+        number=row.number, epoch=row.epoch, completed_at=at, age_seconds=max((now - at).total_seconds(), 0.0)
+    )
+
+
+def _violated(session: Session, dataflow: str) -> int:
+    newest = session.scalar(select(func.max(QualityCheckRow.epoch)).where(QualityCheckRow.dataflow == dataflow))
+    query = select(func.count()).select_from(QualityCheckRow).where(QualityCheckRow.dataflow == dataflow)
+    return session.scalar(query.where(QualityCheckRow.epoch == newest, QualityCheckRow.outcome.in_(NOT_RIGHT))) or 0
+
+
+def _behind(session: Session, dataflow: str, now: datetime) -> list[str]:
+    receivers = [f"receiver {each.receiver.name}" for each in waiting_receivers(session, dataflow, now)]
+    targets = dict.fromkeys(f"target of {row.sink}" for row in pending_deliveries(session, dataflow))
+    return [*receivers, *targets]
+
+
+def standings_of_runs(services: Services, runs: Sequence[str], dataflow: str | None, reach: Reach) -> list[Standing]:
+    """Return how runs stand that are open, run again or are red, and open DagRuns of which no task has begun.
+
+    The latter two are known only where Airflow is reached.
+    """
+    still_open = open_runs(services, runs)
+    with reach() as asked:
+        closed = [each for each in unsuccessful_runs(services, runs, asked) if each not in still_open]
+        known = all_standings(services, [*still_open, *closed], asked)
+        unknown = unknown_standings(services, asked, dataflow)
+    told = [known[each] for each in (*still_open, *closed) if each in known]
+    return [*(each for each in told if each.stand is not Stand.PUBLISHED), *(each for _, each in unknown)]

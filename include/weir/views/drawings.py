@@ -1,0 +1,296 @@
+"""Draws the graph of a run as SVG: layers from left to right, the stages of a region in one box.
+
+Where the boxes stand and how the lines run is grandalf's layout (Sugiyama's method); what is drawn is the graph alone.
+A drawing has no script, no style sheet of its own and no address but the links that it is given: its classes are
+styled by the page around it, or by `svg_file`, which makes it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from grandalf.graphs import Edge, Graph, Vertex
+from grandalf.layouts import SugiyamaLayout
+from grandalf.routing import route_with_lines
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from weir.dataflow.stage import ExchangeKind
+from weir.units import format_size
+from weir.views.graphs import ExchangeEdge, RegionNode, RunGraph, StageNode, SubtaskStatus, counted
+
+_LINE, _TITLE, _PAD, _MARGIN = 17, 20, 8, 12
+"""The heights of a stage's line and of a box's title, the space inside a box and around the drawing, in pixels."""
+_BETWEEN_LAYERS, _BETWEEN_BOXES = 56, 22
+_CHARACTER: Final = 6.6
+"""The width of a character of a label, in pixels."""
+_NARROWEST, _WIDEST = 110, 240
+_ROUNDS: Final = 12
+"""How often the layout looks for fewer crossings."""
+
+_MARKS: Final = {"source": "◂ ", "sink": "▸ ", "state": "▤ "}
+
+environment: Final = Environment(
+    loader=PackageLoader("weir.views", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+environment.filters["size"] = format_size
+
+STYLE: Final = Path(__file__).parent / "templates" / "drawing.css"
+"""The style sheet of a drawing's classes."""
+
+Link = Callable[[RegionNode], str | None]
+"""The address that a box leads to, None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A line of text in a box, with its place; `title` is shown in full where the mouse is."""
+
+    x: float
+    y: float
+    text: str
+    title: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A region."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    region: RegionNode
+    title: Label
+    stages: tuple[Label, ...]
+    counts: Mapping[SubtaskStatus, int]
+
+    @property
+    def status(self) -> SubtaskStatus:
+        """The status that a person has to see first."""
+        return self.region.worst
+
+    @property
+    def said(self) -> str:
+        """How many subtasks have which status."""
+        if len(self.counts) == 1 and self.region.parallelism == 1:
+            return self.status.value
+        return ", ".join(f"{count} {status.value}" for status, count in self.counts.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The exchanges between two regions, or those of one with the epoch before; `points` are for an SVG polyline."""
+
+    points: str
+    kind: str
+    label: Label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """Boxes and lines, and the size of the whole, in pixels."""
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+
+
+def drawing_of(graph: RunGraph) -> Drawing:
+    """Lay a graph out."""
+    nodes = {region.name: Vertex(region) for region in graph.regions}
+    for vertex in nodes.values():
+        vertex.view = _Room(*_size(vertex.data))
+    of_stage = {stage.name: region.name for region in graph.regions for stage in region.stages}
+    between: dict[tuple[str, str], list[ExchangeEdge]] = {}
+    for each in graph.exchanges:
+        ends = of_stage[each.producer], of_stage[each.reader]
+        if ends[0] != ends[1] and each.kind != ExchangeKind.PREVIOUS.value:
+            between.setdefault(ends, []).append(each)
+    edges = {ends: Edge(nodes[ends[0]], nodes[ends[1]], data=found) for ends, found in between.items()}
+    for edge in edges.values():
+        edge.view = _Route()
+    _place(list(nodes.values()), list(edges.values()))
+    return _drawn(graph, nodes, edges, of_stage)
+
+
+@dataclass(slots=True)
+class _Room:
+    """What grandalf asks of a vertex. It draws from above to below: what is wide here is high there."""
+
+    h: float
+    w: float
+    xy: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(slots=True)
+class _Route:
+    """What grandalf asks of an edge."""
+
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def setpath(self, points: list[tuple[float, float]]) -> None:
+        self.points = points
+
+
+def _place(nodes: list[Any], edges: list[Any]) -> None:
+    """Place the parts of the graph that are not joined below each other."""
+    low = 0.0
+    for part in Graph(nodes, edges).C:
+        layout = SugiyamaLayout(part)
+        layout.xspace, layout.yspace = _BETWEEN_BOXES, _BETWEEN_LAYERS
+        layout.route_edge = route_with_lines
+        layout.init_all()
+        layout.draw(_ROUNDS)
+        of_part = [each.view for each in part.sV]
+        left = min(each.xy[0] - each.w / 2 for each in of_part)
+        first = min(each.xy[1] - each.h / 2 for each in of_part)
+        for view in of_part:
+            view.xy = view.xy[0] - left + low, view.xy[1] - first
+        for edge in part.sE:
+            edge.view.points = [(x - left + low, y - first) for x, y in edge.view.points]
+        low = max(each.xy[0] + each.w / 2 for each in of_part) + _BETWEEN_BOXES
+
+
+def _size(region: RegionNode) -> tuple[float, float]:
+    longest = max(len(_title(region)) + 2, *(len(_stage_text(each)) for each in region.stages))
+    width = min(max(longest * _CHARACTER + 2 * _PAD, _NARROWEST), _WIDEST)
+    return width, _TITLE + len(region.stages) * _LINE + _LINE + _PAD
+
+
+def _title(region: RegionNode) -> str:
+    return region.name if region.parallelism == 1 else f"{region.name} x {region.parallelism}"
+
+
+def _stage_text(stage: StageNode) -> str:
+    checked = " ✓" if stage.gates else ""
+    return f"{_MARKS.get(stage.kind, '')}{stage.name}{checked}"
+
+
+def _cut(text: str, width: float) -> str:
+    most = int((width - 2 * _PAD) / _CHARACTER)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _drawn(
+    graph: RunGraph, nodes: Mapping[str, Any], edges: Mapping[tuple[str, str], Any], of_stage: Mapping[str, str]
+) -> Drawing:
+    boxes = {name: _box(vertex.data, vertex.view) for name, vertex in nodes.items()}
+    lines = [_line(boxes[ends[0]], boxes[ends[1]], edge) for ends, edge in edges.items()]
+    loops: dict[str, list[ExchangeEdge]] = {}
+    for each in graph.exchanges:
+        if each.kind == ExchangeKind.PREVIOUS.value:
+            loops.setdefault(of_stage[each.reader], []).append(each)
+    lines += [_loop(boxes[name], found) for name, found in loops.items()]
+    return Drawing(
+        width=max(box.x + box.width for box in boxes.values()) + _MARGIN,
+        height=max(box.y + box.height for box in boxes.values()) + 2 * _MARGIN,
+        boxes=tuple(boxes.values()),
+        lines=tuple(lines),
+    )
+
+
+def _box(region: RegionNode, view: _Room) -> Box:
+    width, height = view.h, view.w
+    x, y = view.xy[1] - width / 2 + _MARGIN, view.xy[0] - height / 2 + _MARGIN
+    name = _title(region)
+    return Box(
+        x=round(x, 1),
+        y=round(y, 1),
+        width=round(width, 1),
+        height=round(height, 1),
+        region=region,
+        title=Label(round(x + _PAD, 1), round(y + _TITLE - 5, 1), _cut(name, width), f"task {region.task_id}"),
+        stages=tuple(
+            Label(
+                round(x + _PAD, 1),
+                round(y + _TITLE + number * _LINE + 11, 1),
+                _cut(_stage_text(stage), width),
+                _told(stage),
+                stage.kind,
+            )
+            for number, stage in enumerate(region.stages)
+        ),
+        counts=counted(each.status for each in region.subtasks),
+    )
+
+
+def _told(stage: StageNode) -> str:
+    return "; ".join(
+        [
+            f"{stage.kind} {stage.name}",
+            *([stage.function] if stage.function else []),
+            *(f"checked by {each}" for each in stage.gates),
+            *(f"into {each}" for each in stage.targets),
+        ]
+    )
+
+
+def _line(producer: Box, reader: Box, edge: Any) -> Line:
+    """Draw a line from the right side of a box to the left side of another one."""
+    inner = [(y + _MARGIN, x + _MARGIN) for x, y in edge.view.points[1:-1]]
+    points = [
+        (producer.x + producer.width, producer.y + producer.height / 2),
+        *inner,
+        (reader.x, reader.y + reader.height / 2),
+    ]
+    read = edge.data
+    sizes = [each.bytes for each in read if each.bytes is not None]
+    text = format_size(sum(sizes)) if sizes else ""
+    x, y = (points[-2][0] + points[-1][0]) / 2, (points[-2][1] + points[-1][1]) / 2
+    told = "\n".join(_exchange_text(each) for each in read)
+    return Line(
+        points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points),
+        kind=read[0].kind,
+        label=Label(round(x, 1), round(y - 4, 1), text, told),
+    )
+
+
+def _loop(box: Box, read: list[ExchangeEdge]) -> Line:
+    """Draw a line around the corner of a box that reads the epoch before."""
+    x, y = box.x + box.width * 0.25, box.y + box.height
+    points = [(x, y), (x, y + 9), (x + box.width * 0.5, y + 9), (x + box.width * 0.5, y)]
+    return Line(
+        points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points),
+        kind=ExchangeKind.PREVIOUS.value,
+        label=Label(
+            round(x + box.width * 0.25, 1), round(y + 19, 1), "epoch before", "\n".join(map(_exchange_text, read))
+        ),
+    )
+
+
+def _exchange_text(each: ExchangeEdge) -> str:
+    keys = f" by {', '.join(each.by)}" if each.by else ""
+    how = ", broadcast" if each.is_broadcast else ", index by index" if each.is_pointwise else ""
+    size = "" if each.bytes is None else f": {each.rows:,} rows, {format_size(each.bytes)}"
+    return f"{each.reader} reads {each.producer}, {each.kind}{keys}{how}{size}"
+
+
+def svg_of(drawing: Drawing, link: Link = lambda _: None) -> Markup:
+    """Return a drawing as an SVG element for a page, which styles its classes."""
+    return _rendered(drawing, link, "")
+
+
+def svg_file(drawing: Drawing) -> str:
+    """Return a drawing as an SVG file, with its style."""
+    return _rendered(drawing, lambda _: None, Markup(STYLE.read_text()))  # noqa: S704  it is ours
+
+
+def _rendered(drawing: Drawing, link: Link, css: str) -> Markup:
+    template = environment.get_template("drawing.svg")
+    return Markup(template.render(drawing=drawing, link=link, style=css))  # noqa: S704  the template escapes
+
+
+def lines_of(drawing: Drawing) -> Iterator[str]:
+    """Yield what a drawing shows, for those who cannot see it: a sentence for each box."""
+    for box in drawing.boxes:
+        yield f"{box.region.name} ({', '.join(each.name for each in box.region.stages)}): {box.said}"

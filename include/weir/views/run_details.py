@@ -1,0 +1,151 @@
+"""A run as a person sees it first: one sentence, its graph, what would run again, and its failovers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import func, select
+
+from weir.coordination.services import Services
+from weir.ledger.database.tables import PublicationRow, RunRow
+from weir.ledger.publications import published_versions
+from weir.ledger.runs import named_run, run_by_id
+from weir.ledger.snapshot import run_state
+from weir.recovery.failovers import FailoverKind
+from weir.recovery.questions import Question
+from weir.recovery.rules.plan import SHOWN, Plan, StepKind
+from weir.topology.regions import PartitionId
+from weir.views.failovers import FailoverView, failovers_of_run
+from weir.views.graphs import RunGraph, SubtaskStatus, counted, graph_of
+from weir.views.plans import Reach, RunPlan, plan_of
+from weir.wording import first_few
+
+_URGENT: Final = (
+    SubtaskStatus.STALE,
+    SubtaskStatus.LOST,
+    SubtaskStatus.QUARANTINED,
+    SubtaskStatus.FAILED,
+)
+"""What the sentence names of a run that is published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetails:
+    """A run. `published` are the newest versions of its sinks; times are in UTC.
+
+    `sentence` says how it stands, for a person who has just been woken. `plan` is that of `weir plan`, by what the
+    ledger knows, or (`looked_at`: when) with a look at each result in the store.
+    """
+
+    run: str
+    dataflow: str
+    epoch: str
+    interval: tuple[datetime, datetime]
+    dag_id: str
+    run_id: str
+    closed_at: datetime | None
+    published: Mapping[str, int]
+    sentence: str
+    counts: Mapping[str, int]
+    graph: RunGraph | None
+    plan: Mapping[str, Any]
+    looked_at: datetime | None
+    failovers: tuple[FailoverView, ...]
+
+
+def run_details(services: Services, question: Question, reach: Reach) -> RunDetails:
+    """Return a run by name, with the plan that answers the question. It changes nothing.
+
+    Raises Misconfigured for a run that the ledger does not know, and as `weir.views.plans.plan_of`.
+    """
+    planned = plan_of(services, question, reach)
+    with services.ledger.transaction() as session:
+        row = session.get_one(RunRow, planned.run or named_run(session, question.run).id)
+        run = None if row.pinned is None else run_by_id(session, row.id)
+        graph = None if run is None else graph_of(session, run, run_state(session, run), _missed(planned))
+        failovers = failovers_of_run(session, row.id)
+        published = published_versions(session, row.id)
+        newest = session.scalar(select(func.max(PublicationRow.published_at)).where(PublicationRow.run == row.id))
+        statuses = () if graph is None else [each.status for region in graph.regions for each in region.subtasks]
+        counts = {status.value: count for status, count in counted(statuses).items()}
+        return RunDetails(
+            run=row.id,
+            dataflow=row.dataflow,
+            epoch=row.epoch,
+            interval=(row.interval_start, row.interval_end),
+            dag_id=row.dag_id,
+            run_id=row.run_id,
+            closed_at=row.closed_at,
+            published=published,
+            sentence=_sentence(planned, counts, failovers, newest, published),
+            counts=counts,
+            graph=graph,
+            plan=planned.fields(),
+            looked_at=services.now() if question.looks else None,
+            failovers=tuple(failovers),
+        )
+
+
+def _missed(planned: RunPlan) -> Collection[PartitionId]:
+    return () if planned.answer is None else planned.answer.failure.losses.keys()
+
+
+def _missing(plan: Plan) -> str:
+    """Say what a published run misses, which nobody has recomputed yet."""
+    again = plan.of(StepKind.RERUN)
+    named = first_few([each.region for each in again], SHOWN)
+    rest = "apply the plan, or let the next task that needs them do so"
+    return f"Results are missing: {_tasks(len(again))} would run again ({named}), {len(plan.spared())} spared; {rest}."
+
+
+def _sentence(
+    planned: RunPlan,
+    counts: Mapping[str, int],
+    failovers: Sequence[FailoverView],
+    published_at: datetime | None,
+    published: Mapping[str, int],
+) -> str:
+    if planned.standing is not None:
+        return str(planned.standing)
+    if planned.plan is not None and planned.plan.of(StepKind.RERUN):
+        return _missing(planned.plan)
+    urgent = ", ".join(f"{counts[each.value]} {each.value}" for each in _URGENT if each.value in counts)
+    versions = ", ".join(f"{sink} v{version}" for sink, version in published.items())
+    well = f"published ({versions})" if versions else "closed"
+    if urgent:
+        return f"It is {well}, and has results that are not in order: {urgent}. A task that needs them recomputes them."
+    return (
+        f"It is {well}. {_healed(failovers, published_at)}"
+        if failovers
+        else f"It is {well}; nothing had to be repaired."
+    )
+
+
+def _healed(failovers: Sequence[FailoverView], published_at: datetime | None) -> str:
+    """Say what the newest incident was, how it was repaired, and whether that has changed what is published."""
+    last = failovers[-1]
+    of_incident = [each for each in failovers if each.incident == last.incident]
+    first = of_incident[0]
+    recomputed, spared = sum(each.recomputed.regions for each in of_incident), last.spared
+    has_changed = published_at is not None and published_at > first.decided_at
+    after = "a new version was published" if has_changed else "what is published did not change"
+    return (
+        f"{_HAPPENED[first.kind]} at {first.decided_at:%H:%M} UTC on {first.decided_at:%Y-%m-%d}: {first.cause}. "
+        f"{_tasks(recomputed)} ran again, {spared} {'was' if spared == 1 else 'were'} spared; {after}."
+    )
+
+
+_HAPPENED: Final = {
+    FailoverKind.LOSS: "Results were lost",
+    FailoverKind.FAILURE: "A task failed",
+    FailoverKind.HELD_BACK: "Results were lost, and a person was asked",
+    FailoverKind.BY_HAND: "A person applied a plan",
+    FailoverKind.SCRUB: "Damaged results were found",
+}
+
+
+def _tasks(count: int) -> str:
+    return {0: "No task", 1: "One task"}.get(count, f"{count} tasks")

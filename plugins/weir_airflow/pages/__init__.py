@@ -1,0 +1,1 @@
+"""Pages in Airflow's UI: each shows a document that a command prints with `--json`, and nothing else."""
