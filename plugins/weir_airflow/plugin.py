@@ -39,6 +39,6 @@ class WeirPlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's classes are 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:
         """The app, imported when the API server reads this: FastAPI and Airflow's API layer cost seconds."""
-        from weir_airflow.api.endpoint import app  # noqa: PLC0415  task processes import plugins too, and never serve
+        from weir_airflow.pages.app import app  # noqa: PLC0415  task processes import plugins too, and never serve
 
         return [{"app": app, "url_prefix": URL_PREFIX, "name": "weir"}]

@@ -18,13 +18,11 @@ from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.execution.failure_words import NOTE_LENGTH
 from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
 from weir_airflow.api.quality import router as quality_router
-from weir_airflow.pages.routes import router as pages_router
 
 app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
 
 
 app.include_router(quality_router)
-app.include_router(pages_router)
 
 
 _MAY_CLEAR: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE))]
