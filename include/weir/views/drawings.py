@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,11 +143,26 @@ class _Route:
         self.points = points
 
 
+class _Layers(SugiyamaLayout):  # type: ignore[misc]  # grandalf has no types
+    """Sugiyama's layout, in which nothing of a layer overlaps: grandalf takes the mean of places, each alone free."""
+
+    def setxy(self) -> None:
+        """Give each vertex its place."""
+        super().setxy()
+        for layer in self.layers:
+            free = -inf
+            for vertex in layer:
+                view = vertex.view
+                x = max(view.xy[0], free + view.w / 2)
+                view.xy = x, view.xy[1]
+                free = x + view.w / 2 + self.xspace
+
+
 def _place(nodes: list[Any], edges: list[Any]) -> None:
     """Place the parts of the graph that are not joined below each other."""
     low = 0.0
     for part in Graph(nodes, edges).C:
-        layout = SugiyamaLayout(part)
+        layout = _Layers(part)
         layout.xspace, layout.yspace = _BETWEEN_BOXES, _BETWEEN_LAYERS
         layout.route_edge = route_with_lines
         layout.init_all()

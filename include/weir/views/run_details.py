@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
+from weir.errors import Message, Misconfigured
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.publications import published_versions
-from weir.ledger.runs import named_run, run_by_id
+from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.questions import Question
 from weir.recovery.rules.plan import SHOWN, Plan, StepKind
-from weir.topology.regions import PartitionId
 from weir.views.failovers import FailoverView, failovers_of_run
 from weir.views.graphs import RunGraph, SubtaskStatus, counted, graph_of
 from weir.views.plans import Reach, RunPlan, plan_of
@@ -63,9 +64,10 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
     """
     planned = plan_of(services, question, reach)
     with services.ledger.transaction() as session:
-        row = session.get_one(RunRow, planned.run or named_run(session, question.run).id)
-        run = None if row.pinned is None else run_by_id(session, row.id)
-        graph = None if run is None else graph_of(session, run, run_state(session, run), _missed(planned))
+        row = session.get(RunRow, planned.run)
+        if row is None:
+            raise Misconfigured(Message("views.run_not_begun", standing=planned.standing))
+        graph = planned_graph(session, planned)
         failovers = failovers_of_run(session, row.id)
         published = published_versions(session, row.id)
         newest = session.scalar(select(func.max(PublicationRow.published_at)).where(PublicationRow.run == row.id))
@@ -89,8 +91,12 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
         )
 
 
-def _missed(planned: RunPlan) -> Collection[PartitionId]:
-    return () if planned.answer is None else planned.answer.failure.losses.keys()
+def planned_graph(session: Session, planned: RunPlan) -> RunGraph | None:
+    """Return the graph of a run, in which what the plan has found missing is lost; None where nothing has begun."""
+    if planned.answer is None:
+        return None
+    run = run_by_id(session, planned.answer.run.id)
+    return graph_of(session, run, run_state(session, run), planned.answer.failure.losses.keys())
 
 
 def _missing(plan: Plan) -> str:

@@ -28,7 +28,7 @@ from weir.views.plans import Reach, reaching
 from weir.views.run_details import run_details
 from weir_airflow.api.clearing import DbClearer
 from weir_airflow.connections.reading import services_to_read
-from weir_airflow.pages.showing import Addresses, page
+from weir_airflow.pages.showing import page
 
 router = APIRouter()
 log = logging.getLogger(__name__)
@@ -88,13 +88,7 @@ def run(
         if not wanted:
             return _nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
         details = run_details(services, Question(wanted[0], fail, tuple(lost or ()), looks=bool(look)), _reach())
-        to = Addresses.of(request)
-        drawing = None
-        if details.graph is not None:
-            drawing = svg_of(
-                drawing_of(details.graph),
-                lambda region: to.page(dag_id, "task", run_id=run_id, task_id=region.task_id, map_index=None),
-            )
+        drawing = None if details.graph is None else svg_of(drawing_of(details.graph))
         asked = {"fail": fail, "lost": lost or []}
         return page(
             request, "run.html", dag_id=dag_id, document=document(run=details), drawing=drawing, runs=runs, asked=asked

@@ -82,16 +82,15 @@ def test_commands_that_ask_the_ledger_import_their_own_module_and_nothing_slow(d
     use(monkeypatch, done.folder)
     run = "ladder@20130101T000000Z"
     asked = {
-        "ledger": ["runs"],
+        "runs": ["runs"],
         "results": ["results", run],
         "plan": ["plan", run],
         "failovers": ["why", "totals[0]", "--run", run],
-        "checkpoints": ["checkpoints"],
+        "snapshots": ["checkpoints"],
         "advise": ["advise", "ladder"],
         "sinks": ["sinks"],
         "notifications": ["notifications"],
         "code": ["code"],
-        "savepoint": ["savepoint", "list"],
         "quality": ["quality"],
         "gc": ["gc", "--dry-run"],
     }

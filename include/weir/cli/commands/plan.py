@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,6 +32,7 @@ def plan(
         RepairCode, typer.Option(help="The code that its regions run: that of their results, or what is deployed then.")
     ] = RepairCode.AS_IT_WAS,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the plan.")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Also write a drawing of the run to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss."""
@@ -40,6 +42,8 @@ def plan(
         planned = plan_of(services, Question(run, fail, tuple(lost or ()), code), airflow_if_reached)
         owed = apply_answer(services, planned.answer) if apply and planned.answer is not None else 0
         _print(planned, as_json=as_json)
+        if svg is not None:
+            _draw(services, planned, svg)
         if apply:
             standing = planned.standing
             is_done = standing is None and not owed
@@ -54,6 +58,18 @@ def _print(planned: RunPlan, *, as_json: bool) -> None:
         print_plan(planned.plan, planned.standing)
     else:
         print_line(str(planned.standing))
+
+
+def _draw(services: Services, planned: RunPlan, file: Path) -> None:
+    """Write the drawing of a run that has begun."""
+    from weir.views.drawings import drawing_of, svg_file  # noqa: PLC0415  only a drawing needs its layout
+    from weir.views.run_details import planned_graph  # noqa: PLC0415
+
+    with services.ledger.transaction() as session:
+        graph = planned_graph(session, planned)
+    if graph is None:
+        raise Misconfigured(Message("cli.nothing_to_draw", run=planned.run))
+    file.write_text(svg_file(drawing_of(graph)))
 
 
 def _settle(services: Services, run: str, owed: int, standing: Standing | None) -> str:

@@ -1,4 +1,4 @@
-"""`weir savepoint create|list|show|drop`: self-contained copies of checkpoints.
+"""`weir checkpoints`, and `weir savepoint create|list|show|drop`: self-contained copies of checkpoints.
 
 Invariant: a failed command leaves no files, and only the named savepoint is deleted.
 """
@@ -11,7 +11,8 @@ import typer
 
 from weir.cli.documents import Listing, print_document
 from weir.cli.options import AsJson, DataflowName, OnlyDataflow
-from weir.cli.tables import key, number, print_line, size, value
+from weir.cli.tables import key, number, print_line, size, text, value
+from weir.code.generation_rules import short
 from weir.environment import open_store, opened_services
 from weir.snapshots.savepoint import SavepointRequest, displaced, savepoints, tidy
 from weir.snapshots.savepoint import create as create_savepoint
@@ -19,7 +20,7 @@ from weir.snapshots.savepoint import drop as drop_savepoint
 from weir.snapshots.savepoint import show as find_savepoint
 from weir.snapshots.source import require_whole
 from weir.units import format_size
-from weir.views.checkpoints import content_of
+from weir.views.checkpoints import CheckpointView, checkpoint_views, content_of
 
 savepoint_app = typer.Typer(help="Create, list and drop savepoints.", no_args_is_help=True)
 SavepointName = Annotated[str, typer.Argument(help="Its number, its name, or its folder.", show_default=False)]
@@ -100,3 +101,32 @@ def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
     with opened_services() as services:
         gone = drop_savepoint(services, dataflow, savepoint, open_store)
     print_line(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.folder}, {format_size(gone.bytes)}")
+
+
+def checkpoints(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
+    """List checkpoints and savepoints: epoch, status, sizes, new and shared files, and which checkpoint subsumed each.
+
+    The incremental size is that of files that no earlier checkpoint has; runs to merge is the number of sorted runs
+    that a read merges; code is the versions that have made the state of the one of the epoch before.
+    """
+    with opened_services() as services:
+        found = checkpoint_views(services, dataflow)
+    _CHECKPOINTS.show(found, as_json=as_json)
+
+
+def _code(checkpoint: CheckpointView) -> str:
+    return ", ".join(dict.fromkeys(short(version) for versions in checkpoint.code.values() for version in versions))
+
+
+_CHECKPOINTS = Listing(
+    "checkpoints",
+    (
+        *(key("epoch"), key("dataflow"), key("id", "number"), value("kind"), value("status")),
+        *(value("triggered", "triggered_at"), number("seconds", form=".1f")),
+        *(size("incremental", "incremental_bytes"), size("full", "full_bytes")),
+        *(number("files"), number("new", "new_files"), number("shared", "shared_files")),
+        number("runs to merge", lambda row: row.amplification and row.amplification.reading),
+        *(value("subsumed by", "subsumed_by"), text("code", _code)),
+    ),
+    "No dataflow has a checkpoint: none keeps state, or none of its runs is closed.",
+)
