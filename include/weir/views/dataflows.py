@@ -19,7 +19,7 @@ from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import NOT_RIGHT
 from weir.recovery.rules.standing import Stand, Standing
-from weir.recovery.standing import all_standings, open_runs, unsuccessful_runs, unknown_standings
+from weir.recovery.standing import all_standings, open_runs, unknown_standings, unsuccessful_runs
 from weir.retention.sizes import bytes_at_rest
 from weir.views.graphs import RunGraph, graph_of
 from weir.views.plans import Reach
