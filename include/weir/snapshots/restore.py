@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode, agreed
+from weir.coordination.evidence import require_not_behind
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
@@ -140,12 +141,14 @@ def restore(services: Services, request: RestoreRequest, open_store: OpenStore) 
     """Restore a checkpoint or savepoint; nothing is changed where that fails.
 
     Raises Misconfigured if it does not exist, is incomplete or not retained, is incompatible with the present dataflow,
-    or if the fork has runs already; Retryable where store or ledger do not answer, and Conflict if tasks committed
-    meanwhile in each round.
+    or if the fork has runs already; Retryable where store or ledger do not answer, LedgerBehind where the ledger has
+    lost a fork of that name, and Conflict if tasks committed meanwhile in each round.
     """
     store_id = services.store_id()
     source = find_source(services, request.dataflow, request.source, open_store)
     _require_target(request, source.checkpoint)
+    if request.fork is not None:
+        require_not_behind(services, request.fork)  # it may have lost a fork of that name
     require_whole(source)
     for _ in range(ROUNDS - 1):
         try:

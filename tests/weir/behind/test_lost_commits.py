@@ -9,8 +9,9 @@ from tests.messages.kinds import of_kind
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
 from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, second_airflow, spoil
 
-from weir.errors import Misconfigured, Retryable
+from weir.errors import LedgerBehind, Misconfigured, Retryable
 from weir.execution.run_state import CLOSE, AttemptState
+from weir.formats.paths import record_path
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, RestoreRow, RunRow
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
@@ -94,7 +95,9 @@ def test_a_restore_that_the_ledger_has_lost_is_pinned_though_an_earlier_one_is_n
     assert set(world.airflow.states().values()) == {"success"}
 
 
-def test_a_fork_takes_no_name_of_a_fork_that_the_ledger_has_lost_but_to_begin_as_that_did(tmp_path):
+@pytest.fixture
+def without_fork(tmp_path):
+    """A ledger that has lost a fork from the first of two days, and has caught up with what it is a fork of."""
     world = RewindingWorld(tmp_path, flow(retained_checkpoints=3, keep="60 days"))
     days(world, 1)
     before = world.ledger.present()
@@ -105,6 +108,20 @@ def test_a_fork_takes_no_name_of_a_fork_that_the_ledger_has_lost_but_to_begin_as
     settle_everywhere(world.services, RESULTS).require_whole()
     assert [is_open for _, is_open in pins(world)] == [True]
     assert {each.partition("@")[0] for each in run_ids(world)} == {"ladder"}
+    return world
+
+
+def test_a_fork_takes_no_name_of_a_fork_that_the_ledger_has_lost_and_finds_in_the_store(without_fork):
+    with pytest.raises(LedgerBehind):
+        restore(without_fork, 2, fork="forked")
+    rebuild(without_fork.services, "forked")
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.fork_has_runs", fork="forked")):
+        restore(without_fork, 2, fork="forked")
+
+
+def test_a_fork_whose_run_has_no_record_yet_gives_its_name_to_none_but_one_that_begins_as_it_did(without_fork):
+    world = without_fork
+    (world.folder / "store" / record_path("forked", EPOCHS[0])).unlink()
     with pytest.raises(Misconfigured, check=of_kind("snapshots.fork_has_begun", fork="forked", epoch=EPOCHS[0])):
         restore(world, 2, fork="forked")
     restore(world, 1, fork="forked")
