@@ -29,6 +29,7 @@ LAYERS = (
         "settling",
         "assembly",
         "upkeep",
+        "metrics",
         "reading",
         "java",
         "doctor",
@@ -40,7 +41,7 @@ LAYERS = (
 )
 """What a module may import stands before it; what stands on most of the others comes last."""
 ROOMS_OF_AIRFLOW = (
-    *("assets", "connections", "engines", "api", "pages", "dags"),
+    *("assets", "metrics", "connections", "engines", "api", "pages", "dags"),
     *("tasks", "recovery", "dag", "upkeep", "doctor", "plugin", "provider"),
 )
 """In order, as LAYERS: what a task runs stands on how it is declared; the retry policy stands on a task's context."""

@@ -22,7 +22,7 @@ from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Publi
 from weir.errors import Conflict, Message
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.formats.manifest import InputRead, Manifest
-from weir.ledger.attempts import end
+from weir.ledger.attempts import count_wait, end
 from weir.ledger.database.tables import AttemptRow, PublicationRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import complete_publications, is_expiring, last_publication
@@ -119,6 +119,7 @@ def _complete(
         require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
         record_reads(session, attempt.id, reads)
         row.error = None
+        count_wait(session, row, services.now())
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
         note_close(session, run.id)

@@ -45,6 +45,7 @@ from weir.recovery.consequences import (
     note_whether_closed,
     with_versions_declared_equal,
 )
+from weir.recovery.failovers import count_recomputed
 from weir.recovery.inputs import Part, require_intact
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
@@ -165,6 +166,7 @@ def _enter(
     row.metrics = {**report.metrics, **_resumed(report)}
     drop_leases(session, begun.attempt.id)
     session.flush()
+    count_recomputed(session, tries)
     owed = add_clears_of_commit(session, services, begun, before, marked)
     owed += add_clears_of_siblings(session, services, begun, before, marked, report.code)
     note_whether_closed(session, services, begun.run, begun.topology)

@@ -20,7 +20,7 @@ from weir.coordination.values import Awaiting
 from weir.errors import Conflict, Fault, Fenced, Message, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, RunState
-from weir.ledger.attempts import attempts_of
+from weir.ledger.attempts import attempts_of, count_wait
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import record_found, record_losses
@@ -126,6 +126,8 @@ def _answer(
             return ResultUnavailable(losses)
         if inputs.awaited:
             return _wait(row, inputs.awaited, present, registered)
+        if registered.attempt.region != CLOSE:  # which may still wait for its targets
+            count_wait(session, row, now)
         take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
         return Gathered(present, probed.manifests)
 

@@ -10,13 +10,16 @@ from datetime import datetime
 from enum import Enum
 
 from sqlalchemy import bindparam, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, object_session
 
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.labels import TYPE
+from weir.execution.metrics import ATTEMPTS, WAITING
 from weir.execution.run_state import CLOSE, AttemptState
+from weir.ledger.counts import count
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
 from weir.ledger.failed_begins import failed_for_good
+from weir.ledger.runs import dataflow_of
 from weir.topology.regions import RegionId
 
 LIVE = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
@@ -171,12 +174,24 @@ def end(
     cause: FailureCause | None = None,
     error: str = "",
 ) -> None:
-    """End an attempt, once; `cause` is that of the `failure`."""
+    """End an attempt, once; `cause` is that of the `failure`. A closing task that has committed may end once more."""
+    session = object_session(row)
+    if session is not None and row.ended_at is None:
+        counted = AttemptState.FAILED if state is AttemptState.RETRYING else state
+        why = "none" if failure is None else failure.value
+        count(session, ATTEMPTS.of(1, dataflow_of(row.run), row.task_id, counted.value, why))
     row.state, row.ended_at = state.value, now
     row.failure, row.error = (failure.value if failure else row.failure), (error or row.error)
     if failure is not None:
         row.labels = {TYPE: failure.value}
         row.failure_cause = None if cause is None else cause.value
+
+
+def count_wait(session: Session, row: AttemptRow, now: datetime) -> None:
+    """Count how long an attempt has waited, now that it has what it waited for."""
+    if row.waits and row.ended_at is None:
+        seconds = (now - row.began_at).total_seconds()
+        count(session, WAITING.of(seconds, dataflow_of(row.run), row.task_id))
 
 
 def synthetic_attempt(

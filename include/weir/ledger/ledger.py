@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import LedgerBehind, Message, Misconfigured, OtherBuild, Retryable
 from weir.extras import needed_for
+from weir.ledger.counts import Counted, counts_of, nobody
 from weir.ledger.database.postgres import (
     DRIVER,
     is_busy,
@@ -80,6 +81,8 @@ class Ledger:
         self._seeing = threading.Lock()
         self._reads_timeline = self._is_server
         self._mode = threading.local()
+        self.counted: Counted = nobody
+        """Gets what each transaction has counted, after its commit."""
 
     @classmethod
     def open(cls, url: str) -> Ledger:
@@ -127,6 +130,7 @@ class Ledger:
             session.commit()
             if dataflow is not None and is_whole:
                 self.saw(dataflow, session.info.get(_REVISION, 0))
+                self.counted(counts_of(session))
 
     def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
         """Do `work` in a transaction, and again where its connection breaks.

@@ -16,8 +16,10 @@ from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
+from weir.execution.metrics import LOSSES
 from weir.execution.partition_state import PartitionState, StateEntry, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
+from weir.ledger.counts import count
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest, run_ref
 from weir.topology.layouts import ResultSize
@@ -173,6 +175,7 @@ def record_losses(session: Session, losses: Iterable[Loss], now: datetime) -> No
             to = PartitionState.QUARANTINED if is_there else PartitionState.LOST
             transition(session, row, to, f"{loss.fault.value}: {loss.detail}", now)
             row.fault = loss.fault.value
+            count(session, LOSSES.of(1, session.get_one(RunRow, row.run).dataflow, loss.fault.value))
 
 
 def record_found(session: Session, results: Iterable[CurrentResult], now: datetime) -> None:

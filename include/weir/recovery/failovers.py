@@ -8,17 +8,20 @@ it; the costs with which plans are estimated are those of committed attempts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from enum import Enum
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from weir.execution.metrics import RECOMPUTED_BYTES, RECOMPUTED_SECONDS, SPARED_BYTES, SPARED_SECONDS
 from weir.execution.run_state import DONE, AttemptState
+from weir.ledger.attempts import Origin
+from weir.ledger.counts import count
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.runs import Run
-from weir.recovery.rules.plan import Cost, Plan, StepKind
+from weir.ledger.runs import Run, dataflow_of
+from weir.recovery.rules.plan import Cost, Plan, StepKind, total_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
@@ -56,6 +59,10 @@ def record_failover(
     )
     session.add(failover)
     session.flush()
+    if failover.incident is None and kind is not FailoverKind.HELD_BACK:  # or what joins a repair would count again
+        total = total_of(step.cost for step in plan.spared() if step.after_try)
+        of = run.dataflow.name
+        count(session, SPARED_SECONDS.of(total.seconds, of), SPARED_BYTES.of(total.bytes, of))
     return failover.id
 
 
@@ -152,6 +159,18 @@ def _newest_of_epochs(session: Session, dataflow: str, names: Collection[str]) -
         .order_by(AttemptRow.try_number)
     )
     return {(row.region, row.subtask): row for row in session.scalars(query)}
+
+
+def count_recomputed(session: Session, tries: Sequence[AttemptRow]) -> None:
+    """Count what the newest try of a region has computed again: another one of its run had committed before."""
+    *before, newest = tries
+    committed = [place for place, row in enumerate(before) if row.state == AttemptState.COMMITTED.value]
+    if not committed:
+        return
+    since = {row.origin for row in tries[committed[-1] + 1 :]}
+    by = "weir" if Origin.CLEARED_BY_WEIR.value in since else "person"
+    cost, of = costs_of_attempts(session, [newest])[newest.id], dataflow_of(newest.run)
+    count(session, RECOMPUTED_SECONDS.of(cost.seconds, of, by), RECOMPUTED_BYTES.of(cost.bytes, of, by))
 
 
 def costs_of_attempts(session: Session, attempts: Iterable[AttemptRow]) -> dict[str, Cost]:

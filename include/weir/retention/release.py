@@ -37,7 +37,7 @@ from weir.retention.release_queries import (
     unpinned_release_decisions,
     without_all_kept,
 )
-from weir.retention.release_rules import ReleaseDecision, release_decisions
+from weir.retention.release_rules import Keeper, ReleaseDecision, release_decisions
 from weir.state.files_in_use import has_kept_state, keyed_state_among, live_state_files
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
@@ -75,7 +75,7 @@ _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRetention:
-    """The release of a stored result of a run: whether it was or would be released, and why; `bytes` are its data."""
+    """What keeps a stored result of a run, and why; or that it was, or would be, released. `bytes` are its data."""
 
     run: str
     stage: str
@@ -83,8 +83,13 @@ class ResultRetention:
     layout: str
     attempt: str
     bytes: int
-    is_released: bool
+    keeper: Keeper
     reason: str
+
+    @property
+    def is_released(self) -> bool:
+        """Report whether nothing keeps it."""
+        return self.keeper is Keeper.NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +215,7 @@ def _retention(run: str, decision: ReleaseDecision) -> ResultRetention:
         layout=stored.partition.layout,
         attempt=stored.attempt,
         bytes=stored.bytes,
-        is_released=decision.is_released,
+        keeper=decision.keeper,
         reason=decision.reason,
     )
 

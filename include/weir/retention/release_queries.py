@@ -25,7 +25,7 @@ from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import checkpointed
-from weir.retention.release_rules import Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
+from weir.retention.release_rules import Keeper, Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
 from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit uses them, and building a statement costs more than executing it.
@@ -152,9 +152,9 @@ def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tup
     stored = stored_results(session, run)
     pins = {**_read(session, stored, now), **_checkpointed(session, run), **_published(session, run, stored)}
     return tuple(
-        ReleaseDecision(_stored(each), is_released=False, reason=pins[each.id].reason)
+        ReleaseDecision(_stored(each), pins[each.id].keeper, pins[each.id].reason)
         if each.id in pins
-        else ReleaseDecision(_stored(each), is_released=True, reason="its run is to be pinned anew, and it is not read")
+        else ReleaseDecision(_stored(each), Keeper.NOBODY, "its run is to be pinned anew, and it is not read")
         for each in stored
         if not each.is_current
     )
@@ -251,7 +251,7 @@ def _nondeterministic(topology: Topology) -> set[str]:
 def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:
     leases = leased(session, [row.id for row in stored], now)
     return {
-        result: Pin(f"{row.holder} reads it, under lease until {row.expires_at:%Y-%m-%d %H:%M:%S}Z")
+        result: Pin(Keeper.READER, f"{row.holder} reads it, under lease until {row.expires_at:%Y-%m-%d %H:%M:%S}Z")
         for result, row in leases.items()
     }
 
@@ -260,7 +260,7 @@ def _checkpointed(session: Session, run: str) -> dict[int, Pin]:
     """Return the results of a run that its checkpoints name, retained ones and those that are being completed."""
     pins: dict[int, Pin] = {}
     for number, results in session.execute(_NEEDED_BY, {"run": run}):
-        pins |= dict.fromkeys(results, Pin(f"checkpoint {number} names it"))
+        pins |= dict.fromkeys(results, Pin(Keeper.CHECKPOINT, f"checkpoint {number} names it"))
     return pins
 
 
@@ -274,12 +274,12 @@ def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dic
             newest.add(row.sink)
         parts = _parts(row, stored)
         for each in parts:
-            pins.setdefault(each.id, Pin(f"it is version {row.version} of {row.sink}", is_lasting=is_newest))
+            reason = f"it is version {row.version} of {row.sink}"
+            pins.setdefault(each.id, Pin(Keeper.VERSION, reason, is_newest))
         if is_newest:  # or the next version of which another part has changed would have these parts recomputed
             for each in _equal_to(parts, stored):
-                pins.setdefault(
-                    each.id, Pin(f"it has the content of version {row.version} of {row.sink}", is_lasting=True)
-                )
+                reason = f"it has the content of version {row.version} of {row.sink}"
+                pins.setdefault(each.id, Pin(Keeper.VERSION, reason, is_lasting=True))
     return pins
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 
 from weir.dataflow.retention import RetainUntil, RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
@@ -20,6 +21,27 @@ from weir.units import format_duration
 
 QUIET = timedelta(hours=1)
 """A closed and valid run without events for so long is over, even if results were recomputed after its close."""
+
+
+class Keeper(Enum):
+    """What a stored result is kept for, in kinds that can be counted. The values are tags of a metric."""
+
+    READER = "reader"
+    """A lease."""
+    CHECKPOINT = "checkpoint"
+    """A checkpoint names it, or is to; or it is a state."""
+    VERSION = "version"
+    """It is published."""
+    RUN = "run"
+    """Its run is not over: a consumer has not read it, or may fail and read it again."""
+    NEXT_RUN = "next_run"
+    """A later epoch may read it."""
+    POLICY = "policy"
+    """Nobody needs it; the retention policy keeps it."""
+    QUARANTINE = "quarantine"
+    """A person may want to look at it."""
+    NOBODY = "nobody"
+    """It is released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +65,7 @@ class StoredResult:
 class Pin:
     """The reason why a result must stay; a lasting one does not end with time, only with another event."""
 
+    keeper: Keeper
     reason: str
     is_lasting: bool = False
 
@@ -77,12 +100,17 @@ class RunRetention:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDecision:
-    """The decision whether a stored result is released, and why; a lasting one changes only with another event."""
+    """What keeps a stored result, and why; a lasting decision changes only with another event."""
 
     stored: StoredResult
-    is_released: bool
+    keeper: Keeper
     reason: str
     is_lasting: bool = False
+
+    @property
+    def is_released(self) -> bool:
+        """Report whether nothing keeps it."""
+        return self.keeper is Keeper.NOBODY
 
 
 def release_decisions(
@@ -104,51 +132,51 @@ class _Evaluation:
     def decision(self, stored: StoredResult) -> ReleaseDecision:
         pin = self._run.pins.get(stored.result)
         if pin is not None:
-            return ReleaseDecision(stored, is_released=False, reason=pin.reason, is_lasting=pin.is_lasting)
+            return ReleaseDecision(stored, pin.keeper, pin.reason, pin.is_lasting)
         if not stored.is_current:
             return self._of_old(stored)
         needed = self._run.needed_later.get(stored.partition.stage)
         if needed is not None:
-            return ReleaseDecision(stored, is_released=False, reason=needed)
+            return ReleaseDecision(stored, Keeper.NEXT_RUN, needed)
         if stored.partition.stage in self._run.states:
             return self._of_state(stored)
         given_up = self._why_given_up()
         if given_up is not None:
-            return ReleaseDecision(stored, is_released=True, reason=given_up)
+            return ReleaseDecision(stored, Keeper.NOBODY, given_up)
         return self._by_use(stored)
 
     def _of_old(self, stored: StoredResult) -> ReleaseDecision:
         """Release an old result; a quarantined one stays for inspection while the policy keeps unneeded results."""
         if not stored.is_quarantined:
-            return ReleaseDecision(stored, is_released=True, reason="it was recomputed, and the old result is not read")
+            return ReleaseDecision(stored, Keeper.NOBODY, "it was recomputed, and the old result is not read")
         why = self._over or self._why_given_up()
         if why is None or (self._over is not None and self._kept is not None and not self._is_reclaiming):
             reason = f"it is in quarantine, for inspection: {self._kept or 'the run is not over'}"
-            return ReleaseDecision(stored, is_released=False, reason=reason)
-        return ReleaseDecision(stored, is_released=True, reason=f"it was in quarantine long enough: {why}")
+            return ReleaseDecision(stored, Keeper.QUARANTINE, reason)
+        return ReleaseDecision(stored, Keeper.NOBODY, f"it was in quarantine long enough: {why}")
 
     def _of_state(self, stored: StoredResult) -> ReleaseDecision:
         why = self._run.subsumed
         if why is None and self._run.closed_at is None:
             why = "Airflow has no such run any more" if self._run.is_deleted else self._why_given_up()
         if why is not None:
-            return ReleaseDecision(stored, is_released=True, reason=why)
-        return ReleaseDecision(stored, is_released=False, reason="state stays until its checkpoint is subsumed")
+            return ReleaseDecision(stored, Keeper.NOBODY, why)
+        return ReleaseDecision(stored, Keeper.CHECKPOINT, "state stays until its checkpoint is subsumed")
 
     def _by_use(self, stored: StoredResult) -> ReleaseDecision:
         if stored.partition in self._run.to_checkpoint:
-            return ReleaseDecision(stored, is_released=False, reason="a checkpoint of its run is to name it")
+            return ReleaseDecision(stored, Keeper.CHECKPOINT, "a checkpoint of its run is to name it")
         consumers = self._run.state.consumers(stored.partition)
         unread = next(self._unread(stored), None)
         is_consumed = bool(consumers) and unread is None
         if not is_consumed and self._over is None:
-            return ReleaseDecision(stored, is_released=False, reason=self._why_needed(unread))
+            return ReleaseDecision(stored, Keeper.RUN, self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
         if self._kept is None or (is_consumed and self._settings.keep.until is RetainUntil.CONSUMED):
-            return ReleaseDecision(stored, is_released=True, reason=why)
+            return ReleaseDecision(stored, Keeper.NOBODY, why)
         if self._is_reclaiming:
-            return ReleaseDecision(stored, is_released=True, reason=f"{why}, and space was needed")
-        return ReleaseDecision(stored, is_released=False, reason=self._kept)
+            return ReleaseDecision(stored, Keeper.NOBODY, f"{why}, and space was needed")
+        return ReleaseDecision(stored, Keeper.RUN if self._over is None else Keeper.POLICY, self._kept)
 
     def _unread(self, stored: StoredResult) -> Iterator[RegionId]:
         """Yield the consumers that have not read it, or another result that its attempt would recompute differently.

@@ -121,6 +121,17 @@ def published_bytes(session: Session, names: Collection[str], without: Collectio
     return {name: int(found) for name, found in session.execute(query)}
 
 
+def suspected_bytes(session: Session, dataflow: str) -> int:
+    """Return the bytes of current results in quarantine, and of damaged ones: their release is not decided about."""
+    query = (
+        select(func.sum(ResultRow.bytes))
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None), _AT_REST, ResultRow.is_current)
+        .where(ResultRow.state.in_((PartitionState.QUARANTINED.value, PartitionState.LOST.value)))
+    )
+    return int(session.scalar(query) or 0)
+
+
 def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
     """Return, by dataflow, the bytes of compactions, and of state that is in use although released."""
     released = (

@@ -23,6 +23,7 @@ from weir_airflow.connections.connections import (
     user_connection,
     user_variable,
 )
+from weir_airflow.metrics import export
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,10 +50,11 @@ class TaskContext:
     def open(cls) -> Iterator[TaskContext]:
         """Open the ledger, and close it at the end. Raises Misconfigured or Retryable.
 
-        Meanwhile nothing is recorded or told that Airflow hides in its logs.
+        Meanwhile nothing is recorded or told that Airflow hides in its logs, and what is counted is exported.
         """
         found = settings()
         ledger = Ledger.open(found.ledger)
+        ledger.counted = export
         try:
             with hiding_with(lambda text: str(redact(text))):
                 yield cls(found, ledger)

@@ -8,14 +8,17 @@ from airflow.sdk import get_current_context
 
 from weir.attempts.notes import annotate_open_runs
 from weir.coordination.settled import CLEARS, Settled
+from weir.metrics.gauges import gauges_everywhere
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
 from weir.settling import Settling
 from weir.upkeep import release_and_deliver, scrub_everywhere, sweep_everywhere
+from weir_airflow.metrics import export, is_exporting
 from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
     from weir.attempts.ports import Log
+    from weir.coordination.services import Services
 
 _PAGES: Final = "pages"
 
@@ -35,10 +38,21 @@ def release_results(log: Log) -> dict[str, Any]:
     """Release and delete the results that no run needs any more, of every dataflow in the ledger.
 
     After that, receivers are told what no closing task has told them, and published versions are committed into the
-    targets of their sinks, where no closing task does.
+    targets of their sinks, where no closing task does. Then the gauges are exported, where Airflow exports metrics.
     """
     with TaskContext.open() as task_context:
-        return _report(release_and_deliver(task_context.services, get_current_context), log)
+        done = release_and_deliver(task_context.services, get_current_context)
+        if is_exporting():
+            _export_gauges(task_context.services, log)
+        return _report(done, log)
+
+
+def _export_gauges(services: Services, log: Log) -> None:
+    """Export how each dataflow stands; where that cannot be told, the log says so, and nothing fails."""
+    found, kept = gauges_everywhere(services)
+    export(found)
+    for line in kept.lines():
+        log(line)
 
 
 def make_pages(log: Log) -> dict[str, Any]:

@@ -12,7 +12,15 @@ from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.retention.release_rules import QUIET, Pin, RunRetention, StoredResult, kept_by_policy, release_decisions
+from weir.retention.release_rules import (
+    QUIET,
+    Keeper,
+    Pin,
+    RunRetention,
+    StoredResult,
+    kept_by_policy,
+    release_decisions,
+)
 from weir.topology.regions import Topology
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -182,7 +190,7 @@ def random_life(random, run=None):
     numbers = [each.result for each in run.results.values()] + [each.result for each in run.old]
     closed = random.random() < 0.6
     return run.life(
-        pins={each: Pin("somebody reads it") for each in numbers if random.random() < 0.15},
+        pins={each: Pin(Keeper.READER, "somebody reads it") for each in numbers if random.random() < 0.15},
         needed_later={each.name: "later" for each in run.topology.dataflow.stages if random.random() < 0.1},
         closed_at=NOW - random.choice([1, 5, 20, 200]) * HOUR if closed else None,
         closed_after=random.randrange(4) if closed else None,

@@ -1,0 +1,1 @@
+"""How dataflows stand, as gauges: metrics that Airflow exports with its own."""
