@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -212,7 +213,23 @@ def test_what_lies_in_an_interval_without_length_is_refused_in_one_try_when_it_b
         assert session.query(RunRow).filter_by(dataflow="fall").all() == []
 
 
-def test_a_lost_result_is_recomputed_by_its_producer_alone(run, world):
+@pytest.fixture
+def statsd():
+    """A StatsD server, to which Airflow exports its metrics with the tags of Influx."""
+    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.sdk.observability import stats
+    from tests.weir_airflow.statsd import StatsdServer
+
+    server = StatsdServer()
+    logger = server.logger(influxdb_tags_enabled=True, statsd_influxdb_enabled=True)
+    stats.initialize(factory=lambda: logger, export_legacy_names=False)
+    yield server
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
+    server.close()
+
+
+def test_a_lost_result_is_recomputed_by_its_producer_alone_and_a_statsd_server_is_told(run, world, statsd, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__METRICS__LEGACY_NAMES_ON", "False")
     (world / "lose").touch()
     state, tasks, _, _ = run("rapids", 1)
     assert state == "success"
@@ -220,6 +237,15 @@ def test_a_lost_result_is_recomputed_by_its_producer_alone(run, world):
     assert tasks["numbers", 0] == ("success", 1)
     assert tasks["lose", -1] == ("success", 1)
     assert published(world, "rapids", 1) == EXPECTED
+    counts = Counter()
+    for name, value, _ in statsd.received():
+        if name.startswith("airflow.weir."):
+            counts[name] += value
+    of_numbers = "airflow.weir.attempts,dataflow=rapids,task_id=rapids.numbers"
+    assert counts[f"{of_numbers},state=committed,failure=none"] == 3
+    assert counts["airflow.weir.losses,dataflow=rapids,cause=missing"] == 1
+    assert counts["airflow.weir.recomputed.bytes,dataflow=rapids,cleared_by=weir"] > 0
+    assert counts["airflow.weir.spared.seconds,dataflow=rapids"] > 0
 
 
 @pytest.mark.soak
