@@ -29,7 +29,7 @@ LAYERS = (
         "settling",
         "assembly",
         "upkeep",
-        "metrics",
+        "telemetry",
         "reading",
         "java",
         "doctor",

@@ -8,10 +8,10 @@ from airflow.sdk import get_current_context
 
 from weir.attempts.notes import annotate_open_runs
 from weir.coordination.settled import CLEARS, Settled
-from weir.metrics.gauges import gauges_everywhere
 from weir.quality.page_program import render_pages
 from weir.quality.pages import make_pages_everywhere
 from weir.settling import Settling
+from weir.telemetry.gauges import gauges_everywhere
 from weir.upkeep import release_and_deliver, scrub_everywhere, sweep_everywhere
 from weir_airflow.metrics import export, is_exporting
 from weir_airflow.tasks.context import TaskContext

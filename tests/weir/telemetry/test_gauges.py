@@ -26,8 +26,8 @@ from weir.execution.metrics import (
 from weir.integrity.verification_queries import mark_verified
 from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
-from weir.metrics.gauges import gauges_everywhere
 from weir.retention.sizes import bytes_at_rest
+from weir.telemetry.gauges import gauges_everywhere
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FILE_TARGET = "tests.weir.sinks.file_target:FileTarget"

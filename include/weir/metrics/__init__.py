@@ -1,1 +1,0 @@
-"""How dataflows stand, as gauges: metrics that Airflow exports with its own."""
