@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator
 
 from weir_airflow.api.quality_link import QualityLink, links_of
+from weir_airflow.dags.declaration import CLOSE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,34 @@ class _SparkOperator(_WeirOperator):
         self._engine = engine
 
 
+class _WithLineage:
+    """What OpenLineage's provider asks an operator for.
+
+    All three are needed: where one is missing, it asks another, and a failed try would claim its outputs.
+    """
+
+    declared: Declaration
+    weir_region: str
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return what the task is to read."""
+        from weir_airflow.tasks.lineage import on_start  # noqa: PLC0415  only the provider asks
+
+        return on_start(self.declared, self.weir_region)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what the task has read and written."""
+        from weir_airflow.tasks.lineage import on_end  # noqa: PLC0415  only the provider asks
+
+        return on_end(self.declared, self.weir_region, task_instance, has_failed=False)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return what the task has read."""
+        from weir_airflow.tasks.lineage import on_end  # noqa: PLC0415  only the provider asks
+
+        return on_end(self.declared, self.weir_region, task_instance, has_failed=True)
+
+
 def _leave_out_own_frames(error: Exception) -> None:
     """Let Airflow's log show the user's frames: before each `raise` here, since that adds this module's."""
     from weir.execution.tracebacks import with_users_frames  # noqa: PLC0415  spares each parse of a DAG file its imports
@@ -78,7 +107,7 @@ def _leave_out_own_frames(error: Exception) -> None:
     with_users_frames(error)
 
 
-class WeirRegionOperator(_SparkOperator):
+class WeirRegionOperator(_WithLineage, _SparkOperator):
     """Runs one subtask of a region: begin, compute, commit."""
 
     ui_color: ClassVar[str] = "#dff3f5"
@@ -116,10 +145,11 @@ class WeirCompactOperator(_SparkOperator):
         return run_compaction(self.declared, self.weir_region, context, self.log.info, self.on_engine)
 
 
-class WeirCloseOperator(_WeirOperator):
+class WeirCloseOperator(_WithLineage, _WeirOperator):
     """Closes the run when all results are valid and available and no clear is pending, then publishes the sinks."""
 
     ui_color: ClassVar[str] = "#c9e8d2"
+    weir_region: ClassVar[str] = CLOSE  # type: ignore[misc]  # the one region of all of them
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish the run's results; the summary that is returned shows as XCom.
