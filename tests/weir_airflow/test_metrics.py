@@ -11,10 +11,16 @@ import pytest
 from airflow.sdk.observability import stats
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from tests.weir.small_dataflow import ladder
 from tests.weir_airflow.statsd import StatsdServer
 
+from weir.coordination.services import Services
 from weir.execution.failure_class import FailureClass
 from weir.execution.metrics import ATTEMPTS, METRICS, NOTIFICATION_LAG, PENDING_CLEARS, SPARED_SECONDS, MetricKind
+from weir.ledger.ledger import Ledger
+from weir.store.store import Store
+from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.engine import FakeEngine
 from weir_airflow.metrics import export, is_exporting
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -113,6 +119,27 @@ def test_gauges_are_read_only_where_airflow_exports_metrics(monkeypatch, option)
     assert not is_exporting()
     monkeypatch.setenv(f"AIRFLOW__METRICS__{option}", "True")
     assert is_exporting()
+
+
+def test_upkeep_exports_the_gauges_of_each_dataflow(statsd, exported, monkeypatch, tmp_path):
+    from weir_airflow.tasks.upkeep import release_results
+
+    url, place = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "store"
+    place.mkdir()
+    ledger = Ledger.open(url)
+    services = Services(ledger=ledger, store=Store.open(str(place)), now=lambda: airflow.time)
+    airflow = FakeAirflow(services, FakeEngine(services.store, {}), ladder())
+    airflow.dag_run(1)
+    airflow.run_until_quiet()
+    ledger.close()
+    named = {"WEIR_LEDGER": url, "WEIR_STORE": str(place), "AIRFLOW__METRICS__STATSD_ON": "True"}
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    exported(statsd.logger())
+    release_results([].append)
+    got = {name: value for name, value, _ in statsd.received()}
+    assert got["airflow.weir.pending_clears.ladder"] == 0
+    assert got["airflow.weir.at_rest.bytes.ladder.version"] > 0
 
 
 def test_the_docs_have_a_row_of_each_metric():
