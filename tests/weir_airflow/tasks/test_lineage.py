@@ -15,7 +15,6 @@ from tests.weir.small_dataflow import ladder
 from weir.connections import Connection
 from weir.coordination.services import Services
 from weir.dataflow import (
-    Dataflow,
     delta,
     delta_source,
     files,
@@ -125,25 +124,23 @@ def test_a_connection_that_is_missing_leaves_out_its_name_only(names):
     assert found == [("file", "/weir/_sinks/trips/report"), ("file", "/data/delays")]
 
 
-@pytest.fixture
-def events(airflow_home, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def events(airflow_home, tmp_path_factory):
     """What the provider extracts of a try of a task, after a run of the small dataflow in which a result was lost."""
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
     from airflow.utils.state import TaskInstanceState
 
     from weir_airflow import dataflow_dag
 
-    url, place = f"sqlite:///{tmp_path}/ledger.db", str(tmp_path / "store")
-    (tmp_path / "store").mkdir()
-    monkeypatch.setenv("WEIR_LEDGER", url)
-    monkeypatch.setenv("WEIR_STORE", place)
-    flow = Dataflow("ladder", ladder().stages)
-    ledger, store = Ledger.open(url), Store.open(place)
+    folder = tmp_path_factory.mktemp("world")
+    url, stored = f"sqlite:///{folder}/ledger.db", folder / "store"
+    stored.mkdir()
+    ledger, store, flow = Ledger.open(url), Store.open(str(stored)), ladder()
     airflow = FakeAirflow(Services(ledger=ledger, store=store, now=lambda: airflow.time), FakeEngine(store, {}), flow)
     run = airflow.dag_run(1)
     airflow.run_until_quiet()
-    for folder in (tmp_path / "store").glob("ladder/*/joined/*/1/*"):
-        for file in folder.iterdir():
+    for attempt in stored.glob("ladder/*/joined/*/1/*"):
+        for file in attempt.iterdir():
             file.unlink()
     airflow.clear_by_hand(run, "totals", 0)
     airflow.run_until_quiet()
@@ -156,8 +153,11 @@ def events(airflow_home, tmp_path, monkeypatch):
         found = task.unmap({"subtask": index}) if index >= 0 else task
         return ExtractorManager().extract_metadata(SimpleNamespace(run_id=run), found, TaskInstanceState(state), ti)
 
-    of.store = place
-    return of
+    of.store = stored
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEIR_LEDGER", url)
+        patch.setenv("WEIR_STORE", str(stored))
+        yield of
 
 
 def place(dataset):
