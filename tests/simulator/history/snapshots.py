@@ -46,10 +46,14 @@ class Snapshot(NamedTuple):
         return self.folder != ""
 
     @property
+    def is_listed(self) -> bool:
+        """Report whether it is complete, and neither subsumed nor deleted: one of those that retention counts."""
+        return self.status == "completed" and self.subsumed_at is None and self.deleted_at is None
+
+    @property
     def is_retained(self) -> bool:
-        """Report whether it is a complete checkpoint that is neither subsumed nor deleted."""
-        is_complete = self.status == "completed" and self.subsumed_at is None and self.deleted_at is None
-        return is_complete and not self.is_savepoint
+        """Report whether it is a checkpoint that is listed."""
+        return self.is_listed and not self.is_savepoint
 
     @property
     def is_usable(self) -> bool:

@@ -9,8 +9,10 @@ from tests.simulator.history.ledger_view import Result
 from tests.simulator.history.snapshots import Snapshot, parts_of
 from tests.simulator.store import URL
 
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.paths import checkpoint_path, folder_of
+from weir.ledger.runs import dataflow_of, epoch_of_run
 
 
 def a_checkpoint_is_what_is_current(history: History) -> Iterator[str]:
@@ -96,5 +98,14 @@ def unfinished(history: History) -> Iterator[str]:
     # A run of which no task has begun is that of a queued DagRun, which is known since a later day had begun.
     begun = (run for run, row in ledger.runs().items() if row.run_id not in history.deleted)
     last = max((run for run in begun if history.epochs.is_pinned(run)), default=None)
-    if history.flow.keeps_state and last is not None and last not in newest:
+    if history.flow.keeps_state and last is not None and last not in newest and not _is_subsumed(history, last):
         yield f"{last} has no checkpoint"
+
+
+def _is_subsumed(history: History, run: str) -> bool:
+    """Report whether a run had a checkpoint, and as many of later epochs are retained, whose DagRuns were deleted."""
+    most = history.flow.retained_checkpoints or RetentionSettings().retained_checkpoints
+    dataflow, epoch = dataflow_of(run), epoch_of_run(run)
+    listed = [row for row in history.snapshots.known.values() if row.is_listed and row.dataflow == dataflow]
+    later = [row for row in listed if row.epoch > epoch]
+    return run in history.snapshots.completed and len(later) >= most
