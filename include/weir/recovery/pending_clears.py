@@ -24,6 +24,9 @@ from weir.ledger.clears import open_clears
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.snapshot import ENDED
 
+_YET_TO_START = ("up_for_reschedule", "scheduled", "queued")
+"""Airflow's states of a task instance whose process has yet to start, under the number that it has."""
+
 
 def deliver(services: Services, clearer: Clearer, dataflow: str | None = None) -> list[DeliveredClear]:
     """Deliver the pending clears of one dataflow or of all. Raises Retryable or Misconfigured as the clearer does."""
@@ -100,10 +103,12 @@ def _recorded(
         fresh.outcome, fresh.found_try = outcome, answer.try_number
         fresh.settled_at = services.now() if settlement.is_settled else None
         fresh.expected_try = answer.try_number if settlement is ClearOutcome.UNSEEN else fresh.expected_try
-        # The expected try is unfinished and is no repair: no newer try is to be awaited. One does follow where it has
-        # been cleared already, so that it has no state, and where Airflow retries it, though a rebuild has fenced it.
-        is_itself = answer.try_number == row.expected_try and answer.state not in (None, "up_for_retry")
-        fresh.is_void = settlement is ClearOutcome.UNFINISHED and is_itself
+        is_itself = settlement is ClearOutcome.UNFINISHED and answer.try_number == row.expected_try
+        if is_itself and answer.state in _YET_TO_START:
+            fresh.expected_try -= 1  # it begins anew under its number, also where a rebuild has fenced what had begun
+        # A try that runs is no repair: no newer try is to be awaited. One does follow where it has been cleared
+        # already, so that it has no state, and where Airflow retries it, though a rebuild has fenced it.
+        fresh.is_void = is_itself and answer.state not in (*_YET_TO_START, None, "up_for_retry")
     return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
 
 

@@ -96,6 +96,21 @@ def test_the_try_that_follows_a_fenced_one_is_awaited(owing, state, is_awaited):
         assert run_state(session, run_by_id(session, RUN)).region(JOINED).is_running is is_awaited
 
 
+@pytest.mark.parametrize("state", ["up_for_reschedule", "scheduled", "queued"])
+def test_a_fenced_try_that_begins_anew_under_its_number_is_awaited_until_it_has_ended(owing, state):
+    def is_running():
+        with owing.ledger.transaction() as session:
+            return run_state(session, run_by_id(session, RUN)).region(JOINED).is_running
+
+    with owing.ledger.transaction("ladder") as session:
+        newest(session).state = "fenced"
+    deliver(owing.services, Hand(state, 1))
+    assert is_running()
+    with owing.ledger.transaction("ladder") as session:
+        newest(session).state = "committed"
+    assert not is_running()
+
+
 def test_a_task_instance_that_is_still_ending_stays_owed(owing):
     """Its try has committed, and so would not read the new content, but Airflow still calls it running."""
     [settled] = deliver(owing.services, Hand("running", 1))
