@@ -131,7 +131,8 @@ def _tell_all(world: World) -> None:
 
 
 def _keep_checkpoints(world: World) -> None:
-    """Keep checkpoints as upkeep does, and list savepoints as a person does."""
+    """Keep checkpoints as upkeep does, also those that a process had begun, and list savepoints as a person does."""
+    _let_claims_end(world)
     world.run(upkeep_process(world.airflow, Chore.CHECKPOINTS), NO_FAULT)
     complete_savepoints(world)
 
@@ -185,12 +186,16 @@ def _foreign(world: World, begun: str) -> Iterator[str]:
 
 def _collect_all(world: World) -> None:
     """Check that policies keep what they say, and that only published results are kept where space is needed."""
-    world.airflow.wait(QUIET_MINUTES + world.history.slack // timedelta(minutes=1))
+    _let_claims_end(world)
     collect(world, Event(Verb.COLLECT, how="release"))
     require("no_unneeded_result_is_left", left_over(world.history, is_reclaiming=False))
     collect(world, Event(Verb.COLLECT, 1, "sweep"))
     require("no_unneeded_result_is_left", left_over(world.history, is_reclaiming=True))
     require("all_that_is_left_is_known", unknown_files(world.history))
+
+
+def _let_claims_end(world: World) -> None:
+    world.airflow.wait(QUIET_MINUTES + world.history.slack // timedelta(minutes=1))
 
 
 def _end_faults(world: World) -> None:
