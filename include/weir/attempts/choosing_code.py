@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from sqlalchemy.orm import Session
 
@@ -143,12 +144,11 @@ def _lost(fingerprint: str, why: object) -> Misconfigured:
     return Misconfigured(Message("attempts.code_lost", fingerprint=fingerprint[:16], why=why))
 
 
-def pin_archive(session: Session, row: RunRow, archives: Archives) -> str:
-    """Pin a run to the deployed archive, unless it is pinned to one; return its fingerprint. Raises ArchiveNeeded."""
+def pin_archive(session: Session, row: RunRow, archives: Archives) -> None:
+    """Pin a run to the deployed archive, unless it is pinned to one; its record is due then. Raises ArchiveNeeded."""
     if row.archive is None:
         archives.path(session, archives.deployed.fingerprint)
         row.archive, row.is_record_due = archives.deployed.fingerprint, True
-    return row.archive
 
 
 def require_archive(services: Services, dataflow: str, code: CodeToRun) -> None:
@@ -172,7 +172,7 @@ def choose_code(
     older: Sequence[AttemptRow],
     max_tries: int,
 ) -> ChosenCode:
-    """Choose the code of a try of a region; `older` are its earlier tries, oldest first.
+    """Choose the code of a try of a region, whose run is pinned to an archive; `older` are its tries, oldest first.
 
     `max_tries` is that of its task instance, which Airflow raises where it clears one that is not running.
 
@@ -180,7 +180,7 @@ def choose_code(
     """
     functions = functions_of(topology, region.name)
     deployed = Code(archives.version(session, archives.deployed.fingerprint, functions), archives.deployed.fingerprint)
-    pinned = pin_archive(session, session.get_one(RunRow, run.id), archives)
+    pinned = cast("str", session.get_one(RunRow, run.id).archive)
     known = generations_of(session, run.id, {region.name})
     cause, repair = _cause(origin, older, max_tries), run.dataflow.repair_code
     if origin is Origin.CLEARED_BY_WEIR and is_cleared_for_newest(session, run.id, region, older[-1].try_number):

@@ -306,7 +306,8 @@ def _register(
     with services.ledger.transaction(request.dataflow.name) as session:
         require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
         run = own_epoch(session, _new_run(services, request, store_id), services.now(), not_pinned)
-        if session.get_one(RunRow, run.id).is_record_due:
+        row = session.get_one(RunRow, run.id)
+        if row.is_record_due or (archives is not None and row.archive is None):
             raise _RecordDue
         region = _region_of(run, run.topology, request)
         if region is None:
@@ -317,9 +318,10 @@ def _register(
 
 
 def _pin(services: Services, request: BeginRequest, store_id: str, archives: Archives | None) -> None:
-    """Pin the run, unless it is, and write its record.
+    """Pin the run and its code, unless they are, and write its record.
 
-    Raises Misconfigured if a connection of a target or source does not exist: not only when all is computed.
+    A closing task may be the first that begins: it pins no code. Raises Misconfigured if a connection of a target or
+    source does not exist: not only when all is computed.
     """
     require_connections(services.connections, request.dataflow)
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
@@ -332,11 +334,11 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
                 raise _RunUnknown
             row.archive = None
             forget_generations(session, row.id)
-            if archives is not None:
-                pin_archive(session, row, archives)
             owe_record(session, row)
 
-        own_epoch(session, _new_run(services, request, store_id), services.now(), on_pin)
+        run = own_epoch(session, _new_run(services, request, store_id), services.now(), on_pin)
+        if archives is not None:
+            pin_archive(session, session.get_one(RunRow, run.id), archives)
     write_record(services, run_key(dataflow, epoch))
 
 

@@ -54,8 +54,25 @@ def test_a_new_run_is_pinned_to_its_code_and_its_record_says_so(run):
     run.airflow.clear_by_hand(FIRST, "totals", 0)
     run.airflow.run_until_quiet()
     assert row_of(run).archive == run.code.fingerprint
-    record = run_record_from_json(run.store.read(record_path("ladder", "20130101T000000Z")))
-    assert record.archive == run.code.fingerprint
+    assert recorded_archive(run) == run.code.fingerprint
+
+
+def recorded_archive(world):
+    return run_record_from_json(world.store.read(record_path("ladder", "20130101T000000Z"))).archive
+
+
+def test_the_code_of_a_run_that_its_closing_task_has_pinned_is_recorded_before_anything_computes(run):
+    """A closing task has no code: a ledger that lost what pinned it would go on with newer code."""
+    new = run.deploy(raw=1)
+    adopt(run.services, RUN)
+    run.airflow.clear_by_hand(FIRST, "weir_close")
+    run.airflow.step(run.airflow.task(FIRST, "weir_close"))
+    assert row_of(run).pinned is not None
+    recorded = []
+    run.airflow.during = lambda _key: recorded.append(recorded_archive(run))
+    run.airflow.run_until_quiet()
+    assert set(run.airflow.states().values()) == {"success"}
+    assert set(recorded) == {new.fingerprint}
 
 
 def as_it_was():
