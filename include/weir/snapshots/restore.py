@@ -335,7 +335,7 @@ def _commit(
     replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
     # What follows a restore runs what is deployed: so does the restored run, where it has to compute anything.
     forget_generations(session, row.id)
-    row.archive = None
+    row.archive, row.is_record_due = None, True
     owed = add_clears_that_follow(session, services, run, topology, before, replaced, RepairCode.NEWEST)
     if row.has_dag_run:
         note_whether_closed(session, services, run, topology)

@@ -148,6 +148,16 @@ def test_after_a_rebuild_what_was_restored_has_the_same_versions(days):
     assert valid(days, DAY_2)
 
 
+def test_a_rebuilt_ledger_has_a_restored_run_compute_with_what_is_deployed(days):
+    """The record of the run names no code any more, as its row in the ledger."""
+    spoil(days)
+    restore(days, "day2")
+    days.lose_ledger()
+    rebuild(days.services)
+    with days.ledger.transaction() as session:
+        assert session.get_one(RunRow, DAY_2).archive is None
+
+
 def test_an_epoch_that_exists_and_follows_a_restore_is_computed_by_the_newest_code(days):
     days.deploy(aircraft=7)
     for day in (1, 2):
