@@ -21,7 +21,7 @@ from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginReque
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
-from weir.ledger.clears import is_cleared_for_newest
+from weir.ledger.clears import has_clear_missed, is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.inputs import probe_partitions
@@ -106,7 +106,7 @@ def _begun(
 def _adopt(services: Services, gates: Gates, registered: Registered) -> Adopted | None:
     """Reuse the commit of an earlier try if its results are valid and present and the task was not cleared since.
 
-    A commit that the ledger had lost, and found in the store, is reused after a clear by Weir, too, which missed it.
+    A commit that the ledger had lost, and found in the store, is reused after a clear by Weir that missed it, too.
     """
     if registered.origin not in (Origin.RETRY, Origin.CLEARED_BY_WEIR):
         return None
@@ -149,11 +149,13 @@ def _may_be_reused(session: Session, committed: AttemptRow, tries: Sequence[Atte
     """Report whether nobody has cleared the task since the commit, also where a try has failed in between."""
     present = tries[-1]
     region = RegionId(present.region, present.subtask)
+    since = {row.origin for row in tries if row.try_number > committed.try_number}
     if present.origin == Origin.CLEARED_BY_WEIR.value:
-        is_found = committed.origin == Origin.REBUILT.value
-        return is_found and not is_cleared_for_newest(session, present.run, region, committed.try_number)
-    since = [each for each in tries if each.try_number > committed.try_number]
-    return committed.max_tries == present.max_tries and all(each.origin == Origin.RETRY.value for each in since)
+        if committed.origin != Origin.REBUILT.value or Origin.CLEARED_BY_PERSON.value in since:
+            return False
+        is_for_newest = is_cleared_for_newest(session, present.run, region, committed.try_number)
+        return not is_for_newest and has_clear_missed(session, committed)
+    return committed.max_tries == present.max_tries and since <= {Origin.RETRY.value}
 
 
 def _is_there(state: RunState, partition: PartitionId) -> bool:

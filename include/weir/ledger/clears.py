@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
 from weir.execution.run_state import CLOSE
-from weir.ledger.database.tables import AttemptRow, PendingClearRow
+from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow
 from weir.ledger.runs import Run
 from weir.topology.regions import RegionId
 
@@ -122,6 +122,31 @@ def is_cleared_for_newest(session: Session, run: str, region: RegionId, after_tr
         PendingClearRow.code == RepairCode.NEWEST.value,
     )
     return session.scalar(query.limit(1)) is not None
+
+
+def has_clear_missed(session: Session, committed: AttemptRow) -> bool:
+    """Report whether the newest clear by Weir of a commit that was found in the store did not know of it.
+
+    It asked for what was missing. One that an attempt of a later lineage has decided knew of it: between two lineages
+    a ledger catches up.
+    """
+    query = (
+        select(FailoverRow.id, AttemptRow.lineage)
+        .select_from(PendingClearRow)
+        .outerjoin(FailoverRow, FailoverRow.id == PendingClearRow.failover)
+        .outerjoin(AttemptRow, AttemptRow.id == FailoverRow.attempt)
+        .where(
+            PendingClearRow.run == committed.run,
+            PendingClearRow.region == committed.region,
+            PendingClearRow.subtask == committed.subtask,
+            PendingClearRow.expected_try >= committed.try_number,
+            PendingClearRow.sends > 0,
+        )
+        .order_by(PendingClearRow.id.desc())
+        .limit(1)
+    )
+    newest = session.execute(query).first()
+    return newest is not None and newest.id is not None and (newest.lineage or 0) <= committed.lineage
 
 
 def clears_of_run(session: Session, run: str) -> list[PendingClearRow]:

@@ -27,9 +27,14 @@ def an_adopted_result_is_valid_and_wanted(history: History) -> Iterator[str]:
 
 
 def _is_cleared_since(history: History, row: Attempt, adopted: Result) -> bool:
+    """Report whether a person has cleared the task between the adopted result and the try that adopts it.
+
+    A process of a try that was cleared while it ran may adopt: Airflow does not heed it, and starts another try.
+    """
     run_id, since = history.ledger.runs()[row.run].run_id, _newest_try_at(history, adopted.attempt)
     return run_id not in history.recreated and any(
-        (key.run_id, key.task_id, key.map_index) == (run_id, row.task_id, row.map_index) and at >= since
+        (key.run_id, key.task_id, key.map_index) == (run_id, row.task_id, row.map_index)
+        and since <= at < row.try_number
         for key, at in history.cleared
     )
 
