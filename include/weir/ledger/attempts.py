@@ -160,7 +160,7 @@ def origin_of(
 
 def _may_be_running(row: AttemptRow) -> bool:
     """Report whether Airflow may still call an attempt running, also one that a rebuild or a restore has ended."""
-    if row.state in (AttemptState.RUNNING.value, AttemptState.COMMITTED.value):
+    if row.state in (AttemptState.RUNNING.value, AttemptState.COMMITTED.value, AttemptState.ADOPTED.value):
         return True
     return row.state in (AttemptState.FENCED.value, AttemptState.RETRYING.value) and row.failure is None
 

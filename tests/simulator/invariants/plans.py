@@ -286,11 +286,11 @@ def _has_result(history: History, run: str, region: RegionId) -> bool:
 
 
 def _is_given(history: History, run: str, region: RegionId) -> bool:
-    """Report whether the current results of a region were restored: these have read nothing."""
+    """Report whether all current results of a region were restored: these have read nothing."""
     outputs = () if region == CLOSE else history.topology_of(run).outputs(region)
-    current = history.ledger.current
-    made = {current[at].attempt for at in (Partition(run, each) for each in outputs) if at in current}
-    return any(history.ledger.attempts[each].is_restored for each in made)
+    ledger = history.ledger
+    made = {ledger.current[each].attempt for each in (Partition(run, one) for one in outputs) if each in ledger.current}
+    return bool(made) and all(ledger.attempts[each].is_restored for each in made)
 
 
 def _has_ended_as(ledger: LedgerView, run: str, region: RegionId, *states: str) -> bool:
