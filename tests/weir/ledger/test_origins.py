@@ -19,6 +19,8 @@ RUN = "ladder@20130101T000000Z"
 WEATHER = RegionId("weather", 0)
 CASES = 200
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+OPEN = (AttemptState.RUNNING.value, AttemptState.COMMITTED.value, AttemptState.ADOPTED.value)
+"""The states of a try whose process Airflow may call running."""
 ENDED = [each.value for each in AttemptState if each is not AttemptState.WAITING]
 
 
@@ -70,7 +72,7 @@ def test_a_try_is_weirs_only_if_weir_had_cleared_the_last_try_that_is_known(begu
             found = origin_of(session, RUN, WEATHER, [row], (max_tries, clear_number))
             session.rollback()
         was_ended = state in (AttemptState.FENCED.value, AttemptState.RETRYING.value) and not has_failed
-        is_open = state in (AttemptState.RUNNING.value, AttemptState.COMMITTED.value) or was_ended
+        is_open = state in OPEN or was_ended
         last = failed if failed is not None and failure is FailureClass.FATAL else newest
         if max_tries == 7:
             wanted = Origin.CLEARED_BY_PERSON if is_open and clear_number else Origin.RETRY
