@@ -30,7 +30,7 @@ from weir.topology.regions import RegionId
 from weir.wording import first_few
 
 _AS_IF = "as if it were gone"
-_NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d+)\])?$")
+_NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d{1,9})\])?$")
 
 
 @dataclass(frozen=True, slots=True)

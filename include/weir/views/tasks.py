@@ -37,7 +37,7 @@ from weir.wording import first_few
 
 Row = TypeVar("Row", AttemptRow, PendingClearRow)
 
-_TASK = re.compile(r"^(?P<task>[^\[\]]+)(\[(?P<index>\d+)\])?$")
+_TASK = re.compile(r"^(?P<task>[^\[\]]+)(\[(?P<index>\d{1,9})\])?$")
 
 _NEVER_BEGAN: Final = (
     "Airflow took it back: on a busy machine its scheduler takes its own tasks for orphaned (LocalExecutor with a pool "
@@ -105,17 +105,14 @@ def sources_of_task(session: Session, run: str, region: RegionId) -> list[Source
     return [SourceRead(each.name, splits[each.name][region.subtask]) for each in stages if each.name in splits]
 
 
-def task_views(session: Session, run: str, task: str) -> list[TaskView]:
-    """Return the task instances of `task`; raises as `task_history`."""
-    return [
-        TaskView(
-            region=str(each.region),
-            code=tuple(code_of_task(session, each.run, each.region.name)),
-            sources=tuple(sources_of_task(session, each.run, each.region)),
-            events=tuple(events_of(session, each)),
-        )
-        for each in task_history(session, run, task)
-    ]
+def task_view(session: Session, history: TaskHistory) -> TaskView:
+    """Return a task instance with this history."""
+    return TaskView(
+        region=str(history.region),
+        code=tuple(code_of_task(session, history.run, history.region.name)),
+        sources=tuple(sources_of_task(session, history.run, history.region)),
+        events=tuple(events_of(session, history)),
+    )
 
 
 def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
@@ -146,7 +143,8 @@ def task_history(session: Session, run: str, task: str) -> list[TaskHistory]:
         if (name in (task_id, region.name) or name in _stages(topology, region)) and index in (None, region.subtask)
     ]
     if not regions:
-        raise _no_history(run, task, topology, known)
+        prefix = "" if row is None else row.task_prefix
+        raise _no_history(run, task.removeprefix(prefix), topology, known)
     return [
         TaskHistory(
             region,

@@ -14,16 +14,14 @@ from weir.cli.plan_report import amount, code_of_steps
 from weir.cli.tables import at, print_line
 from weir.code.generation_rules import short
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
-from weir.ledger.runs import run_if_known
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.views.code import CodeOfStage
 from weir.views.documents import plain
 from weir.views.failovers import FailoverView, failover_views
-from weir.views.plans import standing_named
-from weir.views.tasks import HasNotBegun, SourceRead, TaskView, task_views
+from weir.views.task_details import task_details
+from weir.views.tasks import SourceRead, TaskView
 
 _SHOWN = 300
 """How much of what a source reads is printed."""
@@ -58,33 +56,19 @@ def why(
 ) -> None:
     """Show why a task ran repeatedly, its code, and what its sources read: attempts, failures, clears, and inputs.
 
-    Of a run that is open, it also says why, and what to do.
+    It also says what a clear of it in Airflow would restart; of a run that is open, why it is, and what to do.
     """
     with opened_services() as services:
-        with services.ledger.transaction() as session:
-            row = run_if_known(session, run)
-            name = "" if row is None else row.id
-        standing = standing_named(services, name, run, airflow_if_reached)
-        try:
-            with services.ledger.transaction() as session:
-                tasks = task_views(session, run, task)
-        except Misconfigured as error:
-            if standing is None or (name and not isinstance(error, HasNotBegun)):
-                raise
-            raise Misconfigured(
-                Message(
-                    "cli.nothing_to_explain",
-                    detail=error if name else f"no task of run {run} has begun",
-                    standing=standing,
-                )
-            ) from error
+        found = task_details(services, run, task, airflow_if_reached)
     if as_json:
-        print_document(tasks=tasks, standing=standing)
+        print_document(**plain(found))
         return
-    for each in tasks:
+    for each in found.tasks:
         _print_task(each)
-    if standing is not None:
-        print_line(str(standing))
+    if found.if_cleared is not None:
+        print_line(f"If it is cleared in Airflow: {found.if_cleared.summary()}.")
+    if found.standing is not None:
+        print_line(str(found.standing))
 
 
 def _print_task(task: TaskView) -> None:

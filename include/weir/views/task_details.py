@@ -1,0 +1,59 @@
+"""A task as a person asks about it: its history, how its run stands, and what a clear of it in Airflow would restart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from weir.code.generation_rules import RepairCode
+from weir.coordination.services import Services
+from weir.errors import Message, Misconfigured
+from weir.ledger.runs import run_if_known
+from weir.recovery.questions import Question, ask
+from weir.recovery.rules.plan import Plan
+from weir.recovery.rules.standing import Standing
+from weir.topology.regions import RegionId
+from weir.views.plans import Reach, standing_named
+from weir.views.tasks import HasNotBegun, TaskView, task_history, task_view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDetails:
+    """Task instances. `standing` is how their run stands, None if it is published.
+
+    `if_cleared` is what a clear of them in Airflow would restart, by what the ledger knows; None of a run that is not
+    pinned.
+    """
+
+    tasks: tuple[TaskView, ...]
+    standing: Standing | None
+    if_cleared: Plan | None
+
+
+def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskDetails:
+    """Return the task instances that `task` names in a run, by subtask. It changes nothing.
+
+    Raises Misconfigured for an unknown run or task and names similar ones, HasNotBegun, and as planning does.
+    """
+    with services.ledger.transaction() as session:
+        row = run_if_known(session, run)
+        name, is_pinned = ("", False) if row is None else (row.id, row.pinned is not None)
+    standing = standing_named(services, name, run, reach)
+    try:
+        with services.ledger.transaction() as session:
+            history = task_history(session, run, task)
+            tasks = tuple(task_view(session, each) for each in history)
+    except Misconfigured as error:
+        if standing is None or (name and not isinstance(error, HasNotBegun)):
+            raise
+        detail = error if name else f"no task of run {run} has begun"
+        raise HasNotBegun(Message("views.nothing_to_explain", detail=detail, standing=standing)) from error
+    regions = [each.region for each in history]
+    return TaskDetails(
+        tasks=tasks, standing=standing, if_cleared=_if_cleared(services, name, regions) if is_pinned else None
+    )
+
+
+def _if_cleared(services: Services, run: str, regions: Collection[RegionId]) -> Plan:
+    """Plan what a clear restarts: the tasks run what is deployed, as after every clear of a person."""
+    return ask(services, Question(run, code=RepairCode.NEWEST, cleared=tuple(regions), looks=False)).plan
