@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from markupsafe import Markup
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.formats.checkpoint import Checkpoint
+from weir.formats.checkpoint import Checkpoint, SnapshotKind
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
@@ -19,6 +20,8 @@ from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
 from weir.state.file_rules import sorted_runs
+from weir.units import format_size
+from weir.views.charts import Column, chart
 
 SUBSUMED, DROPPED = "subsumed", "dropped"
 """The status of a completed checkpoint that was subsumed, and of a savepoint that was dropped."""
@@ -29,7 +32,8 @@ class CheckpointView:
     """A checkpoint or savepoint. Sizes are in bytes; `seconds` is how long it took, None where it is not complete.
 
     `folder` is that of a savepoint; else None. `amplification` is that of retained checkpoints, whose manifests are in
-    the store; else None. `code` are, by state, the versions of code that have made it of the one of the epoch before.
+    the store; else None, as where the store was not asked. `code` are, by state, the versions of code that have made it
+    of the one of the epoch before.
     """
 
     dataflow: str
@@ -50,19 +54,35 @@ class CheckpointView:
     code: Mapping[str, tuple[str, ...]]
 
 
-def checkpoint_views(services: Services, dataflow: str | None = None) -> list[CheckpointView]:
+def checkpoint_views(services: Services, dataflow: str | None = None, *, looks: bool = True) -> list[CheckpointView]:
     """Return all checkpoints and savepoints of a dataflow, or of all dataflows, by number.
 
-    Raises Misconfigured for a dataflow that is not known, and Retryable.
+    Without `looks` the store is not asked. Raises Misconfigured for a dataflow that is not known, and Retryable.
     """
     with services.ledger.transaction() as session:
         known = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
         if dataflow is not None:
             require_dataflow(session, dataflow)
         rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
-        written = {(row.dataflow, row.number): _written(session, row) for row in rows if _is_retained(row)}
+        retained = [row for row in rows if looks and _is_retained(row)]
+        written = {(row.dataflow, row.number): _written(session, row) for row in retained}
         code = {row.run: _code(session, row.run) for row in rows}
     return [_view(services, row, written, code[row.run]) for row in rows]
+
+
+def chart_of_bytes(snapshots: Sequence[CheckpointView], most: int) -> Markup:
+    """Draw how many bytes the newest complete checkpoints name, and how many of these no earlier one has."""
+    complete = [each for each in snapshots if each.kind == SnapshotKind.CHECKPOINT.value and each.seconds is not None]
+    columns = [
+        Column(
+            label=f"{each.epoch[:4]}-{each.epoch[4:6]}-{each.epoch[6:8]}",
+            parts=(each.incremental_bytes, each.full_bytes - each.incremental_bytes),
+            title=f"checkpoint {each.number} of {each.epoch}: {format_size(each.full_bytes)}, of them new "
+            f"{format_size(each.incremental_bytes)}",
+        )
+        for each in complete[-most:]
+    ]
+    return chart("Bytes of checkpoints by epoch", ("new", "shared"), columns, lambda amount: format_size(round(amount)))
 
 
 def _is_retained(row: CheckpointRow) -> bool:
@@ -103,7 +123,8 @@ def _view(
     written: dict[tuple[str, int], tuple[int, int]],
     code: Mapping[str, tuple[str, ...]],
 ) -> CheckpointView:
-    found = read_checkpoint(services.store, row.dataflow, row.number) if _is_retained(row) else None
+    is_read = (row.dataflow, row.number) in written
+    found = read_checkpoint(services.store, row.dataflow, row.number) if is_read else None
     done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
     return CheckpointView(
         dataflow=row.dataflow,

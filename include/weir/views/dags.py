@@ -19,3 +19,16 @@ def runs_of_dag_run(session: Session, dag_id: str, run_id: str) -> list[RunId]:
     """Return the runs that a DagRun computes, one for each dataflow of its DAG."""
     query = select(RunRow.id).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id).order_by(RunRow.id)
     return list(session.scalars(query))
+
+
+def dag_runs_of(session: Session, dag_id: str, dataflow: str) -> dict[RunId, str]:
+    """Return the ids that the runs of a dataflow have in Airflow, of those of this DAG."""
+    query = select(RunRow.id, RunRow.run_id).where(RunRow.dag_id == dag_id, RunRow.dataflow == dataflow)
+    return dict(session.execute(query).tuples().all())
+
+
+def run_of_task(session: Session, dag_id: str, run_id: str, task_id: str) -> RunId | None:
+    """Return the run that a task of a DagRun belongs to, by the group of its id; None where the ledger has none."""
+    query = select(RunRow.id, RunRow.task_prefix).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
+    of = {run: prefix for run, prefix in session.execute(query).tuples() if task_id.startswith(prefix)}
+    return max(of, key=lambda run: len(of[run]), default=None)

@@ -1,11 +1,12 @@
-"""Past failovers: what they have restarted and spared, and the cost of what was recomputed."""
+"""Past failovers: what they have restarted and spared, and the cost of what was recomputed, also by the week."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 
+from markupsafe import Markup
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,8 @@ from weir.ledger.results import NotDeterministic, findings_of
 from weir.ledger.runs import run_if_known, run_key
 from weir.recovery.failovers import FailoverKind, costs_of_attempts, failovers_of
 from weir.recovery.rules.plan import Cost, Plan, Total, total_of
+from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.views.charts import Column, chart
 from weir.views.rows import taken
 
 _WITHOUT_EFFECT = (ClearOutcome.MISSING.value, ClearOutcome.SKIPPED.value)
@@ -44,17 +47,116 @@ class FailoverView:
     spared: int
     is_over: bool
     not_deterministic: tuple[NotDeterministic, ...]
+    usual_causes: str | None
 
 
-def failover_views(session: Session, dataflow: str | None = None, epoch: str | None = None) -> list[FailoverView]:
-    """Return past failovers, oldest first. Raises Misconfigured for an unknown dataflow or epoch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverWeek:
+    """The failovers of a week that begins on a Monday, in UTC; an incident is of the week of its first failover here.
+
+    `held_back` counts those that have restarted nothing and are in no sum. What a full restart would have cost, and how
+    many regions were spared of it, counts once an incident: as at its failover with the most to restart.
+    """
+
+    week: str
+    begins: date
+    incidents: int
+    failovers: int
+    held_back: int
+    recomputed: Total
+    spared: int
+    full_restart: Total
+
+
+def failover_views(
+    session: Session, dataflow: str | None = None, epoch: str | None = None, newest_weeks: int | None = None
+) -> list[FailoverView]:
+    """Return past failovers, oldest first; with `newest_weeks` those of that many weeks up to the newest failover.
+
+    Raises Misconfigured for an unknown dataflow or epoch.
+    """
     if dataflow is not None:
         require_dataflow(session, dataflow)
         run = None if epoch is None else run_if_known(session, run_key(dataflow, epoch))
         if run is None and epoch is not None:
             raise unknown_run(session, run_key(dataflow, epoch), dataflow)
         epoch = None if run is None else run.epoch
-    return [_view(session, row) for row in failovers_of(session, dataflow, epoch)]
+    rows = failovers_of(session, dataflow, epoch)
+    if rows and newest_weeks is not None:
+        first = _monday(rows[-1].decided_at) - timedelta(weeks=newest_weeks - 1)
+        rows = [row for row in rows if _monday(row.decided_at) >= first]
+    return [_view(session, row) for row in rows]
+
+
+def weeks_of(failovers: Sequence[FailoverView]) -> list[FailoverWeek]:
+    """Return the weeks from that of the first of these failovers to that of the last, also those without any."""
+    if not failovers:
+        return []
+    began: dict[int, date] = {}
+    of_week: dict[date, list[FailoverView]] = {}
+    for each in failovers:
+        monday = began.setdefault(each.incident, _monday(each.decided_at))
+        of_week.setdefault(monday, []).append(each)
+    monday, found = min(of_week), []
+    while monday <= max(of_week):
+        found.append(_week(monday, of_week.get(monday, [])))
+        monday += timedelta(weeks=1)
+    return found
+
+
+def chart_of_weeks(weeks: Sequence[FailoverWeek]) -> Markup:
+    """Draw the seconds that were recomputed in each week, and those that a full restart would have cost on top."""
+    columns = [
+        Column(
+            label=f"{each.begins:%Y-%m-%d}",
+            parts=(each.recomputed.seconds, max(each.full_restart.seconds - each.recomputed.seconds, 0.0)),
+            title=f"{each.week}: {each.incidents} incident(s), {each.recomputed.seconds:,.1f} s recomputed, a full "
+            f"restart {each.full_restart.seconds:,.1f} s",
+        )
+        for each in weeks
+    ]
+    return chart("Seconds recomputed by week", ("recomputed", "spared of a full restart"), columns, "{:,.1f} s".format)
+
+
+def _week(monday: date, failovers: Sequence[FailoverView]) -> FailoverWeek:
+    counted = [each for each in failovers if each.kind is not FailoverKind.HELD_BACK]
+    largest: dict[int, FailoverView] = {}
+    for each in counted:
+        before = largest.setdefault(each.incident, each)
+        if _full_restart_order(each) > _full_restart_order(before):
+            largest[each.incident] = each
+    year, number, _ = monday.isocalendar()
+    return FailoverWeek(
+        week=f"{year}-W{number:02}",
+        begins=monday,
+        incidents=len({each.incident for each in failovers}),
+        failovers=len(failovers),
+        held_back=len(failovers) - len(counted),
+        recomputed=_together(each.recomputed for each in counted),
+        spared=sum(each.spared for each in largest.values()),
+        full_restart=_together(each.plan.full_restart() for each in largest.values()),
+    )
+
+
+def _full_restart_order(failover: FailoverView) -> tuple[float, int]:
+    total = failover.plan.full_restart()
+    return total.seconds, total.regions
+
+
+def _together(totals: Iterable[Total]) -> Total:
+    listed = list(totals)
+    return Total(
+        sum(each.regions for each in listed),
+        sum(each.rows for each in listed),
+        sum(each.bytes for each in listed),
+        round(sum((each.seconds for each in listed), 0.0), 3),
+        sum(each.unknown for each in listed),
+    )
+
+
+def _monday(at: datetime) -> date:
+    day = at.astimezone(UTC).date()
+    return day - timedelta(days=day.weekday())
 
 
 def failovers_of_run(session: Session, run: str) -> list[FailoverView]:
@@ -72,6 +174,7 @@ def _view(session: Session, row: FailoverRow) -> FailoverView:
     plan = Plan.from_json(row.plan)
     spared = len(plan.spared()) - _changed(session, row, plan)
     is_over = all(_has_ended(*each) for each in by_clear)
+    differing = findings_of(session, list(costs))
     return taken(
         FailoverView,
         row,
@@ -84,7 +187,8 @@ def _view(session: Session, row: FailoverRow) -> FailoverView:
         recomputed=recomputed,
         spared=spared,
         is_over=is_over,
-        not_deterministic=findings_of(session, list(costs)),
+        not_deterministic=differing,
+        usual_causes=USUAL_CAUSES if differing else None,
     )
 
 

@@ -1,9 +1,10 @@
-"""A task as a person asks about it: its history, how its run stands, and what a clear of it in Airflow would restart."""
+"""A task as a person asks about it: its history, how its run stands, and what a clear of it would restart."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
@@ -28,6 +29,10 @@ class TaskDetails:
     tasks: tuple[TaskView, ...]
     standing: Standing | None
     if_cleared: Plan | None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of its document (docs/plan.md)."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskDetails:

@@ -6,34 +6,26 @@ is shown only if it is of that DAG. A request changes nothing.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
-from weir.errors import Misconfigured, OtherBuild, WeirError
-from weir.ledger.ledger import NotMigrated
 from weir.recovery.questions import Question
 from weir.views.dags import dataflows_of_dag, runs_of_dag_run
 from weir.views.dataflows import dataflow_details, dataflow_overviews
 from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, svg_of
-from weir.views.plans import Reach, reaching
 from weir.views.run_details import run_details
-from weir_airflow.api.clearing import DbClearer
-from weir_airflow.connections.reading import services_to_read
+from weir_airflow.pages.answers import MAY_READ, answered, nothing, reach
 from weir_airflow.pages.showing import page
 
 router = APIRouter()
-log = logging.getLogger(__name__)
 
-_MAY_READ: Final = [Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))]
 _MAY_SEE: Final = [Depends(requires_access_view(AccessView.PLUGINS))]
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css"}
 _FILES: Final = {each.name: each for each in (*(Path(__file__).parent / "static").iterdir(), STYLE)}
@@ -47,13 +39,13 @@ def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
     dags = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
 
     def shown(services: Services) -> HTMLResponse:
-        found = document(dataflows=dataflow_overviews(services, _reach(), dags))
+        found = document(dataflows=dataflow_overviews(services, reach(), dags))
         return page(request, "dataflows.html", document=found)
 
-    return _answered(request, shown)
+    return answered(request, shown)
 
 
-@router.get("/dags/{dag_id}/dataflow", dependencies=_MAY_READ)
+@router.get("/dags/{dag_id}/dataflow", dependencies=MAY_READ)
 def dataflow(request: Request, dag_id: str) -> HTMLResponse:
     """Show the dataflows of a DAG: their newest run drawn, and their runs."""
 
@@ -61,15 +53,15 @@ def dataflow(request: Request, dag_id: str) -> HTMLResponse:
         with services.ledger.transaction() as session:
             names = dataflows_of_dag(session, dag_id)
         if not names:
-            return _nothing(request, dag_id, f"The ledger knows no run of {dag_id}: no task of it has begun.")
-        found = [dataflow_details(services, name, _reach()) for name in names]
+            return nothing(request, dag_id, f"The ledger knows no run of {dag_id}: no task of it has begun.")
+        found = [dataflow_details(services, name, reach()) for name in names]
         drawings = [None if each.graph is None else svg_of(drawing_of(each.graph)) for each in found]
         return page(request, "dataflow.html", dag_id=dag_id, document=document(dataflows=found), drawings=drawings)
 
-    return _answered(request, shown)
+    return answered(request, shown)
 
 
-@router.get("/dags/{dag_id}/run", dependencies=_MAY_READ)
+@router.get("/dags/{dag_id}/run", dependencies=MAY_READ)
 def run(
     request: Request,
     dag_id: str,
@@ -86,15 +78,15 @@ def run(
             runs = runs_of_dag_run(session, dag_id, run_id)
         wanted = [each for each in runs if dataflow in (None, each.partition("@")[0])]
         if not wanted:
-            return _nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
-        details = run_details(services, Question(wanted[0], fail, tuple(lost or ()), looks=bool(look)), _reach())
+            return nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
+        details = run_details(services, Question(wanted[0], fail, tuple(lost or ()), looks=bool(look)), reach())
         drawing = None if details.graph is None else svg_of(drawing_of(details.graph))
         asked = {"fail": fail, "lost": lost or []}
         return page(
             request, "run.html", dag_id=dag_id, document=document(run=details), drawing=drawing, runs=runs, asked=asked
         )
 
-    return _answered(request, shown)
+    return answered(request, shown)
 
 
 @router.get("/static/{name}")
@@ -105,40 +97,3 @@ def own_file(name: str) -> Response:
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=600"}
     file = _FILES[name]
     return Response(file.read_bytes(), media_type=_KINDS[file.suffix], headers=headers)
-
-
-def _reach() -> Reach:
-    return reaching(DbClearer())
-
-
-def _answered(request: Request, shown: Callable[[Services], HTMLResponse]) -> HTMLResponse:
-    """Answer with a page; 404 for what the ledger does not know, 503 where ledger or store cannot be read."""
-    try:
-        with services_to_read() as services:
-            return shown(services)
-    except (NotMigrated, OtherBuild) as error:
-        return _unreadable(request, error, "ledger upgrade" if isinstance(error, NotMigrated) else "doctor")
-    except Misconfigured as error:
-        return page(request, "message.html", status=404, title="Not found", said=str(error), command="")
-    except WeirError as error:
-        return _unreadable(request, error, "doctor")
-
-
-def _unreadable(request: Request, error: WeirError, command: str) -> HTMLResponse:
-    """Answer that ledger or store cannot be read; where they are is in the log of the API server only."""
-    log.warning("A page of Weir cannot be shown: %s", error)
-    return page(
-        request,
-        "message.html",
-        status=503,
-        title="The API server of Airflow cannot read Weir's ledger or store",
-        said=f"{type(error).__name__}. It needs the same settings as the workers: WEIR_LEDGER and WEIR_STORE, or the "
-        "connections weir_ledger and weir_store. Its log says more.",
-        command=f"weir {command}",
-    )
-
-
-def _nothing(request: Request, dag_id: str, said: str) -> HTMLResponse:
-    return page(
-        request, "message.html", status=404, title=f"Nothing to show of {dag_id}", said=said, command="weir runs"
-    )

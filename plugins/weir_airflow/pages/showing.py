@@ -6,6 +6,7 @@ and script, and can be shown in Airflow's own frames only.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -86,4 +87,4 @@ def _amount(total: Mapping[str, Any]) -> str:
     )
 
 
-_templates.filters |= {"size": format_size, "time": _ago, "amount": _amount}
+_templates.filters |= {"size": format_size, "time": _ago, "amount": _amount, "json": json.dumps}

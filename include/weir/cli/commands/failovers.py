@@ -16,10 +16,8 @@ from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.rules.plan import StepKind
-from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.views.code import CodeOfStage
-from weir.views.documents import plain
-from weir.views.failovers import FailoverView, failover_views
+from weir.views.failovers import FailoverView, FailoverWeek, failover_views, weeks_of
 from weir.views.task_details import task_details
 from weir.views.tasks import SourceRead, TaskView
 
@@ -40,13 +38,14 @@ def failovers(
     with opened_services() as services, services.ledger.transaction() as session:
         found = failover_views(session, dataflow, epoch or None)
     if as_json:
-        causes = [USUAL_CAUSES if each.not_deterministic else None for each in found]
-        print_document(failovers=[plain(each) | {"usual_causes": of} for each, of in zip(found, causes, strict=True)])
+        print_document(failovers=found, weeks=weeks_of(found))
         return
     if not found:
         print_line("No failover is recorded.")
     for each in found:
         _print_failover(each)
+    for week in weeks_of(found):
+        _print_week(week)
 
 
 def why(
@@ -61,7 +60,7 @@ def why(
     with opened_services() as services:
         found = task_details(services, run, task, airflow_if_reached)
     if as_json:
-        print_document(**plain(found))
+        print_document(**found.fields())
         return
     for each in found.tasks:
         _print_task(each)
@@ -104,6 +103,14 @@ def _code(found: CodeOfStage) -> str:
     )
 
 
+def _print_week(week: FailoverWeek) -> None:
+    held_back = f" ({week.held_back} held back)" if week.held_back else ""
+    print_line(
+        f"Week {week.week}: {week.incidents} incident(s), {week.failovers} failover(s){held_back}; recomputed "
+        f"{amount(week.recomputed)}; {week.spared} region(s) spared of a full restart: {amount(week.full_restart)}"
+    )
+
+
 def _print_failover(failover: FailoverView) -> None:
     plan = failover.plan
     asked = "by a person" if failover.kind is FailoverKind.BY_HAND else "nothing had failed yet"
@@ -130,4 +137,4 @@ def _print_failover(failover: FailoverView) -> None:
     so_far = "" if failover.is_over else " so far"
     print_line(f"  recomputed{so_far}: {amount(failover.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for differing in failover.not_deterministic:
-        print_line(f"  not deterministic: {differing}. Usual causes: {USUAL_CAUSES}")
+        print_line(f"  not deterministic: {differing}. Usual causes: {failover.usual_causes}")

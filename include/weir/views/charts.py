@@ -1,0 +1,84 @@
+"""Draws amounts side by side as SVG: a column for each, of parts that stand on each other.
+
+Invariant: as a drawing, a chart has no script, no style sheet of its own and no address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from weir.views.drawings import environment
+
+_HEIGHT, _ABOVE, _BELOW, _LEFT = 150, 30, 22, 64
+"""The height of the highest column, and the space above, below and beside all of them, in pixels."""
+_WIDEST, _WIDTH = 44, 1100
+"""The largest width of a column with the space beside it, and of all together."""
+_LABEL: Final = 80
+"""How much room the label of a column needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its label, its parts in the order of the chart's, and what is shown in full where the mouse is."""
+
+    label: str
+    parts: tuple[float, ...]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    kind: int
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    x: float
+    width: float
+    column: Column
+    parts: tuple[_Part, ...]
+    has_label: bool
+
+
+def chart(what: str, parts: Sequence[str], columns: Sequence[Column], said: Callable[[float], str]) -> Markup:
+    """Return a chart as an SVG element; `parts` are their names, and `said` writes an amount on the axis."""
+    largest = max((sum(each.parts) for each in columns), default=0.0)
+    step = min(_WIDEST, _WIDTH / max(len(columns), 1))
+    every = max(1, round(_LABEL / step + 0.5))
+    drawn = [
+        _Drawn(
+            x=round(_LEFT + number * step, 1),
+            width=round(step * 0.7, 1),
+            column=column,
+            parts=_stacked(column, largest),
+            has_label=(len(columns) - 1 - number) % every == 0,
+        )
+        for number, column in enumerate(columns)
+    ]
+    lines = [(round(_ABOVE + _HEIGHT * (1 - share), 1), said(largest * share)) for share in (0.0, 0.5, 1.0)]
+    text = environment.get_template("chart.svg").render(
+        what=what,
+        names=parts,
+        columns=drawn,
+        lines=lines if largest else lines[:1],
+        left=_LEFT,
+        base=_ABOVE + _HEIGHT,
+        width=round(_LEFT + max(len(columns) * step, 320) + _LABEL / 2),
+        height=_ABOVE + _HEIGHT + _BELOW,
+    )
+    return Markup(text)  # noqa: S704  the template escapes
+
+
+def _stacked(column: Column, largest: float) -> tuple[_Part, ...]:
+    found, top = [], float(_ABOVE + _HEIGHT)
+    for kind, amount in enumerate(column.parts):
+        height = _HEIGHT * amount / largest if largest else 0.0
+        top -= height
+        found.append(_Part(kind, round(top, 1), round(height, 1)))
+    return tuple(found)

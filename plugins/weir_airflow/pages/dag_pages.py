@@ -1,0 +1,115 @@
+"""The pages about a task of a DAG, and about what its dataflows have been through, below `/weir/dags/DAG`.
+
+Invariant: as of the other pages: who asks may read the DAG in the path, and nothing is shown that is not of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from weir.views.checkpoints import chart_of_bytes, checkpoint_views
+from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task
+from weir.views.documents import document
+from weir.views.failovers import chart_of_weeks, failover_views, weeks_of
+from weir.views.notifications import receivers_waiting
+from weir.views.sinks import sink_versions
+from weir.views.task_details import task_details
+from weir.views.tasks import HasNotBegun
+from weir_airflow.pages.answers import MAY_READ, answered, nothing, reach
+from weir_airflow.pages.showing import page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weir.coordination.services import Services
+
+router = APIRouter()
+
+WEEKS = 12
+"""How many weeks with failures the page about recovery shows, up to the newest."""
+
+DRAWN = 60
+"""How many of the newest checkpoints are drawn."""
+
+LISTED = 200
+"""How many of the newest checkpoints, versions and checks are listed."""
+
+
+@router.get("/dags/{dag_id}/task", dependencies=MAY_READ)
+def task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: str = "") -> HTMLResponse:
+    """Show a task instance; Airflow leaves `map_index` as it is, a name in braces, where it has none to give."""
+    index = int(map_index) if re.fullmatch("[0-9]{1,9}", map_index) else -1
+
+    def shown(services: Services) -> HTMLResponse:
+        with services.ledger.transaction() as session:
+            run = run_of_task(session, dag_id, run_id, task_id)
+        if run is None:
+            return nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
+        of: dict[str, Any] = {"dag_id": dag_id, "run": run, "run_id": run_id, "task_id": task_id, "map_index": index}
+        name = task_id if index < 0 else f"{task_id}[{index}]"
+        try:
+            details = task_details(services, run, name, reach())
+        except HasNotBegun as error:
+            return page(request, "message.html", title=f"{task_id} has not begun", said=str(error), command="")
+        return page(request, "task.html", document=document(**details.fields()), **of)
+
+    return answered(request, shown)
+
+
+@router.get("/dags/{dag_id}/recovery", dependencies=MAY_READ)
+def recovery(request: Request, dag_id: str) -> HTMLResponse:
+    """Show the failures of the newest weeks of a DAG, and what their repair has cost."""
+
+    def of_dataflow(services: Services, dataflow: str) -> dict[str, Any]:
+        with services.ledger.transaction() as session:
+            found = failover_views(session, dataflow, newest_weeks=WEEKS)
+            run_ids = dag_runs_of(session, dag_id, dataflow)
+        weeks = weeks_of(found)
+        of = document(failovers=found, weeks=weeks)
+        return {"document": of, "chart": chart_of_weeks(weeks), "run_ids": run_ids}
+
+    return _by_dataflow(request, dag_id, "recovery", of_dataflow, weeks=WEEKS)
+
+
+@router.get("/dags/{dag_id}/state", dependencies=MAY_READ)
+def state(request: Request, dag_id: str) -> HTMLResponse:
+    """Show the checkpoints and savepoints of a DAG, by what the ledger knows."""
+
+    def of_dataflow(services: Services, dataflow: str) -> dict[str, Any]:
+        found = checkpoint_views(services, dataflow, looks=False)
+        return {"document": document(checkpoints=found), "chart": chart_of_bytes(found, DRAWN)}
+
+    return _by_dataflow(request, dag_id, "state", of_dataflow, listed=LISTED)
+
+
+@router.get("/dags/{dag_id}/sinks", dependencies=MAY_READ)
+def sinks(request: Request, dag_id: str) -> HTMLResponse:
+    """Show the versions of the sinks of a DAG, and who has not got what was published."""
+
+    def of_dataflow(services: Services, dataflow: str) -> dict[str, Any]:
+        with services.ledger.transaction() as session:
+            versions = sink_versions(session, dataflow)
+            receivers = receivers_waiting(session, dataflow, services.now())
+        return {"document": document(sinks=versions, receivers=receivers)}
+
+    return _by_dataflow(request, dag_id, "sinks", of_dataflow, listed=LISTED)
+
+
+def _by_dataflow(
+    request: Request, dag_id: str, name: str, of_dataflow: Callable[[Services, str], dict[str, Any]], **more: Any
+) -> HTMLResponse:
+    """Show the same page of each dataflow of a DAG below each other."""
+
+    def shown(services: Services) -> HTMLResponse:
+        with services.ledger.transaction() as session:
+            names = dataflows_of_dag(session, dag_id)
+        if not names:
+            return nothing(request, dag_id, f"The ledger knows no run of {dag_id}: no task of it has begun.")
+        found = {each: of_dataflow(services, each) for each in names}
+        return page(request, f"{name}.html", dag_id=dag_id, dataflows=found, **more)
+
+    return answered(request, shown)
