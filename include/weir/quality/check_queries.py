@@ -205,15 +205,13 @@ def checks_of_task(session: Session, dag_id: str, run_id: str, task_id: str, map
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc())))
 
 
-def newest_checks_of_dag(session: Session, dag_id: str, most: int) -> list[QualityCheckRow]:
-    """Return the newest checks of and by the runs of a DAG, the newest first."""
+def newest_checks_of_dag(
+    session: Session, dag_id: str, most: int, outcomes: Collection[str] | None = None
+) -> list[QualityCheckRow]:
+    """Return the newest checks of and by the runs of a DAG, with one of these outcomes, the newest first."""
     query = select(QualityCheckRow).where(_of_dag(dag_id))
+    query = query if outcomes is None else query.where(QualityCheckRow.outcome.in_(outcomes))
     return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
-
-
-def check_of_dag(session: Session, dag_id: str, number: int) -> QualityCheckRow | None:
-    """Return a check by its number, if its run is of this DAG, or a task of this DAG has made it."""
-    return session.scalar(select(QualityCheckRow).where(QualityCheckRow.id == number, _of_dag(dag_id)))
 
 
 def _of_dag(dag_id: str) -> ColumnElement[bool]:

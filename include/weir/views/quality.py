@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from weir.formats.checks import CheckOutcome, ExpectationResult
 from weir.formats.codec import expectation_results_from_plain
 from weir.ledger.database.tables import QualityCheckRow
-from weir.quality.check_queries import NOT_RIGHT
+from weir.quality.check_queries import NOT_RIGHT, checks_of_task, newest_checks_of_dag
 from weir.views.rows import taken
 
 
@@ -79,7 +79,27 @@ def find_checks(session: Session, asked: CheckFilter) -> list[CheckView]:
         newest = _newest_epochs(session, asked)
         query = query.where(QualityCheckRow.epoch.in_(newest))
     rows = session.scalars(query.order_by(QualityCheckRow.dataflow, QualityCheckRow.epoch, QualityCheckRow.id))
-    return [taken(CheckView, row, results=expectation_results_from_plain(row.results)) for row in rows]
+    return [_view(row) for row in rows]
+
+
+def checks_of_dag(session: Session, dag_id: str, most: int, *, is_violated: bool = False) -> list[CheckView]:
+    """Return the newest checks of and by the runs of a DAG, the newest last."""
+    return _views(newest_checks_of_dag(session, dag_id, most, NOT_RIGHT if is_violated else None))
+
+
+def checks_of_task_instance(
+    session: Session, dag_id: str, run_id: str, task_id: str, map_index: int
+) -> list[CheckView]:
+    """Return the checks by all tries of a task instance, the newest last."""
+    return _views(checks_of_task(session, dag_id, run_id, task_id, map_index))
+
+
+def _views(newest_first: Sequence[QualityCheckRow]) -> list[CheckView]:
+    return [_view(row) for row in reversed(newest_first)]
+
+
+def _view(row: QualityCheckRow) -> CheckView:
+    return taken(CheckView, row, results=expectation_results_from_plain(row.results))
 
 
 def _matching(asked: CheckFilter) -> Select[Any]:

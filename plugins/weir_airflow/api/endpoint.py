@@ -1,4 +1,4 @@
-"""The endpoint at /weir: it compares and clears, and serves pages about checks (weir_airflow.api.quality).
+"""The endpoint at /weir: it compares and clears.
 
 Invariant: each verb is guarded as Airflow guards the like: clearing by the permission to edit task instances of the DAG
 in its path, starting a run by that to edit its DagRuns. It knows nothing of the ledger.
@@ -17,12 +17,8 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.execution.failure_words import NOTE_LENGTH
 from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
-from weir_airflow.api.quality import router as quality_router
 
 app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
-
-
-app.include_router(quality_router)
 
 
 _MAY_CLEAR: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE))]

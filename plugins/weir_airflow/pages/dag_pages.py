@@ -16,6 +16,7 @@ from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task
 from weir.views.documents import document
 from weir.views.failovers import chart_of_weeks, failover_views, weeks_of
 from weir.views.notifications import receivers_waiting
+from weir.views.quality import checks_of_dag, checks_of_task_instance
 from weir.views.sinks import sink_versions
 from weir.views.task_details import task_details
 from weir.views.tasks import HasNotBegun
@@ -41,8 +42,8 @@ LISTED = 200
 
 @router.get("/dags/{dag_id}/task", dependencies=MAY_READ)
 def task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: str = "") -> HTMLResponse:
-    """Show a task instance; Airflow leaves `map_index` as it is, a name in braces, where it has none to give."""
-    index = int(map_index) if re.fullmatch("[0-9]{1,9}", map_index) else -1
+    """Show a task instance, or all of a mapped task."""
+    index = _index(map_index)
 
     def shown(services: Services) -> HTMLResponse:
         with services.ledger.transaction() as session:
@@ -97,6 +98,35 @@ def sinks(request: Request, dag_id: str) -> HTMLResponse:
         return {"document": document(sinks=versions, receivers=receivers)}
 
     return _by_dataflow(request, dag_id, "sinks", of_dataflow, listed=LISTED)
+
+
+@router.get("/dags/{dag_id}/quality", dependencies=MAY_READ)
+def quality(
+    request: Request,
+    dag_id: str,
+    run_id: str | None = None,
+    task_id: str | None = None,
+    map_index: str = "",
+    *,
+    violations: bool = False,
+) -> HTMLResponse:
+    """Show the checks by the tries of one task instance, or the newest of all runs of the DAG."""
+
+    def shown(services: Services) -> HTMLResponse:
+        with services.ledger.transaction() as session:
+            if run_id is None or task_id is None:
+                found = checks_of_dag(session, dag_id, LISTED, is_violated=violations)
+            else:
+                found = checks_of_task_instance(session, dag_id, run_id, task_id, _index(map_index))
+        asked = {"run_id": run_id, "task_id": task_id, "map_index": _index(map_index), "violations": violations}
+        return page(request, "quality.html", dag_id=dag_id, document=document(checks=found), asked=asked, listed=LISTED)
+
+    return answered(request, shown)
+
+
+def _index(map_index: str) -> int:
+    """Read the index of a mapped task; Airflow leaves a name in braces as it is where it has none to give."""
+    return int(map_index) if re.fullmatch("[0-9]{1,9}", map_index) else -1
 
 
 def _by_dataflow(

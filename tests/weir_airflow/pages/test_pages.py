@@ -82,8 +82,8 @@ def test_a_run_shows_what_the_ledger_knows_and_what_the_store_has_once_it_is_ask
     by_ledger = get("dags/dag/run", run_id=DAY).text
     looked = get("dags/dag/run", run_id=DAY, look="true").text
     assert "By what the ledger knows" in by_ledger
-    assert not re.search(r"raw-clean\[0\]</th><td></td><td class=\"nowrap\">rerun", by_ledger)
-    assert re.search(r"raw-clean\[0\]</th><td></td><td class=\"nowrap\">rerun", looked)
+    assert not re.search(r"raw-clean\[0\]</th><td></td><td class=\"nowrap\">runs again", by_ledger)
+    assert re.search(r"raw-clean\[0\]</th><td></td><td class=\"nowrap\">runs again", looked)
     assert "Each result was looked for in the store at" in looked
 
 
