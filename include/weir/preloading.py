@@ -20,8 +20,6 @@ MODULES: Final = (
     "weir.attempts.waiting",
     "weir.coordination.airflow_client",
     "weir.coordination.clearing",
-    "weir.quality.page_program",
-    "weir.quality.pages",
     "weir.secret_forms",
     "weir.settling",
     "weir.sinks.targets.files",

@@ -43,12 +43,7 @@ def upkeep():
 @pytest.mark.parametrize(
     ("dag_id", "schedule", "at_most", "tasks"),
     [
-        (
-            "weir_upkeep",
-            "*/3 * * * *",
-            timedelta(hours=1),
-            {"settle_owed_clears", "release_results", "make_pages"},
-        ),
+        ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_owed_clears", "release_results"}),
         ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results"}),
     ],
 )
@@ -65,13 +60,7 @@ def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, da
 
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
-    from weir_airflow.tasks.upkeep import (
-        deliver_pending_clears,
-        make_pages,
-        release_results,
-        scrub_results,
-        sweep_store,
-    )
+    from weir_airflow.tasks.upkeep import deliver_pending_clears, release_results, scrub_results, sweep_store
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
@@ -79,5 +68,4 @@ def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, t
     said = []
     assert deliver_pending_clears(said.append) == {"owed": 0}
     assert [job(said.append) for job in (release_results, sweep_store, scrub_results)] == [{}, {}, {}]
-    assert make_pages(said.append) == {"pages": "every check has its page"}
-    assert said == ["No clear is pending", "pages: every check has its page"]
+    assert said == ["No clear is pending"]

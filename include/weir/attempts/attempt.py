@@ -40,10 +40,9 @@ from weir.coordination.values import (
     NotInRecord,
     TaskKey,
 )
-from weir.errors import Conflict, Fenced, InputUnreadable, Message, QualityFailed, ResultUnavailable, Retryable
+from weir.errors import Conflict, Fenced, InputUnreadable, Message, ResultUnavailable, Retryable
 from weir.execution.failure_class import FailureClass, classify
 from weir.execution.failure_words import SAYS
-from weir.formats.region_job import RegionReport
 
 
 def run_attempt(
@@ -51,12 +50,10 @@ def run_attempt(
     engine: TaskEngine,
     dataflow: str,
     request: Callable[[], BeginRequest],
-    make_pages: Callable[[str], None],
 ) -> dict[str, Any]:
     """Deliver pending clears, begin, compute, evaluate, commit, settle; return the summary for Airflow's UI.
 
-    `request` describes the try. `make_pages` gets the attempt's id, and makes the pages about checks that it violates.
-    Raises what `TaskPorts.wait` and `fail` raise, and what `weir.errors` says.
+    `request` describes the try. Raises what `TaskPorts.wait` and `fail` raise, and what `weir.errors` says.
     """
     settle(task, dataflow, CLEARS)
     described = request()
@@ -67,7 +64,7 @@ def run_attempt(
             try_to_have_run_closed(task, described)
             try_to_note_end_of_wait(task, described.key, outcome.attempt)
             engine.connect()
-            return _compute(task, engine, described.key, outcome, make_pages)
+            return _compute(task, engine, described.key, outcome)
         case Adopted():
             try_to_have_run_closed(task, described)
             try_to_withdraw_note(
@@ -98,9 +95,7 @@ def _begin(task: TaskPorts, engine: TaskEngine, request: BeginRequest) -> BeginO
     return outcome
 
 
-def _compute(
-    task: TaskPorts, engine: TaskEngine, key: TaskKey, begun: Begun, make_pages: Callable[[str], None]
-) -> dict[str, Any]:
+def _compute(task: TaskPorts, engine: TaskEngine, key: TaskKey, begun: Begun) -> dict[str, Any]:
     attempt, job, coordinator = begun.attempt, begun.job, task.coordinator
     write_job(coordinator.services.store, job)
     task.log(
@@ -110,7 +105,7 @@ def _compute(
     with task.heartbeats(heartbeat.beat):
         with older_code_told(begun), inputs_suspected(coordinator, begun), heartbeat.computing():
             engine.run(job, attempt.session_id, task.log)
-        evaluated = _evaluate(task, begun, read_report(coordinator.services.store, job), make_pages)
+        evaluated = coordinator.evaluate(begun, read_report(coordinator.services.store, job))
         committed = coordinator.commit(begun, evaluated.report, task.airflow)
     after_commit(task, key, begun, evaluated, committed)
     return dict(committed.summary)
@@ -155,16 +150,6 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
             coordinator.check_inputs(begun)
         except ResultUnavailable as unavailable:
             raise unavailable from error
-        raise
-
-
-def _evaluate(task: TaskPorts, begun: Begun, report: RegionReport, make_pages: Callable[[str], None]) -> Evaluated:
-    """Evaluate the checks of the written results; make pages about a violation that no other try will repair."""
-    try:
-        return task.coordinator.evaluate(begun, report)
-    except QualityFailed as failed:
-        if failed.is_final:  # a page would delay the next try
-            make_pages(begun.attempt.id)
         raise
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from weir.topology.ids import AttemptId
@@ -18,7 +17,6 @@ LOADED: Final = "loaded"
 
 RUN_RECORD: Final = "_run.json"
 
-PAGES: Final = "_quality"
 """The folder of all pages about checks."""
 
 SINKS: Final = "_sinks"
@@ -210,23 +208,6 @@ def archive_fingerprint(path: str) -> str | None:
 def record_path(dataflow: str, epoch: str) -> str:
     """Return the path of the record of a run, relative to the store."""
     return f"{epoch_folder(dataflow, epoch)}/{RUN_RECORD}"
-
-
-def page_path(
-    dataflow: str, epoch: str, stage: str, subtask: int, attempt: str, suite: str, number: int, at: datetime
-) -> str:
-    """Return the path of the page about a check. It has the time, since a rebuilt ledger counts checks from 1."""
-    return f"{run_pages(dataflow, epoch)}/{stage}/{subtask}/{attempt}/{suite}-{at:%Y%m%dT%H%M%SZ}-{number}.html"
-
-
-def run_pages(dataflow: str, epoch: str) -> str:
-    """Return the folder of all pages about a run."""
-    return f"{PAGES}/{dataflow}/{epoch}"
-
-
-def index_path(dataflow: str) -> str:
-    """Return the path of the list of a dataflow's pages."""
-    return f"{PAGES}/{dataflow}/index.html"
 
 
 def sinks_folder(dataflow: str) -> str:

@@ -37,17 +37,6 @@ def reached(session: Session, job: str, dataflow: str) -> Epoch | None:
     return None if row is None else row.reached
 
 
-def has_failed_at(session: Session, job: str, subject: str, again_after: timedelta, now: datetime) -> bool:
-    """Report whether a job has failed at `subject` last, and less than `again_after` ago."""
-    row = session.get(HousekeepingRow, (job, ""))
-    return row is not None and row.reached == subject and now < row.done_at + again_after
-
-
-def note_failed(session: Session, job: str, subject: str, now: datetime) -> None:
-    """Record that a job has failed at `subject` now."""
-    session.merge(HousekeepingRow(job=job, scope="", done_at=now, reached=Epoch(subject)))
-
-
 def note_reached(session: Session, job: str, dataflow: str, epoch: Epoch) -> None:
     """Record that a job was done up to an epoch of a dataflow, and is due as before."""
     row = session.get(HousekeepingRow, (job, dataflow)) or HousekeepingRow(job=job, scope=dataflow, done_at=_NEVER)

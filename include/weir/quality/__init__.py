@@ -1,1 +1,1 @@
-"""Data quality: suites, the gates of an attempt, and pages about checks."""
+"""Data quality: suites, the gates of an attempt, and what checks have found."""

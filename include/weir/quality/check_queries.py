@@ -1,7 +1,7 @@
-"""Ledger queries for quality checks: record what suites have found in results, query it, and register pages about it.
+"""Ledger queries for quality checks: record what suites have found in results, and query it.
 
 Invariant: a check is recorded once, with everything that its outcome rests on, whether the result was committed or
-not. A page is registered after it is in the store, and unregistered before it is deleted there.
+not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
@@ -218,49 +218,6 @@ def _of_dag(dag_id: str) -> ColumnElement[bool]:
     runs = select(RunRow.id).where(RunRow.dag_id == dag_id)
     tries = select(AttemptRow.id).where(AttemptRow.run.in_(runs))
     return or_(QualityCheckRow.run.in_(runs), QualityCheckRow.by_attempt.in_(tries))
-
-
-def may_have_page(row: QualityCheckRow) -> bool:
-    """Report whether a check can have a page: not if it only says that equal rows had passed."""
-    return row.outcome != CheckOutcome.SAME.value and row.why != CheckReason.REBUILT.value
-
-
-def checks_without_page(
-    session: Session,
-    most: int,
-    *,
-    before: int | None = None,
-    runs: Collection[str] | None = None,
-    by_attempt: str | None = None,
-) -> list[QualityCheckRow]:
-    """Return the newest checks that may have a page and have none, the newest first, of some runs or of all.
-
-    Of an attempt, only those that failed or warned; `before` limits them to those with lower numbers.
-    """
-    query = select(QualityCheckRow).where(
-        QualityCheckRow.page.is_(None),
-        QualityCheckRow.outcome != CheckOutcome.SAME.value,
-        QualityCheckRow.why != CheckReason.REBUILT.value,
-    )
-    if runs is not None:
-        query = query.where(QualityCheckRow.run.in_(runs))
-    if by_attempt is not None:
-        query = query.where(QualityCheckRow.by_attempt == by_attempt, QualityCheckRow.outcome.in_(NOT_RIGHT))
-    if before is not None:
-        query = query.where(QualityCheckRow.id < before)
-    return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
-
-
-def checks_with_page(session: Session, dataflow: str, most: int) -> list[QualityCheckRow]:
-    """Return the newest checks of a dataflow that have a page, the newest first."""
-    query = select(QualityCheckRow).where(QualityCheckRow.dataflow == dataflow, QualityCheckRow.page.is_not(None))
-    return list(session.scalars(query.order_by(QualityCheckRow.id.desc()).limit(most)))
-
-
-def record_page(session: Session, number: int, path: str) -> bool:
-    """Record the path of the page about a check; return whether the ledger still has the check."""
-    done = session.execute(update(QualityCheckRow).where(QualityCheckRow.id == number).values(page=path))
-    return bool(getattr(done, "rowcount", 0))
 
 
 def forget_checks(session: Session, run: str) -> None:

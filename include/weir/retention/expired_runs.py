@@ -46,7 +46,6 @@ from weir.retention.release import delete_released, release
 from weir.retention.release_queries import stored_results
 from weir.retention.sweep_queries import live_attempts, unexpired_dag_runs
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
-from weir.retention.unknown_folders import remove_pages
 from weir.state.files_in_use import live_state_files
 from weir.topology.ids import RunId
 
@@ -74,10 +73,7 @@ def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, 
         release(services, dataflow, [run], is_reclaiming=True)
         for each in delete_released(services, dataflow, [run]):
             report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
-        expired = _expire(services, dataflow, run, settings, reason)
-        report.expired += expired
-        if expired:
-            remove_pages(services, run, report)
+        report.expired += _expire(services, dataflow, run, settings, reason)
 
 
 def _would_expire(services: Services, dataflow: str, run: str, in_use: Container[str]) -> bool:

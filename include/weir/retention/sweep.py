@@ -24,7 +24,7 @@ from weir.retention.release import delete_released, release
 from weir.retention.sweep_queries import runs_to_sweep, settings_of
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
-from weir.retention.unknown_folders import report_unknown_dataflows, sweep_pages, sweep_unknown_folders
+from weir.retention.unknown_folders import report_unknown_dataflows, sweep_unknown_folders
 from weir.retention.versions import expire_versions
 from weir.topology.ids import Epoch
 
@@ -108,7 +108,6 @@ def _sweep_dataflow(
     if report.is_full:
         delete_unused_archives(services, dataflow, services.now() - age_limit, report)
         sweep_unknown_folders(services, dataflow, of_runs, report)
-        sweep_pages(services, dataflow, of_runs, report)
 
 
 def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:

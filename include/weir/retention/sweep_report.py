@@ -25,7 +25,6 @@ class Garbage(Enum):
     POINTER = "pointer to a version"
     EXPIRED = "expired run"
     CHECKPOINT = "checkpoint that is not retained"
-    PAGE = "page about a check"
     ARCHIVE = "archive of code"
 
 

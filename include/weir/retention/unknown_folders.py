@@ -1,15 +1,14 @@
-"""Sweep folders that the ledger does not know, and pages about checks of expired runs.
+"""Sweep folders that the ledger does not know.
 
 Invariant: a folder with a run's record, a manifest or a pointer is reported and never deleted: the ledger may have been
 lost. Only files where an attempt writes, and that cannot be read as a result, are deleted, once they are old; what lies
-anywhere else is not Weir's. Pages are deleted after the ledger has
-deleted the checks of their run; pages of unknown runs are reported, never deleted.
+anywhere else is not Weir's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -19,22 +18,18 @@ from weir.coordination.services import Services
 from weir.formats.manifest import COPY_NAME
 from weir.formats.paths import (
     MANIFEST,
-    PAGES,
     RUN_RECORD,
     SINKS,
     epoch_folder,
     name_of,
     parse_attempt_path,
     pointer_folder,
-    run_pages,
     sinks_folder,
 )
 from weir.ledger.database.tables import DataflowRow, RunRow
-from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
-from weir.quality.pages import list_pages
 from weir.retention.archives import sweep_archives
 from weir.retention.orphan_rules import TEMPORARY
-from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
+from weir.retention.sweep_report import Kept, SweepReport
 from weir.retention.sweep_run import RunSweep, sweep_checkpoints
 from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places
 from weir.store.errors import NotFound
@@ -103,8 +98,8 @@ def report_unknown_dataflows(services: Services, report: SweepReport, age_limit:
             _remove(services, report, age_limit, left, "left by a restore test that was killed")
         elif name == SINKS:
             _report_unknown_sinks(services, report, known)
-        elif name == PAGES:
-            report_unknown_pages(services, report, known)
+        elif name.startswith("_"):
+            report.unknown.append(_foreign(services, name))
         else:
             why = f"the ledger knows no dataflow {name}: `weir ledger rebuild {name}` takes in what is whole"
             report.unknown.append(Kept(name, _bytes(files), why))
@@ -126,43 +121,6 @@ def _remove(
     unknown = RunSweep(services, services.retention, report, age_limit)
     for each in files:
         unknown.remove_file(each.path, each.bytes, reason)
-
-
-def sweep_pages(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Sweep all pages of a dataflow: a process may have died between ledger and store. Raises Retryable."""
-    for epoch in folders_in(services.store, f"{PAGES}/{dataflow}"):
-        run, folder = run_key(dataflow, epoch), run_pages(dataflow, epoch)
-        with services.ledger.transaction() as session:
-            row = session.get(RunRow, run)
-            is_gone = row is not None and row.expired_at is not None
-        found = files_below(services.store, [folder])
-        if is_gone:
-            remove_pages(services, run, report)
-        elif row is None:
-            report.unknown.append(Kept(folder, _bytes(found), "pages about a run that the ledger does not know"))
-        else:
-            report.kept.append(Kept(folder, _bytes(found), "pages about checks of a run"))
-            of_runs.remove_temporary((each.path, each.bytes) for each in found if _is_temporary(each.path))
-
-
-def remove_pages(services: Services, run: str, report: SweepReport) -> None:
-    """Delete the pages about an expired run. Raises Retryable."""
-    folder = run_pages(dataflow_of(run), epoch_of_run(run))
-    found = files_below(services.store, [folder])
-    if not found:
-        return
-    if not report.is_dry:
-        services.store.delete_folder(folder)
-        list_pages(services, dataflow_of(run))
-    report.deleted.append(Swept(Garbage.PAGE, folder, _bytes(found), "its run is expired"))
-
-
-def report_unknown_pages(services: Services, report: SweepReport, known: Collection[str]) -> None:
-    """Report pages of dataflows that the ledger does not know. Raises Retryable."""
-    for name in sorted(set(folders_in(services.store, PAGES)) - set(known)):
-        found = files_below(services.store, [f"{PAGES}/{name}"])
-        why = "pages about checks of a dataflow that the ledger does not know"
-        report.unknown.append(Kept(f"{PAGES}/{name}", _bytes(found), why))
 
 
 def _files(services: Services, path: str) -> list[tuple[str, int]]:

@@ -33,7 +33,7 @@ class CheckFilter:
 class CheckView:
     """The findings of a suite in a partition; `by_attempt` has checked it (empty: no attempt of a run has).
 
-    `blamed` are the suspected input partitions. `page` is the page about it, below the store, if it is there.
+    `blamed` are the suspected input partitions.
     """
 
     dataflow: str
@@ -53,7 +53,6 @@ class CheckView:
     results: tuple[ExpectationResult, ...]
     blamed: list[dict[str, Any]]
     seconds: float
-    page: str | None
     checked_at: datetime
 
     @property

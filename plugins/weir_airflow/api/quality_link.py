@@ -26,7 +26,7 @@ URL_PREFIX: Final = "/weir"
 
 
 class QualityLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's classes are not followed
-    """Leads to the checks of a task instance, and to the pages about them."""
+    """Leads to the page about the checks of a task instance."""
 
     @property
     def name(self) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
@@ -18,10 +17,8 @@ from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
 from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Message, Misconfigured
 from weir.ledger.runs import PreviousRun, epoch_of
-from weir.quality.page_program import render_pages
-from weir.quality.pages import make_pages
 from weir.secrecy import without_secrets, without_secrets_in_errors
 from weir.state.compaction import CompactionRequest
 from weir_airflow.assets import announce
@@ -39,9 +36,6 @@ if TYPE_CHECKING:
     from weir_airflow.dags.declaration import Declaration
     from weir_airflow.engines.engines import Engine
 
-PAGE_SECONDS: Final = 25.0
-"""How long a task waits for the first page."""
-
 
 def run_region(
     declared: Declaration, region: str, context: Context, log: Log, on_engine: Callable[[Engine], None]
@@ -58,7 +52,6 @@ def run_region(
                 begin_request(declared, context, engine.address, task_context.recovery.restart),
                 deployed=deployed_code(declared),
             ),
-            lambda attempt: make_pages_of(task_context, attempt, log),
         )
 
 
@@ -98,17 +91,6 @@ def run_compaction(
 def _telling_no_secret(log: Log) -> Log:
     """Return a log in which the secrets that functions were handed do not stand, in whatever form."""
     return lambda message: log(without_secrets(message))
-
-
-def make_pages_of(task_context: TaskContext, attempt: str, log: Log) -> None:
-    """Make the pages about the checks that an attempt has violated; start no program where there are none."""
-    try:
-        made = make_pages(task_context.services, partial(render_pages, start_seconds=PAGE_SECONDS), by_attempt=attempt)
-    except (WeirError, OSError) as error:
-        log(f"No page about the violated checks was made: {error}")
-        return
-    if made.pages or made.problems:
-        log(f"{made}: {task_context.store.url}/{made.newest}" if made.newest else str(made))
 
 
 def begin_request(declared: Declaration, context: Context, session_url: str, deployed: RestartChoice) -> BeginRequest:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
 from weir.attempts.notes import annotate_open_runs
 from weir.coordination.settled import CLEARS, Settled
-from weir.quality.page_program import render_pages
-from weir.quality.pages import make_pages_everywhere
 from weir.settling import Settling
 from weir.telemetry.gauges import gauges_everywhere
 from weir.upkeep import release_and_deliver, scrub_everywhere, sweep_everywhere
@@ -19,8 +17,6 @@ from weir_airflow.tasks.context import TaskContext
 if TYPE_CHECKING:
     from weir.attempts.ports import Log
     from weir.coordination.services import Services
-
-_PAGES: Final = "pages"
 
 
 def deliver_pending_clears(log: Log) -> dict[str, Any]:
@@ -53,14 +49,6 @@ def _export_gauges(services: Services, log: Log) -> None:
     export(found)
     for line in kept.lines():
         log(line)
-
-
-def make_pages(log: Log) -> dict[str, Any]:
-    """Make the next batch of pages about checks that have none yet, of every dataflow in the ledger."""
-    kept = Settled()
-    with TaskContext.open() as task_context, kept.trying(_PAGES):
-        kept.done[_PAGES] = make_pages_everywhere(task_context.services, render_pages)
-    return _report(kept, log)
 
 
 def sweep_store(log: Log) -> dict[str, Any]:

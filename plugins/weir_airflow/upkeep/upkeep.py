@@ -39,16 +39,8 @@ with DAG(
 
         return release(log)
 
-    @task(retries=0)  # type: ignore[untyped-decorator]
-    def make_pages() -> dict[str, Any]:
-        """Make pages about checks; the next run tries those that could not be made."""
-        from weir_airflow.tasks.upkeep import make_pages as make  # noqa: PLC0415  imports the ledger
-
-        return make(log)
-
     deliver_pending_clears()
     release_results()
-    make_pages()
 
 
 with DAG(

@@ -22,7 +22,7 @@ NAMING = (
     *("runs trips", "results trips", "failovers trips", "failovers trips@20130101T000000Z", "gc trips", "verify trips"),
     *("checkpoints trips", "savepoint list trips", "savepoint create trips", "savepoint drop trips 1"),
     *("quality trips", "restore trips 1", "state scan trips s", "state get trips s k", "plan trips@20130101T000000Z"),
-    *("why t --run trips", "run adopt trips", "quality show trips", "quality docs trips"),
+    *("why t --run trips", "run adopt trips", "quality show trips"),
     *("code trips", "code same s old new --dataflow trips"),
     *("state sql trips select", "savepoint show trips 1", "verify trips --expectations --checkpoint newest"),
 )

@@ -105,7 +105,7 @@ def test_a_retired_dataflow_leaves_a_state_that_may_be_deleted_and_its_fork_goes
     retire(monkeypatch, world)
     assert {each.split("/")[2] for each in files(world) if re.match("ladder/2.*/part-", each)} == {"history", "offsets"}
     assert {each.split("/")[1] for each in files(world) if each.startswith("_sinks/")} == {"rides"}
-    for each in ("ladder", "_sinks/ladder", "_quality/ladder"):
+    for each in ("ladder", "_sinks/ladder"):
         world.store.delete_folder(each)
     upkeep(world.services, fork)
     run_days(fork, 4)

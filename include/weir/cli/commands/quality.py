@@ -1,6 +1,6 @@
-"""`weir quality`: the recorded results of quality checks, and pages about them.
+"""`weir quality`: the recorded results of quality checks.
 
-Invariants: it changes no check; `--json` has everything that a line leaves out.
+Invariants: it changes nothing; `--json` has everything that a line leaves out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from weir.formats.checks import ExpectationResult
 from weir.formats.suite import Severity
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import named_run
-from weir.quality.page_program import render_pages
-from weir.quality.pages import make_all_pages
 from weir.views.documents import plain
 from weir.views.quality import CheckFilter, CheckView, find_checks, matching
 from weir.wording import shortened
@@ -31,9 +29,7 @@ EPOCHS = 10
 
 _HISTORY = "history"
 
-quality_app = typer.Typer(
-    cls=with_default(_HISTORY), help="Show the results of data quality checks, and create pages about them."
-)
+quality_app = typer.Typer(cls=with_default(_HISTORY), help="Show the results of data quality checks.")
 
 
 @quality_app.command(_HISTORY)
@@ -79,25 +75,6 @@ def show(
         print_document(checks=checks)
     else:
         _print_run(checks)
-
-
-@quality_app.command()
-def docs(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Only this run: DATAFLOW@EPOCH, or Airflow's run id.")
-    ] = None,
-) -> None:
-    """Create the missing pages about checks, and print their place."""
-    with opened_services() as services:
-        runs: list[str] | None = None
-        if run is not None:
-            with services.ledger.transaction() as session:
-                runs = [named_run(session, run).id]
-        made = make_all_pages(services, render_pages, runs)
-        where = services.store.url
-    print_line(str(made))
-    if made.newest:
-        print_line(f"The newest is {where}/{made.newest}")
 
 
 _SHOWN = 3
@@ -168,8 +145,6 @@ def _print_run(checks: Sequence[CheckView]) -> None:
             print_line(
                 f"  suspected input: {each['stage']}[{each['subtask']}] of {each['attempt']}, in run {each['run']}"
             )
-        if check.page:
-            print_line(f"  page: {check.page}")
 
 
 def _named(result: ExpectationResult) -> str:

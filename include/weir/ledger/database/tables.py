@@ -421,8 +421,7 @@ class DeliveryRow(Table):
 class HousekeepingRow(Table):
     """The time at which a job of upkeep was last done; `scope` is a dataflow, or empty.
 
-    `reached` is the epoch up to which a process has done a job that takes long; another goes on after it. Of the job
-    that makes pages it is the newest check of which there can be none.
+    `reached` is the epoch up to which a process has done a job that takes long; another goes on after it.
     """
 
     __tablename__ = "housekeeping"
@@ -567,8 +566,7 @@ class QualityCheckRow(Table):
     `layout` is that of an input (empty: rows as they were written). `attempt` wrote the result,
     `by_attempt` checked it (empty: no attempt of a run). `why`, `policy` and `outcome` are values of
     weir.formats.checks's and weir.dataflow.quality's enums; `results` holds the ExpectationResults, `blamed` the
-    suspected input partitions, each with the `digest` that was read. `page` is the HTML page about the check, relative
-    to the store (None: not written yet).
+    suspected input partitions, each with the `digest` that was read.
     """
 
     __tablename__ = "quality_check"
@@ -597,4 +595,3 @@ class QualityCheckRow(Table):
     blamed: Mapped[list[Any]]
     seconds: Mapped[float] = mapped_column(Float)
     checked_at: Mapped[datetime]
-    page: Mapped[str | None] = mapped_column(String(500))

@@ -183,7 +183,7 @@ def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginR
         return run_compaction(task, engine, wanted, request.key, kills)
     if request.key.task_id == CLOSE.name:
         return run_close(task, dataflow, lambda: request, lambda _asked, _versions: None)
-    return run_attempt(task, engine, dataflow, lambda: request, lambda _attempt: None)
+    return run_attempt(task, engine, dataflow, lambda: request)
 
 
 def failed_try(dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy) -> FailedTry:

@@ -93,19 +93,3 @@ def test_an_unknown_dataflow_and_an_unknown_run_are_refused():
         typed("quality", "other")
     with pytest.raises(Misconfigured, check=of_kind("ledger.run_unknown")):
         typed("quality", "show", "gated@2014")
-
-
-def test_pages_are_made_once_and_told_of(tmp_path):
-    made = typed("quality", "docs")
-    assert "3 page(s) about checks made" in made
-    (page,) = (tmp_path / "store/_quality/gated/20130103T000000Z").rglob("*.html")
-    name = f"clean/0/{page.parent.name}/{page.name}"
-    assert f"_quality/gated/20130103T000000Z/{name}" in made
-    text = page.read_text()
-    assert "values must never be null" in text
-    assert "1 unexpected values found" in text
-    assert f"page: _quality/gated/20130103T000000Z/{name}" in typed("quality", "show", RUNS[2])
-    listed = (tmp_path / "store/_quality/gated/index.html").read_text()
-    assert listed.count("<a href=") == 3
-    assert f'href="20130103T000000Z/{name}"' in listed
-    assert typed("quality", "docs") == typed("quality", "docs", RUNS[1]) == "0 page(s) about checks made\n"
