@@ -55,7 +55,7 @@ def test_nothing_is_asked_of_the_store(world):
 
 
 def test_an_index_that_is_no_number_of_a_subtask_is_unknown(world):
-    with pytest.raises(Misconfigured, check=of_kind("ledger.task_unknown")):
+    with pytest.raises(Misconfigured, check=of_kind("views.subtask_unknown", each="joined")):
         details(world, f"joined[{'9' * 5000}]")
 
 

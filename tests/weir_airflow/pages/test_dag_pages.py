@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from tests.weir.eventful import HOSTILE, RUN, after_all
+from tests.weir.views.eventful import HOSTILE, RUN, after_all
 
 from weir.ledger.database.tables import AttemptRow, FailoverRow
 from weir.testing.fakes.ledgers import fast_folder

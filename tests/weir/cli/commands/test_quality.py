@@ -68,13 +68,7 @@ def test_it_is_narrowed_to_epochs_stages_suites_and_violations():
 
 def test_json_has_all_of_a_check_and_of_an_expectation():
     check = json.loads(typed("quality", "gated", "--json"))["checks"][-1]
-    assert (check["outcome"], check["why"], check["policy"], check["stage"], check["page"]) == (
-        "failed",
-        "fresh",
-        "fail",
-        "clean",
-        None,
-    )
+    assert (check["outcome"], check["why"], check["policy"], check["stage"]) == ("failed", "fresh", "fail", "clean")
     assert check["digest"]
     lines = json.loads(typed("quality", "--expectation", NOT_NULL, "--violations", "--json"))["expectations"]
     assert [(each["epoch"], each["type"], each["unexpected"]) for each in lines] == [("20130103T000000Z", NOT_NULL, 1)]
