@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
+NO_RUN = "The ledger knows no run of {}: no task of it has begun."
+
 WEEKS = 12
 """How many weeks with failures the page about recovery shows, up to the newest."""
 
@@ -118,6 +120,9 @@ def quality(
                 found = checks_of_dag(session, dag_id, LISTED, is_violated=violations)
             else:
                 found = checks_of_task_instance(session, dag_id, run_id, task_id, _index(map_index))
+            is_known = bool(found) or bool(dataflows_of_dag(session, dag_id))
+        if not is_known:
+            return nothing(request, dag_id, NO_RUN.format(dag_id))
         asked = {"run_id": run_id, "task_id": task_id, "map_index": _index(map_index), "violations": violations}
         return page(request, "quality.html", dag_id=dag_id, document=document(checks=found), asked=asked, listed=LISTED)
 
@@ -138,7 +143,7 @@ def _by_dataflow(
         with services.ledger.transaction() as session:
             names = dataflows_of_dag(session, dag_id)
         if not names:
-            return nothing(request, dag_id, f"The ledger knows no run of {dag_id}: no task of it has begun.")
+            return nothing(request, dag_id, NO_RUN.format(dag_id))
         found = {each: of_dataflow(services, each) for each in names}
         return page(request, f"{name}.html", dag_id=dag_id, dataflows=found, **more)
 
