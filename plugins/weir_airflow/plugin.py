@@ -20,6 +20,12 @@ EXTERNAL_VIEWS: Final = [
     _view("Dataflows", "dataflows", "nav", "weir"),
     _view("Dataflow", "dags/{DAG_ID}/dataflow", "dag", "weir-dataflow"),
     _view("Recovery", "dags/{DAG_ID}/run?run_id={RUN_ID}", "dag_run", "weir-run"),
+    _view(
+        "Story",
+        "dags/{DAG_ID}/task?run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}",
+        "task_instance",
+        "weir-task",
+    ),
 ]
 """The tabs and the entry in the navigation; relative, so that they obey a base path of Airflow's."""
 

@@ -22,7 +22,7 @@ from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, svg_of
 from weir.views.run_details import run_details
 from weir_airflow.pages.answers import MAY_READ, answered, nothing, reach
-from weir_airflow.pages.showing import page
+from weir_airflow.pages.showing import Addresses, page
 
 router = APIRouter()
 
@@ -80,7 +80,13 @@ def run(
         if not wanted:
             return nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
         details = run_details(services, Question(wanted[0], fail, tuple(lost or ()), looks=bool(look)), reach())
-        drawing = None if details.graph is None else svg_of(drawing_of(details.graph))
+        to = Addresses.of(request)
+        drawing = None
+        if details.graph is not None:
+            drawing = svg_of(
+                drawing_of(details.graph),
+                lambda region: to.page(dag_id, "task", run_id=run_id, task_id=region.task_id),
+            )
         asked = {"fail": fail, "lost": lost or []}
         return page(
             request, "run.html", dag_id=dag_id, document=document(run=details), drawing=drawing, runs=runs, asked=asked
