@@ -22,8 +22,8 @@ from weir.testing.fakes.task_ports import FailedForGood, Rescheduled, failed_try
 FIRST, LAST = "numbers", "joined-delays"
 
 
-def attempt(driven, task_id, pages=print):
-    return run_attempt(driven.ports, driven.engine, "flow", driven.request(task_id), pages)
+def attempt(driven, task_id):
+    return run_attempt(driven.ports, driven.engine, "flow", driven.request(task_id))
 
 
 def fails(driven, error, raised=None):
@@ -154,7 +154,7 @@ def test_clears_are_delivered_also_where_the_request_cannot_be_made(driven):
         raise Misconfigured("no connection")
 
     with pytest.raises(Misconfigured):
-        run_attempt(driven.ports, driven.engine, "flow", misconfigured, print)
+        run_attempt(driven.ports, driven.engine, "flow", misconfigured)
     assert driven.steps == ["deliver clears"]
 
 

@@ -24,7 +24,7 @@ def failed(driven):
     """A try that has failed, and is not booked yet."""
     driven.engine.fails = BUG
     with pytest.raises(ValueError, match="bad row"):
-        run_attempt(driven.until(TASK).ports, driven.engine, "flow", driven.request(TASK), print)
+        run_attempt(driven.until(TASK).ports, driven.engine, "flow", driven.request(TASK))
     driven.steps.clear()
     task = driven.airflow.task(driven.run, TASK)
     return failed_try("flow", driven.airflow.request(task), BUG, FixedDelay(3, 7_000))

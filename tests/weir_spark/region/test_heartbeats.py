@@ -112,7 +112,7 @@ def test_spark_work_whose_input_has_changed_is_interrupted_at_the_next_heartbeat
     changing.start()
     began = time.monotonic()
     with pytest.raises(Conflict, check=of_kind("attempts.input_changed")) as stopped:
-        run_attempt(ports, Engine(server.url), "flow", lambda: airflow.request(task), print)
+        run_attempt(ports, Engine(server.url), "flow", lambda: airflow.request(task))
     changing.join()
     assert time.monotonic() - began < SECONDS / 2
     assert type(stopped.value.__cause__).__name__ == "Fenced"
