@@ -19,6 +19,7 @@ from weir.restarts.delays import AIRFLOW_RETRIES, AIRFLOW_RETRY_DELAY
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir.wording import did_you_mean
 from weir_airflow.assets import sink_alias
+from weir_airflow.dags.callbacks import quiet
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
 from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.dags.schedule import (
@@ -313,6 +314,7 @@ def _region_task(declared: Declaration, region: LogicalRegion) -> Any:
     if region.parallelism == 1:
         return WeirRegionOperator(**arguments)
     mapped = WeirRegionOperator.partial(**arguments, map_index_template=_NAMED_BY_SUBTASK)
+    quiet(mapped.kwargs)  # the DAG processor takes them from here
     return mapped.expand(subtask=list(range(region.parallelism)))
 
 

@@ -29,6 +29,11 @@ from weir.settling import Settling
 from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.ids import RunId
 from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
+from weir.views.dataflows import dataflow_details, dataflow_overviews
+from weir.views.documents import document
+from weir.views.drawings import drawing_of, svg_of
+from weir.views.plans import reaching
+from weir.views.run_details import RunDetails, run_details
 from weir.views.runs import run_overviews
 from weir.views.tasks import events_of, task_history
 
@@ -206,6 +211,16 @@ def measure_questions(world: World, measured: Measured) -> None:
     measured.of("weir plan --fail", lambda: ask(world.services, Question(newest, fail="totals[0]")))
     measured.of("weir why", lambda: read(why))
     measured.of("weir runs", lambda: read(lambda session: run_overviews(session, "wide", 30)))
+    reach = reaching(world.airflow)
+    measured.of("page of a run", lambda: shown(run_details(world.services, Question(newest, looks=False), reach)))
+    measured.of("page of a dataflow", lambda: document(dataflow=dataflow_details(world.services, "wide", reach)))
+    measured.of("page of all dataflows", lambda: document(dataflows=dataflow_overviews(world.services, reach)))
+
+
+def shown(details: RunDetails) -> object:
+    """Make what a page shows of a run: its document and its drawing."""
+    assert details.graph is not None
+    return document(run=details), svg_of(drawing_of(details.graph))
 
 
 @pytest.mark.timeout(7200)

@@ -7,9 +7,11 @@ Invariant: DAG files import this at every parse, so it imports nothing that open
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+from weir_airflow.dags.callbacks import WORD
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,6 +34,7 @@ class WeirRetryPolicy(RetryPolicy):  # type: ignore[misc]  # Airflow's classes a
         from weir_airflow.recovery.failing import decide  # noqa: PLC0415
 
         decision = decide(exception, try_number, max_tries, context)
+        cast("dict[str, Any]", context)[WORD] = decision.failure  # for the callbacks, which Airflow calls next
         if decision.action is Action.FAIL:
             return RetryDecision.fail(decision.reason)
         return RetryDecision.retry(timedelta(seconds=decision.delay_seconds), decision.reason)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator
 
 from weir_airflow.api.quality_link import QualityLink, links_of
+from weir_airflow.dags.callbacks import quiet
 from weir_airflow.dags.declaration import CLOSE
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class _WeirOperator(BaseOperator):  # type: ignore[misc]  # Airflow's classes ar
 
     def __init__(self, *, declared: Declaration, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        quiet(self.__dict__)
         self.declared = declared
         self.may_defer = True
 
@@ -110,7 +112,6 @@ def _leave_out_own_frames(error: Exception) -> None:
 class WeirRegionOperator(_WithLineage, _SparkOperator):
     """Runs one subtask of a region: begin, compute, commit."""
 
-    ui_color: ClassVar[str] = "#dff3f5"
     # Airflow asks the class of a mapped task, whatever its instances have.
     operator_extra_links: ClassVar[Sequence[QualityLink]] = (QualityLink(),)
 
@@ -136,8 +137,6 @@ class WeirRegionOperator(_WithLineage, _SparkOperator):
 class WeirCompactOperator(_SparkOperator):
     """Merges sorted runs of the state that a region keeps, of all its subtasks, once they have been committed."""
 
-    ui_color: ClassVar[str] = "#e8eef0"
-
     def execute(self, context: Context) -> dict[str, Any]:
         """Merge what compaction selects; the summary that is returned shows as XCom."""
         from weir_airflow.tasks.running import run_compaction  # noqa: PLC0415  spares each parse its imports
@@ -148,7 +147,6 @@ class WeirCompactOperator(_SparkOperator):
 class WeirCloseOperator(_WithLineage, _WeirOperator):
     """Closes the run when all results are valid and available and no clear is pending, then publishes the sinks."""
 
-    ui_color: ClassVar[str] = "#c9e8d2"
     weir_region: ClassVar[str] = CLOSE  # type: ignore[misc]  # the one region of all of them
 
     def execute(self, context: Context) -> dict[str, Any]:

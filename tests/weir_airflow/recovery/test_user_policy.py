@@ -16,19 +16,17 @@ from airflow.sdk.definitions.retry_policy import (
     RetryPolicy,
     RetryRule,
 )
+from tests.weir_airflow.recovery.tries import FAST, Tries
 
 from weir.attempts.failing import note_of
 from weir.coordination.values import BeginRequest, TaskKey
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, EngineLost, SuppressRestarts
 from weir.execution.labels import Failure
-from weir.ledger.database.tables import AttemptRow
-from weir.ledger.ledger import Ledger
-from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart, RestartChoice
+from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart
 from weir.topology.regions import Topology
 from weir_airflow.dags.declaration import TaskRecovery
 from weir_airflow.recovery.failing import ask_enrichers
-from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.context import TaskContext
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
@@ -48,59 +46,9 @@ class Mine(RetryPolicy):
         return self.answer
 
 
-class Tries:
-    """Tries of one task instance that begin, fail, and are answered."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.count = 0
-
-    def fail(self, error, strategy, policy=None, enrichers=()):
-        from weir_airflow.dags.declaration import Declaration
-
-        self.count += 1
-        flow = Dataflow("brook", [source("spring", "m:spring"), sink("spring", "mouth")])
-        recovery = TaskRecovery(RestartChoice.of(strategy), policy, tuple(enrichers))
-        declared = Declaration(flow, Topology(flow), recovery, "")
-        key = TaskKey("brook", "r", "spring-mouth", -1)
-        with TaskContext.open() as task_context:
-            task_context.coordinator.begin(
-                BeginRequest(
-                    key=key,
-                    try_number=self.count,
-                    max_tries=999,
-                    ti_id=f"ti-{self.count}",
-                    dataflow=flow,
-                    task_prefix="",
-                    interval=DAY,
-                    session_url="sc://nowhere",
-                ),
-                task_context.airflow,
-            )
-        of_task = {"dag_id": "brook", "run_id": "r", "task_id": "spring-mouth", "map_index": -1}
-        ti = SimpleNamespace(**of_task, try_number=self.count, id=f"ti-{self.count}")
-        run = SimpleNamespace(run_id="r", dag_id="brook", data_interval_start=DAY[0], data_interval_end=DAY[1])
-        task = SimpleNamespace(declared=declared, weir_region="spring-mouth", task_id="spring-mouth")
-        context = {"ti": ti, "task": task, "dag_run": run}
-        return WeirRetryPolicy().evaluate(error, self.count, 999, context)
-
-    def rows(self):
-        ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
-        with ledger.transaction() as session:
-            rows = list(session.query(AttemptRow).order_by(AttemptRow.try_number))
-        ledger.close()
-        return rows
-
-
 @pytest.fixture
 def tries(monkeypatch, tmp_path, airflow_home):
-    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
-    monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", json.dumps({"conn_type": "weir-db"}))
-    return Tries(tmp_path)
-
-
-FAST = FixedDelay(9, 1_000)
+    return Tries.at(tmp_path, monkeypatch)
 
 
 def test_a_policy_that_fails_the_task_overrides_the_strategy(tries):

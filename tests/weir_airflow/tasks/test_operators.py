@@ -32,6 +32,11 @@ def flow(name):
     totals = Stage("totals", "rapids_stages:totals", [blocking("numbers", by="bucket")], parallelism=2)
     return Dataflow(name, [numbers, totals, sink("totals", "sums")], parameters={"control": CONTROL})
 
+def tell(context):
+    with (Path(CONTROL) / "told").open("a") as file:
+        print(context["dag"].dag_id, context["ti"].task_id, context["ti"].map_index, file=file)
+
+TOLD = {"on_retry_callback": tell}
 dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
 dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0)
 dataflow_dag(
@@ -41,6 +46,7 @@ dataflow_dag(
     restart={"restart-strategy.type": "none"},
     retry_policy=ExceptionRetryPolicy([RetryRule("builtins.ValueError", retry_delay=timedelta(0), reason="it passes")]),
     failure_enrichers=["rapids_stages:owner"],
+    default_args=TOLD,
 )
 
 def braid(name):
@@ -57,7 +63,8 @@ between = source("between", "rapids_stages:between")
 moments = Dataflow("moments", [between, sink(between, "found")])
 dataflow_dag(moments, start_date=START, retries=3, retry_delay=timedelta(0))
 
-with DAG("rapids", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), start_date=START) as dag:
+daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+with DAG("rapids", schedule=daily, start_date=START, default_args=TOLD) as dag:
     group = dataflow_group(flow("rapids"))
 
     @task
@@ -178,6 +185,15 @@ def published(world, name, day):
 EXPECTED = {bucket: sum(range(bucket, 100, 10)) for bucket in range(10)}
 
 
+def told(world):
+    """Whom the users' callbacks at a retry have told of, by DAG."""
+    file, found = world / "told", {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        dag_id, _, task = line.partition(" ")
+        found.setdefault(dag_id, []).append(task)
+    return found
+
+
 def test_a_run_computes_publishes_and_shows_what_it_did(run, world):
     state, tasks, results, names = run("stumble", 1)
     assert state == "success"
@@ -246,6 +262,7 @@ def test_a_lost_result_is_recomputed_by_its_producer_alone_and_a_statsd_server_i
     assert counts["airflow.weir.losses,dataflow=rapids,cause=missing"] == 1
     assert counts["airflow.weir.recomputed.bytes,dataflow=rapids,cleared_by=weir"] > 0
     assert counts["airflow.weir.spared.seconds,dataflow=rapids"] > 0
+    assert "rapids" not in told(world)  # nobody has to know
 
 
 @pytest.mark.soak
@@ -264,6 +281,7 @@ def test_a_users_retry_policy_overrides_the_strategy_and_a_mended_failure_leaves
     (world / "stumble").write_text("once")
     state, states, _, _ = run("mind", 7)
     assert (state, states["totals-sums", 0]) == ("success", ("success", 2))
+    assert told(world)["mind"] == ["totals-sums 0"]
     with create_session() as session:
         [ti] = session.query(TaskInstance).filter_by(dag_id="mind", task_id="totals-sums", map_index=0)
         note = ti.note
