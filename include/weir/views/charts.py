@@ -11,7 +11,11 @@ from typing import Final
 
 from markupsafe import Markup
 
+from weir.formats.checkpoint import SnapshotKind
+from weir.units import format_size
+from weir.views.checkpoints import CheckpointView
 from weir.views.drawings import environment
+from weir.views.failovers import FailoverWeek
 
 _HEIGHT, _ABOVE, _BELOW, _LEFT = 150, 30, 22, 64
 """The height of the highest column, and the space above, below and beside all of them, in pixels."""
@@ -22,7 +26,7 @@ _LABEL: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class _Column:
     """A column: its label, its parts in the order of the chart's, and what is shown in full where the mouse is."""
 
     label: str
@@ -41,13 +45,43 @@ class _Part:
 class _Drawn:
     x: float
     width: float
-    column: Column
+    column: _Column
     parts: tuple[_Part, ...]
     has_label: bool
 
 
-def chart(what: str, parts: Sequence[str], columns: Sequence[Column], said: Callable[[float], str]) -> Markup:
-    """Return a chart as an SVG element; `parts` are their names, and `said` writes an amount on the axis."""
+def chart_of_weeks(weeks: Sequence[FailoverWeek]) -> Markup:
+    """Draw the seconds that were recomputed in each week, and those that a full restart would have cost on top."""
+    columns = [
+        _Column(
+            label=f"{each.begins:%Y-%m-%d}",
+            parts=(each.recomputed.seconds, max(each.full_restart.seconds - each.recomputed.seconds, 0.0)),
+            title=f"{each.week}: {each.incidents} incident(s), {each.recomputed.seconds:,.1f} s recomputed, a full "
+            f"restart {each.full_restart.seconds:,.1f} s",
+        )
+        for each in weeks
+    ]
+    return _chart("Seconds recomputed by week", ("recomputed", "spared of a full restart"), columns, "{:,.1f} s".format)
+
+
+def chart_of_bytes(snapshots: Sequence[CheckpointView], most: int) -> Markup:
+    """Draw how many bytes the newest complete checkpoints name, and how many of these no earlier one has."""
+    complete = [each for each in snapshots if each.kind == SnapshotKind.CHECKPOINT.value and each.seconds is not None]
+    columns = [
+        _Column(
+            label=f"{each.epoch[:4]}-{each.epoch[4:6]}-{each.epoch[6:8]}",
+            parts=(each.incremental_bytes, each.full_bytes - each.incremental_bytes),
+            title=f"checkpoint {each.number} of {each.epoch}: {format_size(each.full_bytes)}, of them new "
+            f"{format_size(each.incremental_bytes)}",
+        )
+        for each in complete[-most:]
+    ]
+    return _chart(
+        "Bytes of checkpoints by epoch", ("new", "shared"), columns, lambda amount: format_size(round(amount))
+    )
+
+
+def _chart(what: str, parts: Sequence[str], columns: Sequence[_Column], said: Callable[[float], str]) -> Markup:
     largest = max((sum(each.parts) for each in columns), default=0.0)
     step = min(_WIDEST, _WIDTH / max(len(columns), 1))
     every = max(1, round(_LABEL / step + 0.5))
@@ -75,7 +109,7 @@ def chart(what: str, parts: Sequence[str], columns: Sequence[Column], said: Call
     return Markup(text)  # noqa: S704  the template escapes
 
 
-def _stacked(column: Column, largest: float) -> tuple[_Part, ...]:
+def _stacked(column: _Column, largest: float) -> tuple[_Part, ...]:
     found, top = [], float(_ABOVE + _HEIGHT)
     for kind, amount in enumerate(column.parts):
         height = _HEIGHT * amount / largest if largest else 0.0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from markupsafe import Markup
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.formats.checkpoint import Checkpoint, SnapshotKind
+from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
@@ -20,8 +19,6 @@ from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
 from weir.state.file_rules import sorted_runs
-from weir.units import format_size
-from weir.views.charts import Column, chart
 
 SUBSUMED, DROPPED = "subsumed", "dropped"
 """The status of a completed checkpoint that was subsumed, and of a savepoint that was dropped."""
@@ -68,21 +65,6 @@ def checkpoint_views(services: Services, dataflow: str | None = None, *, looks: 
         written = {(row.dataflow, row.number): _written(session, row) for row in retained}
         code = {row.run: _code(session, row.run) for row in rows}
     return [_view(services, row, written, code[row.run]) for row in rows]
-
-
-def chart_of_bytes(snapshots: Sequence[CheckpointView], most: int) -> Markup:
-    """Draw how many bytes the newest complete checkpoints name, and how many of these no earlier one has."""
-    complete = [each for each in snapshots if each.kind == SnapshotKind.CHECKPOINT.value and each.seconds is not None]
-    columns = [
-        Column(
-            label=f"{each.epoch[:4]}-{each.epoch[4:6]}-{each.epoch[6:8]}",
-            parts=(each.incremental_bytes, each.full_bytes - each.incremental_bytes),
-            title=f"checkpoint {each.number} of {each.epoch}: {format_size(each.full_bytes)}, of them new "
-            f"{format_size(each.incremental_bytes)}",
-        )
-        for each in complete[-most:]
-    ]
-    return chart("Bytes of checkpoints by epoch", ("new", "shared"), columns, lambda amount: format_size(round(amount)))
 
 
 def _is_retained(row: CheckpointRow) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from markupsafe import Markup
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -19,7 +18,6 @@ from weir.ledger.runs import run_if_known, run_key
 from weir.recovery.failovers import FailoverKind, costs_of_attempts, failovers_of
 from weir.recovery.rules.plan import Cost, Plan, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
-from weir.views.charts import Column, chart
 from weir.views.rows import taken
 
 _WITHOUT_EFFECT = (ClearOutcome.MISSING.value, ClearOutcome.SKIPPED.value)
@@ -102,20 +100,6 @@ def weeks_of(failovers: Sequence[FailoverView]) -> list[FailoverWeek]:
         found.append(_week(monday, of_week.get(monday, [])))
         monday += timedelta(weeks=1)
     return found
-
-
-def chart_of_weeks(weeks: Sequence[FailoverWeek]) -> Markup:
-    """Draw the seconds that were recomputed in each week, and those that a full restart would have cost on top."""
-    columns = [
-        Column(
-            label=f"{each.begins:%Y-%m-%d}",
-            parts=(each.recomputed.seconds, max(each.full_restart.seconds - each.recomputed.seconds, 0.0)),
-            title=f"{each.week}: {each.incidents} incident(s), {each.recomputed.seconds:,.1f} s recomputed, a full "
-            f"restart {each.full_restart.seconds:,.1f} s",
-        )
-        for each in weeks
-    ]
-    return chart("Seconds recomputed by week", ("recomputed", "spared of a full restart"), columns, "{:,.1f} s".format)
 
 
 def _week(monday: date, failovers: Sequence[FailoverView]) -> FailoverWeek:

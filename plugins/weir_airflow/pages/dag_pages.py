@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from weir.views.checkpoints import chart_of_bytes, checkpoint_views
+from weir.views.charts import chart_of_bytes, chart_of_weeks
+from weir.views.checkpoints import checkpoint_views
 from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task
 from weir.views.documents import document
-from weir.views.failovers import chart_of_weeks, failover_views, weeks_of
+from weir.views.failovers import failover_views, weeks_of
 from weir.views.notifications import receivers_waiting
 from weir.views.quality import checks_of_dag, checks_of_task_instance
 from weir.views.sinks import sink_versions

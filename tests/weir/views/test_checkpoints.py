@@ -8,7 +8,8 @@ from tests.weir.reading.state_world import history, keeps_state
 
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
-from weir.views.checkpoints import chart_of_bytes, checkpoint_views
+from weir.views.charts import chart_of_bytes
+from weir.views.checkpoints import checkpoint_views
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.rules.plan import Cost, Plan, Step, StepKind, Total
 from weir.topology.regions import RegionId
-from weir.views.failovers import FailoverView, chart_of_weeks, weeks_of
+from weir.views.charts import chart_of_weeks
+from weir.views.failovers import FailoverView, weeks_of
 
 
 def failover(number, at, *, incident=None, seconds=10.0, kind=FailoverKind.LOSS, recomputed=1.0, spared=3):
