@@ -1,1 +1,1 @@
-"""What other systems are told of dataflows: gauges for their metrics."""
+"""What other systems are told of dataflows: gauges for their metrics, and lineage."""

@@ -55,7 +55,7 @@ _S3: Final = ("s3", "s3a")
 
 
 @attr.define
-class WeirAttemptRunFacet(RunFacet):  # type: ignore[misc]  # OpenLineage is not installed where types are checked
+class WeirAttemptRunFacet(RunFacet):  # type: ignore[misc]  # OpenLineage's classes are not followed
     """An attempt: how it has ended, the digests of what it has written, and the failure because of which it ran."""
 
     dataflow: str
