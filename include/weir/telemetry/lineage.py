@@ -21,7 +21,7 @@ from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
-from weir.ledger.attempts import Origin
+from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.publications import last_publication
 from weir.ledger.reads import reads_of
@@ -59,9 +59,9 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class ParentFailure:
-    """The failover by which a task runs again: its number, the attempt that had failed (empty: none), and the cause."""
+    """The attempt that had failed (empty: none), the cause, and the failover by which another task runs again."""
 
-    failover: int
+    failover: int | None
     attempt: str
     cause: str
 
@@ -210,18 +210,24 @@ def _manifests(services: Services, rows: Iterable[ResultRow]) -> dict[str, Manif
 
 
 def _parent(session: Session, row: AttemptRow) -> ParentFailure | None:
-    """Return the newest failover that has cleared the task before this try; None if none has."""
+    """Return the failure because of which there is this try: that of the try before, or of another task's."""
+    region = RegionId(row.region, row.subtask)
+    if row.origin == Origin.RETRY.value:
+        before = [each for each in attempts_of(session, row.run, region) if each.try_number < row.try_number]
+        return ParentFailure(None, before[-1].id, before[-1].error or "") if before and before[-1].failure else None
+    if row.origin != Origin.CLEARED_BY_WEIR.value:
+        return None
     query = (
         select(FailoverRow)
         .join(PendingClearRow, PendingClearRow.failover == FailoverRow.id)
         .where(
             PendingClearRow.run == row.run,
-            PendingClearRow.region == row.region,
-            PendingClearRow.subtask == row.subtask,
+            PendingClearRow.region == region.name,
+            PendingClearRow.subtask == region.subtask,
             PendingClearRow.expected_try < row.try_number,
         )
         .order_by(FailoverRow.id.desc())
         .limit(1)
     )
-    found = session.scalar(query) if row.origin == Origin.CLEARED_BY_WEIR.value else None
+    found = session.scalar(query)
     return None if found is None else ParentFailure(found.id, found.attempt, found.cause)

@@ -60,7 +60,9 @@ def test_a_failed_try_has_written_nothing_and_its_repair_names_it(done, told):
     assert repair.origin == "cleared by weir"
     assert repair.parent.attempt == failed.attempt
     assert repair.parent.cause
-    assert (again.state, again.parent) == ("committed", None)
+    assert repair.parent.failover is not None
+    assert (again.state, again.origin) == ("committed", "retry")
+    assert (again.parent.attempt, again.parent.failover) == (failed.attempt, None)
     assert again.outputs
 
 
