@@ -14,7 +14,7 @@ from markupsafe import Markup
 from weir.formats.checkpoint import SnapshotKind
 from weir.units import format_size
 from weir.views.checkpoints import CheckpointView
-from weir.views.drawings import environment
+from weir.views.drawings import STYLE, environment
 from weir.views.failovers import FailoverWeek
 
 _HEIGHT, _ABOVE, _BELOW, _LEFT = 150, 30, 22, 64
@@ -66,6 +66,15 @@ def chart_of_weeks(weeks: Sequence[FailoverWeek]) -> Markup:
 
 def chart_of_bytes(snapshots: Sequence[CheckpointView], most: int) -> Markup:
     """Draw how many bytes the newest complete checkpoints name, and how many of these no earlier one has."""
+    return _of_bytes(snapshots, most, "")
+
+
+def chart_file_of_bytes(snapshots: Sequence[CheckpointView]) -> str:
+    """Return the same drawing of all complete checkpoints as an SVG file, with its style."""
+    return _of_bytes(snapshots, len(snapshots), Markup(STYLE.read_text()))  # noqa: S704  it is ours
+
+
+def _of_bytes(snapshots: Sequence[CheckpointView], most: int, style: str) -> Markup:
     complete = [each for each in snapshots if each.kind == SnapshotKind.CHECKPOINT.value and each.seconds is not None]
     columns = [
         _Column(
@@ -76,12 +85,13 @@ def chart_of_bytes(snapshots: Sequence[CheckpointView], most: int) -> Markup:
         )
         for each in complete[-most:]
     ]
-    return _chart(
-        "Bytes of checkpoints by epoch", ("new", "shared"), columns, lambda amount: format_size(round(amount))
-    )
+    what = "Bytes of checkpoints by epoch"
+    return _chart(what, ("new", "shared"), columns, lambda amount: format_size(round(amount)), style)
 
 
-def _chart(what: str, parts: Sequence[str], columns: Sequence[_Column], said: Callable[[float], str]) -> Markup:
+def _chart(
+    what: str, parts: Sequence[str], columns: Sequence[_Column], said: Callable[[float], str], style: str = ""
+) -> Markup:
     largest = max((sum(each.parts) for each in columns), default=0.0)
     step = min(_WIDEST, _WIDTH / max(len(columns), 1))
     every = max(1, round(_LABEL / step + 0.5))
@@ -98,6 +108,7 @@ def _chart(what: str, parts: Sequence[str], columns: Sequence[_Column], said: Ca
     lines = [(round(_ABOVE + _HEIGHT * (1 - share), 1), said(largest * share)) for share in (0.0, 0.5, 1.0)]
     text = environment.get_template("chart.svg").render(
         what=what,
+        style=style,
         names=parts,
         columns=drawn,
         lines=lines if largest else lines[:1],

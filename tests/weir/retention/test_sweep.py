@@ -292,11 +292,13 @@ def test_the_folder_of_a_dataflow_that_the_ledger_does_not_know_is_reported(day)
     other.mkdir(parents=True)
     (other / "_run.json").write_text("{}")
     (day.folder / "store/_sinks/other").mkdir()
+    (day.folder / "store/_quality/day").mkdir(parents=True)
     (day.folder / "store" / (".weir-doctor-" + "0" * 32)).mkdir()
     (day.folder / "store" / (".weir-doctor-" + "0" * 32) / "file").write_text("x")
     grow_old(day)
     report = sweep(day.services, is_full=True)
-    assert {each.path for each in report.unknown} == {"other", "_sinks/other"}
+    assert {each.path for each in report.unknown} == {"other", "_sinks/other", "_quality"}
+    assert "rebuild" not in next(each.reason for each in report.unknown if each.path == "_quality")
     assert not list((day.folder / "store").glob(".weir-doctor-*/*"))
 
 

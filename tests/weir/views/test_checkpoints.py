@@ -1,8 +1,10 @@
 """Checkpoints as the ledger alone knows them, and drawn."""
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
+from tests.weir.command_line import typed, use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import history, keeps_state
 
@@ -36,6 +38,16 @@ def test_the_newest_are_drawn_a_column_each(world):
     assert "checkpoint 3 of 20130103T000000Z" in drawn
     assert "checkpoint 1 " not in drawn
     assert drawn.count('class="part0" x=') == 2
+
+
+def test_the_command_writes_the_same_drawing_with_its_style(world, tmp_path, monkeypatch):
+    use(monkeypatch, world.folder)
+    file = tmp_path / "bytes.svg"
+    typed("checkpoints", "ladder", "--svg", str(file))
+    drawn = file.read_text()
+    root = ElementTree.fromstring(drawn)  # noqa: S314  it is ours
+    assert [each.tag.rpartition("}")[2] for each in root][:2] == ["style", "rect"]
+    assert drawn.count('class="part0" x=') == 3
 
 
 def test_without_checkpoints_a_chart_is_empty():

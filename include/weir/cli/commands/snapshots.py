@@ -5,6 +5,8 @@ Invariant: a failed command leaves no files, and only the named savepoint is del
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +16,7 @@ from weir.cli.options import AsJson, DataflowName, OnlyDataflow
 from weir.cli.tables import key, number, print_line, size, text, value
 from weir.code.generation_rules import short
 from weir.environment import open_store, opened_services
+from weir.errors import Message, Misconfigured
 from weir.snapshots.savepoint import SavepointRequest, displaced, savepoints, tidy
 from weir.snapshots.savepoint import create as create_savepoint
 from weir.snapshots.savepoint import drop as drop_savepoint
@@ -103,7 +106,13 @@ def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
     print_line(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.folder}, {format_size(gone.bytes)}")
 
 
-def checkpoints(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
+def checkpoints(
+    dataflow: OnlyDataflow = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Also draw the bytes of a dataflow's checkpoints to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List checkpoints and savepoints: epoch, status, sizes, new and shared files, and which checkpoint subsumed each.
 
     The incremental size is that of files that no earlier checkpoint has; runs to merge is the number of sorted runs
@@ -112,6 +121,17 @@ def checkpoints(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     with opened_services() as services:
         found = checkpoint_views(services, dataflow)
     _CHECKPOINTS.show(found, as_json=as_json)
+    if svg is not None:
+        _draw(found, svg)
+
+
+def _draw(found: Sequence[CheckpointView], file: Path) -> None:
+    from weir.views.charts import chart_file_of_bytes  # noqa: PLC0415  only a drawing needs templates
+
+    of = {each.dataflow for each in found}
+    if len(of) > 1:
+        raise Misconfigured(Message("cli.several_to_draw", dataflows=sorted(of)))
+    file.write_text(chart_file_of_bytes(found))
 
 
 def _code(checkpoint: CheckpointView) -> str:
