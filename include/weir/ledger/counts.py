@@ -30,5 +30,5 @@ def counts_of(session: Session) -> Sequence[Measurement]:
     return tuple(session.info.get(_COUNTS, ()))
 
 
-def nobody(counts: Sequence[Measurement]) -> None:
-    """Tell nobody: the counts are exported by tasks of Airflow only."""
+def forget(counts: Sequence[Measurement]) -> None:
+    """Forget the counts: only tasks of Airflow export them."""

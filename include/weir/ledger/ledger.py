@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from weir.errors import LedgerBehind, Message, Misconfigured, OtherBuild, Retryable
 from weir.extras import needed_for
-from weir.ledger.counts import Counted, counts_of, nobody
+from weir.ledger.counts import Counted, counts_of, forget
 from weir.ledger.database.postgres import (
     DRIVER,
     is_busy,
@@ -81,7 +81,7 @@ class Ledger:
         self._seeing = threading.Lock()
         self._reads_timeline = self._is_server
         self._mode = threading.local()
-        self.counted: Counted = nobody
+        self.counted: Counted = forget
         """Gets what each transaction has counted, after its commit."""
 
     @classmethod

@@ -89,7 +89,7 @@ class ResultRetention:
     @property
     def is_released(self) -> bool:
         """Report whether nothing keeps it."""
-        return self.keeper is Keeper.NOBODY
+        return self.keeper is Keeper.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tup
     return tuple(
         ReleaseDecision(_stored(each), pins[each.id].keeper, pins[each.id].reason)
         if each.id in pins
-        else ReleaseDecision(_stored(each), Keeper.NOBODY, "its run is to be pinned anew, and it is not read")
+        else ReleaseDecision(_stored(each), Keeper.NONE, "its run is to be pinned anew, and it is not read")
         for each in stored
         if not each.is_current
     )

@@ -40,7 +40,7 @@ class Keeper(Enum):
     """Nobody needs it; the retention policy keeps it."""
     QUARANTINE = "quarantine"
     """A person may want to look at it."""
-    NOBODY = "nobody"
+    NONE = "none"
     """It is released."""
 
 
@@ -110,7 +110,7 @@ class ReleaseDecision:
     @property
     def is_released(self) -> bool:
         """Report whether nothing keeps it."""
-        return self.keeper is Keeper.NOBODY
+        return self.keeper is Keeper.NONE
 
 
 def release_decisions(
@@ -142,25 +142,25 @@ class _Evaluation:
             return self._of_state(stored)
         given_up = self._why_given_up()
         if given_up is not None:
-            return ReleaseDecision(stored, Keeper.NOBODY, given_up)
+            return ReleaseDecision(stored, Keeper.NONE, given_up)
         return self._by_use(stored)
 
     def _of_old(self, stored: StoredResult) -> ReleaseDecision:
         """Release an old result; a quarantined one stays for inspection while the policy keeps unneeded results."""
         if not stored.is_quarantined:
-            return ReleaseDecision(stored, Keeper.NOBODY, "it was recomputed, and the old result is not read")
+            return ReleaseDecision(stored, Keeper.NONE, "it was recomputed, and the old result is not read")
         why = self._over or self._why_given_up()
         if why is None or (self._over is not None and self._kept is not None and not self._is_reclaiming):
             reason = f"it is in quarantine, for inspection: {self._kept or 'the run is not over'}"
             return ReleaseDecision(stored, Keeper.QUARANTINE, reason)
-        return ReleaseDecision(stored, Keeper.NOBODY, f"it was in quarantine long enough: {why}")
+        return ReleaseDecision(stored, Keeper.NONE, f"it was in quarantine long enough: {why}")
 
     def _of_state(self, stored: StoredResult) -> ReleaseDecision:
         why = self._run.subsumed
         if why is None and self._run.closed_at is None:
             why = "Airflow has no such run any more" if self._run.is_deleted else self._why_given_up()
         if why is not None:
-            return ReleaseDecision(stored, Keeper.NOBODY, why)
+            return ReleaseDecision(stored, Keeper.NONE, why)
         return ReleaseDecision(stored, Keeper.CHECKPOINT, "state stays until its checkpoint is subsumed")
 
     def _by_use(self, stored: StoredResult) -> ReleaseDecision:
@@ -173,9 +173,9 @@ class _Evaluation:
             return ReleaseDecision(stored, Keeper.RUN, self._why_needed(unread))
         why = "every consumer has committed a result made from it" if is_consumed else str(self._over)
         if self._kept is None or (is_consumed and self._settings.keep.until is RetainUntil.CONSUMED):
-            return ReleaseDecision(stored, Keeper.NOBODY, why)
+            return ReleaseDecision(stored, Keeper.NONE, why)
         if self._is_reclaiming:
-            return ReleaseDecision(stored, Keeper.NOBODY, f"{why}, and space was needed")
+            return ReleaseDecision(stored, Keeper.NONE, f"{why}, and space was needed")
         return ReleaseDecision(stored, Keeper.RUN if self._over is None else Keeper.POLICY, self._kept)
 
     def _unread(self, stored: StoredResult) -> Iterator[RegionId]:

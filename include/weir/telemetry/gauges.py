@@ -72,15 +72,15 @@ _UNDELIVERED = (
 
 def gauges_everywhere(services: Services) -> tuple[list[Measurement], Settled]:
     """Return the gauges of all dataflows, and where they could not be told."""
-    found: list[Measurement] = []
+    gauges: list[Measurement] = []
     kept = Settled()
     names: list[str] = []
     with kept.trying("gauges"), services.ledger.transaction() as session:
         names = dataflows(session)
     for dataflow in names:
         with kept.trying(f"{dataflow}, gauges"):
-            found += gauges_of(services, dataflow)
-    return found, kept
+            gauges += gauges_of(services, dataflow)
+    return gauges, kept
 
 
 def gauges_of(services: Services, dataflow: str) -> list[Measurement]:
@@ -101,16 +101,16 @@ def gauges_of(services: Services, dataflow: str) -> list[Measurement]:
 
 def bytes_at_rest(services: Services, dataflow: str) -> dict[str, int]:
     """Return the stored bytes of a dataflow by what keeps them: values of Keeper, and CODE."""
-    found = dict.fromkeys([*(each.value for each in Keeper), CODE], 0)
-    for each in release(services, dataflow, is_dry=True):
-        found[each.keeper.value] += each.bytes
+    sizes = dict.fromkeys([*(keeper.value for keeper in Keeper), CODE], 0)
+    for result in release(services, dataflow, is_dry=True):
+        sizes[result.keeper.value] += result.bytes
     with services.ledger.transaction() as session:
-        found[Keeper.VERSION.value] += published_bytes(session, [dataflow]).get(dataflow, 0)
+        sizes[Keeper.VERSION.value] += published_bytes(session, [dataflow]).get(dataflow, 0)
         # What is released and not deleted: later checkpoints name its files.
-        found[Keeper.CHECKPOINT.value] += shared_state(session, [dataflow]).get(dataflow, 0)
-        found[Keeper.QUARANTINE.value] += suspected_bytes(session, dataflow)
-        found[CODE] += archive_bytes(session, [dataflow]).get(dataflow, 0)
-    return found
+        sizes[Keeper.CHECKPOINT.value] += shared_state(session, [dataflow]).get(dataflow, 0)
+        sizes[Keeper.QUARANTINE.value] += suspected_bytes(session, dataflow)
+        sizes[CODE] += archive_bytes(session, [dataflow]).get(dataflow, 0)
+    return sizes
 
 
 def _of_checkpoint(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
@@ -133,16 +133,16 @@ def _of_targets(session: Session, dataflow: str, now: datetime) -> Iterator[Meas
     pinned = newest_pinned(session, dataflow)
     topology = None if pinned is None else topology_of(pinned)
     sinks = () if topology is None else topology.sinks
-    lags = {each: 0.0 for each in sinks if topology is not None and topology.dataflow.stage(each).targets}
+    lags = {sink: 0.0 for sink in sinks if topology is not None and topology.dataflow.stage(sink).targets}
     for sink, since in session.execute(_UNDELIVERED, {"dataflow": dataflow}).tuples():
         lags[sink] = 0.0 if since is None else _age(since, now)
     return (DELIVERY_LAG.of(lag, dataflow, sink) for sink, lag in lags.items())
 
 
 def _of_receivers(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
-    lags = {each.name: 0.0 for each in declared_receivers(session, dataflow)}
-    for each in waiting_receivers(session, dataflow, now):
-        lags[each.receiver.name] = _age(each.oldest, each.at)
+    lags = {receiver.name: 0.0 for receiver in declared_receivers(session, dataflow)}
+    for waiting in waiting_receivers(session, dataflow, now):
+        lags[waiting.receiver.name] = _age(waiting.oldest, waiting.at)
     return (NOTIFICATION_LAG.of(lag, dataflow, name) for name, lag in lags.items())
 
 
