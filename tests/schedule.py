@@ -41,6 +41,11 @@ LANES = {
 WHOLE = {AT_ONCE, ONE_BY_ONE}
 """Lanes of one process, since all of their modules share a stack."""
 
+WITH_DRIVERS = frozenset(
+    f"tests/weir_spark/region/test_{name}.py" for name in ("failing_stage", "names", "run_region", "sql")
+)
+"""Modules that run in one process, since they share a process of drivers (`weir_spark/drivers.py`)."""
+
 
 def processes(config) -> int:
     """Return how many processes run the tests: none but this one for chosen tests, else one more than cores.
@@ -75,8 +80,10 @@ class ByLane(LoadScopeScheduling):
         self._lane_of = {}
 
     def _split_scope(self, nodeid):
-        lane = lane_of(nodeid)
-        return lane if lane in WHOLE else nodeid.partition("::")[0]
+        lane, module = lane_of(nodeid), nodeid.partition("::")[0]
+        if lane in WHOLE:
+            return lane
+        return min(WITH_DRIVERS) if module in WITH_DRIVERS else module
 
     def _assign_work_unit(self, node):
         self.workqueue.move_to_end(self._next_of(node), last=False)

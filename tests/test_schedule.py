@@ -1,5 +1,7 @@
 """In how many processes `./weir test` runs, and which test goes where."""
 
+import re
+
 import pytest
 from tests import schedule
 
@@ -50,7 +52,7 @@ def test_chosen_tests_run_in_this_process(machine, config):
 
 
 def test_each_module_that_the_lanes_name_is_there():
-    named = {prefix for lane in schedule.LANES.values() for prefix in lane}
+    named = {prefix for lane in schedule.LANES.values() for prefix in lane} | schedule.WITH_DRIVERS
     assert [prefix for prefix in named if not (schedule.ROOT / prefix).exists()] == []
 
 
@@ -67,3 +69,12 @@ def test_each_module_that_the_lanes_name_is_there():
 )
 def test_a_module_is_in_the_lane_of_the_longest_prefix_of_its_path(module, lane):
     assert schedule.lane_of(f"{module}::test_that[a::b]") == lane
+
+
+def test_the_modules_that_share_drivers_are_those_that_ask_for_them():
+    asking = {
+        file.relative_to(schedule.ROOT).as_posix()
+        for file in (schedule.ROOT / "tests/weir_spark").rglob("test_*.py")
+        if {"drivers", "codes_in_driver", "ends_in_driver"} & set(re.findall(r"\w+", file.read_text()))
+    }
+    assert asking == schedule.WITH_DRIVERS
