@@ -82,8 +82,7 @@ class Deployed:
         return self.world.airflow.executed(self.run)
 
     def run_day(self, day=1):
-        self.run = self.world.airflow.dag_run(day)
-        self.world.airflow.run_until_quiet()
+        (self.run,) = self.world.run_days(day)
 
     def go_on(self):
         self.world.airflow.run_until_quiet()
