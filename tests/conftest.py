@@ -12,7 +12,6 @@ import tempfile
 import time
 import uuid
 from contextlib import ExitStack, closing
-from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -40,11 +39,11 @@ CALM_AIRFLOW = {
 }
 """A stack of tests waits most of the time: while it does, the processor is for other tests."""
 
+OF_TESTS = ROOT / ".weir" / "tests"
+"""What the tests of this checkout keep for those to come."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """JVMs of tests live for seconds: what they compile at leisure takes half of that time, and is ready when they end."""
-
-
-SPARK_CLASSES = ROOT / ".weir" / "tests" / f"spark-{version('pyspark')}.jsa"
 
 # Programs that tests start by the hundred find the modules of this tree compiled, also where it is not wanted.
 sys.dont_write_bytecode = False
@@ -97,10 +96,11 @@ def pytest_configure(config):
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ[MARK] = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"  # of several processes: below their parent's
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
-    if not config.getoption("benchmark_only", default=False) and "JDK_JAVA_OPTIONS" not in os.environ:
-        if is_first_of_several(config):
-            spark_classes.record_meanwhile(SPARK_CLASSES, QUICK_JAVA)
-        os.environ["JDK_JAVA_OPTIONS"] = f"{QUICK_JAVA} {spark_classes.options(SPARK_CLASSES)}"
+    if not config.getoption("benchmark_only", default=False) and spark_classes.OPTIONS not in os.environ:
+        classes = spark_classes.file_in(OF_TESTS)
+        os.environ[spark_classes.OPTIONS] = f"{QUICK_JAVA} {spark_classes.options(classes)}"
+    if hasattr(config, "workerinput"):
+        schedule.compile_share(config)
     if is_first_of_several(config) and config.option.verbose == 0:
         config.pluginmanager.register(Progress(config), "weir-progress")
 
@@ -261,7 +261,7 @@ def new_server(tmp_path_factory):
 @pytest.fixture(scope="session")
 def server(new_server):
     """The one Spark Connect server that tests without a stack share."""
-    with new_server() as started:
+    with spark_classes.recording(spark_classes.file_in(OF_TESTS), new_server) as started:
         yield started
 
 

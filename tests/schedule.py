@@ -4,6 +4,9 @@ The tests of a module run in one process. Modules that share what takes long to 
 Spark server) form a lane: a process that has begun a lane stays in it until it is empty. There is one process more than
 cores, and at each time one lane that waits much, beside those that compute: the cores always have work, and no process
 is left alone with a long one.
+
+Each process compiles a share of the modules before it collects all of them: else all processes of a new checkout
+compile all modules at the same time. pytest has no public function for that.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 from pathlib import Path
 
 import psutil
+from _pytest.assertion import rewrite
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +74,17 @@ def place(nodeid: str) -> tuple[int, int]:
 def lane_of(nodeid: str) -> str:
     """Return the lane of a test."""
     return list(LANES)[place(nodeid)[0]]
+
+
+def compile_share(config) -> None:
+    """Compile this process's share of the modules of tests."""
+    number, of = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+    names = ("conftest.py", *config.getini("python_files"))
+    for file in sorted(file for name in names for file in (ROOT / "tests").rglob(name))[number::of]:
+        compiled = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(file, compiled) is None and rewrite.try_makedirs(compiled.parent):
+            digest, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, digest, compiled)
 
 
 class ByLane(LoadScopeScheduling):
