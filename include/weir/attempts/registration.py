@@ -14,7 +14,6 @@ the earlier DagRun out of use and numbers its attempts below 1.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -418,7 +417,9 @@ def _enter(
     session.flush()
     if region != CLOSE:
         forget_unread_slices(session, run, region, row.id)
-    waiting = _obey_strategy(session, row, older, services, request, interrupt) if origin is Origin.RETRY else None
+    waiting = None
+    if origin is Origin.RETRY and _was_killed(older):
+        waiting = _obey_strategy(session, row, older[-1], services, request, interrupt, is_new=is_new)
     if is_new and _was_killed(older) and origin is Origin.RETRY and not isinstance(waiting, Exhausted):
         restart_others(session, services, run, older[-1], FailureClass.KILLED)
     if waiting is not None:
@@ -519,29 +520,29 @@ def _was_killed(older: list[AttemptRow]) -> bool:
 def _obey_strategy(
     session: Session,
     row: AttemptRow,
-    older: list[AttemptRow],
+    killed: AttemptRow,
     services: Services,
     request: BeginRequest,
     interrupt: tuple[SparkWork, ...],
+    *,
+    is_new: bool,
 ) -> Awaiting | Exhausted | None:
-    """Apply the restart strategy to the failure of a predecessor that was killed before it could do so itself."""
-    last = older[-1] if older else None
-    if last is None or not _was_killed(older) or last.ended_at is None:
-        return None
+    """Apply the restart strategy to the failure of a predecessor that was killed before it could do so itself.
+
+    The first begin of a try has booked that, and waits. Airflow has waited for one that begins again: when that was is
+    told by the clock of another machine.
+    """
     answer = restart_answer(session, request.restart, row.run, RegionId(row.region, row.subtask))
     if answer.refusal is not None:
-        error = f"{last.error}; recovery is suppressed by {answer.reason}"
+        error = f"{killed.error}; recovery is suppressed by {answer.reason}"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
         give_up(session, services, row)
         return Exhausted(error, interrupt)
-    until = last.ended_at + timedelta(milliseconds=answer.delay_ms)
-    seconds = (until - services.now()).total_seconds()
-    if seconds <= 0:
+    seconds = answer.delay_ms / 1000
+    if not is_new or seconds <= 0:
         return None
     row.state = AttemptState.WAITING.value
-    return Awaiting(
-        seconds, f"{last.error}; restarting after {answer.delay_ms / 1000:g} s ({answer.reason})", interrupt
-    )
+    return Awaiting(seconds, f"{killed.error}; restarting after {seconds:g} s ({answer.reason})", interrupt)
 
 
 def _region_of(run: Run, topology: Topology, request: BeginRequest) -> RegionId | None:

@@ -120,6 +120,19 @@ def test_a_limit_of_a_task_counts_kills_and_failures_alike(world):
     assert "maximum-per-task-failures is 3, and the task has failed 4 times" in weather.notes[-1]
 
 
+def test_a_killed_task_waits_once_whatever_the_clock_says_where_it_goes_on(world):
+    world.airflow.strategy = FixedDelay(100, 60_000)
+    weather = world.airflow.task(world.airflow.dag_run(), "weather")
+    world.airflow.during = raising({"weather": in_turn(Killed)})
+    world.airflow.step(weather)
+    world.airflow.step(weather)
+    assert weather.state == "up_for_reschedule"
+    assert weather.not_before - world.airflow.time == timedelta(seconds=60)
+    world.airflow.time -= timedelta(hours=3)
+    world.airflow.step(weather)
+    assert weather.state == "success"
+
+
 @pytest.mark.parametrize(
     ("strategy", "recovers"),
     [
