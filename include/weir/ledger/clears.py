@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
@@ -147,6 +147,21 @@ def has_clear_missed(session: Session, committed: AttemptRow) -> bool:
     )
     newest = session.execute(query).first()
     return newest is not None and newest.id is not None and (newest.lineage or 0) <= committed.lineage
+
+
+def expect_again(session: Session, run: str, region: RegionId, try_number: int) -> None:
+    """Note that a try is what came of the delivered clears of later ones, which Airflow has lost: no other comes."""
+    of_region = (PendingClearRow.run == run) & (PendingClearRow.region == region.name)
+    session.execute(
+        update(PendingClearRow)
+        .where(
+            of_region,
+            PendingClearRow.subtask == region.subtask,
+            PendingClearRow.expected_try >= try_number,
+            PendingClearRow.settled_at.is_not(None),
+        )
+        .values(expected_try=try_number - 1)
+    )
 
 
 def clears_of_run(session: Session, run: str) -> list[PendingClearRow]:

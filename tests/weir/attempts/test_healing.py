@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from weir.ledger.runs import run_by_id
+from weir.ledger.snapshot import run_state
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
+from weir.topology.regions import RegionId
 
 ALL = {
     "raw-clean[0]", "raw-clean[1]", "weather[0]", "joined[0]", "joined[1]",
@@ -323,6 +326,21 @@ def test_an_awaited_try_that_airflow_has_lost_is_made_again(green):
     airflow.run_until_quiet()
     assert set(airflow.states().values()) == {"success"}
     assert joined.runs == [1, 2]
+
+
+def test_a_repair_whose_tries_airflow_has_lost_is_over_when_the_task_has_run_again(green):
+    airflow, joined = green.airflow, green.airflow.task(green.run, "joined", 0)
+    shutil.rmtree(folder_of(green, "joined", 0)[0])
+    airflow.clear_by_hand(green.run, "routes")
+    airflow.run_until_quiet()
+    joined.state, joined.try_number = None, 0  # Airflow's database is what it was before the first of both tries
+    id_of = airflow.ti_id
+    airflow.ti_id = lambda each: f"another {id_of(each)}" if each is joined else id_of(each)
+    airflow.step(joined)
+    assert (joined.state, joined.runs) == ("success", [1, 2, 1])
+    with green.ledger.transaction() as session:
+        state = run_state(session, run_by_id(session, "ladder@20130101T000000Z"))
+    assert not state.region(RegionId("joined", 0)).is_running
 
 
 def test_a_stale_task_that_was_marked_success_while_it_ran_is_cleared_by_the_next_change(green):
