@@ -67,6 +67,16 @@ def longs(*values):
     return pa.array(values, pa.int64())
 
 
+def called_text(*values):
+    """Bytes of which a file says that they are text, whatever they are."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+def within(value, depth):
+    """A value in a list in a struct, so many times."""
+    return value if not depth else [{"x": within(value, depth - 1)}]
+
+
 def csv(what, text, rows=None, *, names="", schema="id BIGINT, name STRING", file="a.csv", **more):
     """A case of one csv file with a header."""
     reader = more.pop("reader", {"header": "true"})
@@ -88,6 +98,7 @@ ONE: Final = b"id,name\n1,ann\n"
 CSV: Final = {"format": "csv", "schema": "id BIGINT, name STRING", "reader": {"header": "true"}}
 BY_DAY: Final = {"format": "parquet", "schema": "id BIGINT, day DATE"}
 ANN: Final = [(1, "ann")]
+WIDE: Final = {f"c{number}": "\u00e9" for number in range(300)}
 
 FILES: Final = (
     # csv: records
@@ -219,6 +230,31 @@ FILES: Final = (
     one("null in a column that is NOT NULL", "v BIGINT NOT NULL", v=longs(1, None)),
     one("bytes that are no text, declared as text", "v STRING", v=[b"a", b"\xff"]),
     one("bytes in a list that are no text, declared as text", "v ARRAY<STRING>", v=[[b"a", b"\xff"]]),
+    one("text that is none", "v STRING", v=called_text(b"a", b"caf\xe9")),
+    one("text that is none, without a schema", "", v=called_text(b"a", b"caf\xe9")),
+    one(
+        "text that is none, in a list",
+        "v ARRAY<STRING>",
+        v=pa.ListArray.from_arrays([0, 2], called_text(b"a", b"caf\xe9")),
+    ),
+    one(
+        "text that is none, in a struct beside numbers and lists of them",
+        "",
+        v=pa.StructArray.from_arrays(
+            [longs(1), pa.array([[1, None]], pa.list_(pa.int64())), called_text(b"caf\xe9")], ["a", "b", "c"]
+        ),
+    ),
+    one(
+        "texts, nulls, and lists without texts",
+        "",
+        [(None, ["a", None], [1, None], {"x": 1, "y": None}), ("\u00e9", None, None, None)],
+        a=[None, "\u00e9"],
+        b=[["a", None], None],
+        c=[[1, None], None],
+        d=pa.array([{"x": 1, "y": None}, None], pa.struct([("x", pa.int64()), ("y", pa.string())])),
+    ),
+    one("texts at a depth of ten", "", [(within("\u00e9", 5),)], v=[within("\u00e9", 5)]),
+    one("three hundred texts in a struct", "", [(WIDE,)], v=[WIDE]),
     one(
         "bytes that are text, declared as text",
         "v STRING, w ARRAY<STRING>",

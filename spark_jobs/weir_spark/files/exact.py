@@ -192,17 +192,37 @@ _FORMATS: Final[tuple[tuple[type[DataType], frozenset[str]], ...]] = (
 
 
 def is_no_text(column: Column, kind: DataType) -> Column | None:
-    """Return the condition that a text is made of bytes that are none; None for types without texts."""
+    """Return the condition that a text is made of bytes that are none; None for types without texts.
+
+    It is flat where a struct has many parts: the depth of a plan is limited.
+    """
+    if isinstance(kind, StringType):
+        return ~F.is_valid_utf8(column)
     if isinstance(kind, ArrayType):
-        return _any(column, lambda each: is_no_text(each, kind.elementType))
-    if isinstance(kind, MapType):
-        keys = _any(F.map_keys(column), lambda each: is_no_text(each, kind.keyType))
-        return keys | _any(F.map_values(column), lambda each: is_no_text(each, kind.valueType))
-    if isinstance(kind, StructType):
+        found = [_has_no_text(column, kind.elementType)]
+    elif isinstance(kind, MapType):
+        found = [_has_no_text(F.map_keys(column), kind.keyType), _has_no_text(F.map_values(column), kind.valueType)]
+    elif isinstance(kind, StructType):
         found = [is_no_text(column.getField(each.name), each.dataType) for each in kind.fields]
-        wrong = [F.coalesce(each, F.lit(False)) for each in found if each is not None]  # noqa: FBT003
-        return reduce(Column.__or__, wrong) if wrong else None
-    return ~F.is_valid_utf8(column) if isinstance(kind, StringType) else None
+    else:
+        return None
+    wrong = [each for each in found if each is not None]
+    return F.greatest(*wrong, *wrong[:1]) if wrong else None
+
+
+def _has_no_text(values: Column, kind: DataType) -> Column | None:
+    return _any(values, lambda each: is_no_text(each, kind)) if has_text(kind) else None
+
+
+def has_text(kind: DataType) -> bool:
+    """Report whether a value of a type has texts."""
+    if isinstance(kind, ArrayType):
+        return has_text(kind.elementType)
+    if isinstance(kind, MapType):
+        return has_text(kind.keyType) or has_text(kind.valueType)
+    if isinstance(kind, StructType):
+        return any(has_text(each.dataType) for each in kind.fields)
+    return isinstance(kind, StringType)
 
 
 def has_null(column: Column, kind: DataType) -> Column | None:

@@ -51,7 +51,6 @@ _WRAPPED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The stored types of which a narrow one has all values; Spark wraps those of others."""
 
-_BYTES: Final = ("BYTE_ARRAY", "BSON")
 _DECLARED: Final = frozenset({each for kinds in _READ_AS.values() for each in kinds} | {"decimal"})
 _NESTED: Final = ("struct", "array", "map")
 _ADVICE: Final[Mapping[str, str]] = {
@@ -123,22 +122,6 @@ def _room(stored: str) -> tuple[int | None, int]:
     if decimal := _DECIMAL.fullmatch(stored):
         return int(decimal[1]) - int(decimal[2]), int(decimal[2])
     return _DIGITS.get(stored), 0
-
-
-def texts_of_bytes(declared: Fields, stored: Mapping[str, Kind]) -> Iterator[str]:
-    """Yield the columns with a STRING of which the file says only that they are bytes."""
-    by_name = {name.casefold(): kind for name, kind in stored.items()}
-    for name, field in declared.items():
-        if (found := by_name.get(name.casefold())) is not None and _has_text_of_bytes(field.kind, found):
-            yield name
-
-
-def _has_text_of_bytes(declared: Kind, stored: Kind) -> bool:
-    if declared.name in _NESTED:
-        parts = {part.casefold(): kind for part, kind in stored.parts}
-        found = ((kind, parts.get(part.casefold())) for part, kind in declared.parts)
-        return any(part is not None and _has_text_of_bytes(kind, part) for kind, part in found)
-    return declared.name == "string" and stored.name in _BYTES
 
 
 def stored_types(schema: pq.ParquetSchema) -> dict[str, Kind]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.dataflow.state_schema import Fields, declared_fields
 from weir.errors import Message, Misconfigured
 from weir_spark.files.names import Names, names_of_arrow, names_of_kind, unmatched
-from weir_spark.files.stored_types import stored_types, texts_of_bytes, unreadable
+from weir_spark.files.stored_types import stored_types, unreadable
 from weir_spark.sources.folders import columns_of
 from weir_spark.sources.listing import opened
 
@@ -43,9 +43,8 @@ class Contents:
     def described(self) -> dict[str, Any]:
         """Return what the split says of the files: `folders`, and without a schema those that are `like` all others.
 
-        With a schema, `texts` are columns of Parquet that it calls STRING, and files only bytes. Raises Misconfigured
-        where files lack a declared column, have it as a type that is not read as the declared one, or contradict each
-        other.
+        Raises Misconfigured where files lack a declared column, have it as a type that is not read as the declared one,
+        or contradict each other.
         """
         schema = self.options.get("schema")
         declared = declared_fields(schema) if schema else None
@@ -63,7 +62,6 @@ class Contents:
             if declared is None
             else Names({name: each for name, each in _names(declared).inside.items() if name not in of_folders})
         )
-        texts: set[str] = set()
         for path, footer in self._footers():
             names = _names_of_footer(path, footer)
             seen.add(names)
@@ -71,7 +69,7 @@ class Contents:
             for name, found in of_folders.items():
                 found.add(name.casefold() in present)
             if like.setdefault(str(footer.schema), path) == path and declared is not None:
-                texts |= _texts_of_bytes(path, footer, declared)
+                _require_readable(path, footer, declared)
         missing = [] if wanted is None else list(unmatched(wanted, seen, ignoring_case=True))
         if missing and self.options.get("if_missing") != "null":
             raise Misconfigured(
@@ -79,7 +77,7 @@ class Contents:
             )
         return {
             "folders": [{**each, "in_file": _agreed(each["name"], of_folders[each["name"]])} for each in folders],
-            **({"texts": sorted(texts)} if declared else {"like": list(like.values())}),
+            **({} if declared else {"like": list(like.values())}),
         }
 
     def _footers(self) -> Iterator[tuple[str, pq.FileMetaData]]:
@@ -141,11 +139,9 @@ def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
     return names
 
 
-def _texts_of_bytes(path: str, footer: pq.FileMetaData, declared: Fields) -> set[str]:
-    stored = stored_types(footer.schema)
-    if wrong := list(unreadable(declared, stored)):
+def _require_readable(path: str, footer: pq.FileMetaData, declared: Fields) -> None:
+    if wrong := list(unreadable(declared, stored_types(footer.schema))):
         raise Misconfigured(Message("sources.parquet_schema_differs", path=path, wrong=wrong))
-    return set(texts_of_bytes(declared, stored))
 
 
 def _agreed(name: str, found: set[bool]) -> bool:

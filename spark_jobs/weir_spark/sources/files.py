@@ -27,7 +27,6 @@ _OF_SOURCE: Final = ("format", "schema", "reader", "conn_id", "on_malformed")
 _UNSAID: Final[Mapping[str, Any]] = {
     "reader": {},
     "folders": [],
-    "texts": [],
     "on_malformed": "fail",
     "is_whole": False,
 }

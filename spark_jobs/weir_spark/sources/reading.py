@@ -60,7 +60,8 @@ def rows_of(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str])
 def _parquet(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str], schema: StructType) -> DataFrame:
     """Return the rows of Parquet files.
 
-    Whole numbers that a narrower column has not are refused, as Spark wraps them, and so are bytes that are no text.
+    Whole numbers that a narrower column has not are refused, as Spark wraps them, and so are texts that are none, which
+    Spark's functions change: where they are used, so that no column is read for its texts.
     """
     narrow = [each for each in schema.fields if isinstance(each.dataType, (ByteType, ShortType))]
     wide = StructType([StructField(each.name, IntegerType()) if each in narrow else each for each in schema.fields])
@@ -70,10 +71,13 @@ def _parquet(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str]
         fits = value.try_cast(kind) == value
         rows = _where_held(rows, each, fits, F.concat(F.lit("has the value "), value.cast("string")))
         rows = rows.withColumn(each.name, value.try_cast(kind))
+    found = F.lit("has bytes that are no UTF-8: write BINARY")
+    texts = {}
     for each in schema.fields:
-        if each.name in split["texts"] and (wrong := is_no_text(F.col(quoted(each.name)), each.dataType)) is not None:
-            rows = _where_held(rows, each, ~wrong, F.lit("has bytes that are no UTF-8: write BINARY"))
-    return rows
+        value = F.col(quoted(each.name))
+        if (wrong := is_no_text(value, each.dataType)) is not None:
+            texts[each.name] = F.when(wrong, _refusing(rows, each, found)).otherwise(value)
+    return rows.withColumns(texts) if texts else rows
 
 
 def _without_nulls(rows: DataFrame, schema: StructType, split: Mapping[str, Any]) -> DataFrame:
@@ -96,13 +100,13 @@ def _without_nulls(rows: DataFrame, schema: StructType, split: Mapping[str, Any]
 def _where_held(rows: DataFrame, column: StructField, holds: Column, found: Column) -> DataFrame:
     """Return rows that are refused where a column has a value that is not of its type."""
     value = F.col(quoted(column.name))
-    told = F.concat(
-        F.lit(f"the column {column.name} is {column.dataType.simpleString().upper()} in schema=, and "),
-        found,
-        F.lit(" in "),
-        _file(rows),
-    )
-    return rows.where(F.when(value.isNull() | holds, F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
+    is_held = F.when(value.isNull() | holds, F.lit(True))  # noqa: FBT003
+    return rows.where(is_held.otherwise(_refusing(rows, column, found)))
+
+
+def _refusing(rows: DataFrame, column: StructField, found: Column) -> Column:
+    told = F.lit(f"the column {column.name} is {column.dataType.simpleString().upper()}, and ")
+    return raising(F.concat(told, found, F.lit(" in "), _file(rows)))
 
 
 def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:

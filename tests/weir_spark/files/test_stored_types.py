@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.dataflow.state_schema import declared_fields
-from weir_spark.files.stored_types import stored_types, texts_of_bytes, unreadable
+from weir_spark.files.stored_types import stored_types, unreadable
 
 AT = datetime(2013, 1, 1, 12, tzinfo=UTC)
 WHOLE = {"TINYINT", "SMALLINT", "INT", "BIGINT", "DOUBLE"}
@@ -76,9 +76,3 @@ def test_a_column_that_is_not_read_is_told_with_its_place_its_types_and_what_to_
         ("n", "int", "UINT_32"),
     ]
     assert [str(each).rpartition(": ")[2] for each in found] == ["write TIMESTAMP", "write BIGINT"]
-
-
-def test_texts_that_a_file_calls_bytes_are_known_at_every_depth():
-    schema = footer_of({"a": [b"x"], "b": [["x"]], "c": pa.array([[{"x": b"y"}]]), "d": [b"x"]})
-    declared = declared_fields("a STRING, b ARRAY<STRING>, c ARRAY<STRUCT<x: STRING>>, d BINARY")
-    assert list(texts_of_bytes(declared, stored_types(schema))) == ["a", "c"]
