@@ -1,6 +1,6 @@
 """The pages about a task of a DAG, and about what its dataflows have been through, below `/weir/dags/DAG`.
 
-Invariant: as of the other pages: who asks may read the DAG in the path, and nothing is shown that is not of it.
+Invariant: as of the other pages: who asks may read the DAG in the path, and nothing is shown but of its dataflows.
 """
 
 from __future__ import annotations
