@@ -228,8 +228,9 @@ def test_a_closed_run_of_which_a_task_has_failed_and_another_one_runs_again_is_n
     assert (found.stand, [each.region for each in found.cleared]) == (Stand.AGAIN, [B])
 
 
-def test_a_closing_task_that_a_target_has_refused_after_the_close_is_red_and_names_the_version():
-    tasks = (task(A, "success", **DONE), task(CLOSE, "failed", **DONE))
+@pytest.mark.parametrize("seen", ["failed", "success"])
+def test_a_closing_task_that_a_target_has_refused_after_the_close_is_red_and_names_the_version(seen):
+    tasks = (task(A, "success", **DONE), task(CLOSE, seen, **DONE))
     found = of(*tasks, is_closed=True, undelivered="version 1 of x", dag_run=SeenDagRun("failed"))
     assert (found.stand, found.reason, [each.region for each in found.stopped]) == (
         Stand.RED,

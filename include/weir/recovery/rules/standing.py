@@ -285,9 +285,11 @@ def _red(facts: EpochFacts) -> Standing:
     """Return what Airflow calls failed of a closed run; the command has that run again, and then all is a success."""
     left = tuple(each for each in facts.tasks if each.seen and each.seen.state not in ("success", *NOT_IN_AIRFLOW))
     ended = [each for each in left if not _may_run(each)]
+    closing = tuple(each for each in facts.tasks if each.region == CLOSE)
     command = f"`weir plan {facts.run} --apply`"
     if facts.undelivered:
-        return _of(facts, Stand.RED, facts.undelivered, command=f"correct the cause, then {command}", stopped=left)
+        mended = f"correct the cause, then {command}"
+        return _of(facts, Stand.RED, facts.undelivered, command=mended, stopped=left or closing)
     if ended:
         return replace(_stopped(facts, ended), stand=Stand.RED, stopped=left)
     if left:
@@ -295,7 +297,6 @@ def _red(facts: EpochFacts) -> Standing:
             facts, Stand.RED, f"its DagRun has failed before {_names(left)} ran again", command=command, stopped=left
         )
     reason = "its DagRun was marked as failed by hand, or a task of the DAG has failed that is not Weir's"
-    closing = tuple(each for each in facts.tasks if each.region == CLOSE)
     return _of(facts, Stand.RED, reason, command=f"clear that one in Airflow, else {command}", stopped=closing)
 
 
