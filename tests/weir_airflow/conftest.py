@@ -5,16 +5,20 @@ Airflow reads its environment when it is first imported, so this module sets it 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -51,10 +55,33 @@ def pytest_sessionfinish():
 
 @pytest.fixture(scope="session")
 def airflow_home() -> Path:
-    """The home of a migrated Airflow."""
+    """The home of a migrated Airflow; SQLite is migrated once for all processes, and copied."""
+    if DATABASE in os.environ:
+        _migrate()
+        return _HOME
+    own, kept = _HOME / "airflow.db", PROJECT / ".weir" / "tests" / f"airflow-{version('apache-airflow-core')}.db"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            _migrate()
+            new = kept.with_suffix(".new")
+            _copy(own, new)
+            new.rename(kept)
+        else:
+            _copy(kept, own)
+    return _HOME
+
+
+def _copy(database, target):
+    """Copy through SQLite: this process may have opened the one, and each may have a write-ahead log."""
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+
+
+def _migrate():
     migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
     subprocess.run(migrate, check=True, capture_output=True, timeout=300)
-    return _HOME
 
 
 @pytest.fixture(scope="session")
