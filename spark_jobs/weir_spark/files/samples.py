@@ -18,6 +18,7 @@ from weir.formats.trial import Sample
 from weir_spark.files.failures import refused_rows, unreadable_file
 from weir_spark.files.lines import READER, Lines, read_lines
 from weir_spark.files.paths import WHOLE, spark_path
+from weir_spark.files.texts import with_texts
 from weir_spark.results.digest import quoted
 
 _CSV: Final[Mapping[str, str]] = {"header": "true", "inferSchema": "true"}
@@ -31,7 +32,8 @@ _EXACT_DIGITS: Final = 17
 def rows_of_sample(session: SparkSession, sample: Sample) -> DataFrame:
     """Return the rows of a sample. Raises Misconfigured for what Spark would change."""
     if sample.format == "parquet":
-        return session.read.options(**WHOLE, mergeSchema="true").parquet(spark_path(sample.path))
+        found = session.read.options(**WHOLE, mergeSchema="true").parquet(spark_path(sample.path))
+        return with_texts(found, found.schema)
     options = {**READER[sample.format], **(_CSV if sample.format == "csv" else _json_options(sample))}
     path = spark_path(sample.path)
     found = session.read.options(**WHOLE, **options).format(sample.format).load(path).schema

@@ -18,6 +18,7 @@ from weir.formats.region_job import SparkJob, StageToRun, application_of, staged
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.store.walk import folders_in
+from weir_spark.files.texts import with_texts
 from weir_spark.region.sql import READ_FAILED
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, configure
@@ -53,9 +54,9 @@ def rows_of_application(owner: str, stage: StageToRun, job: SparkJob, session: S
         raise ApplicationFailed(Message("region.write_unfinished", written=written))
     try:
         rows = session.read.options(**{**READ_OPTIONS, "mergeSchema": "true"}).parquet(store.spark_url(folder))
-        _ = rows.schema  # Spark Connect would look for files later
+        schema = rows.schema  # Spark Connect would look for files later
     except AnalysisException as error:
         if error.getCondition() not in READ_FAILED:
             raise
         raise ApplicationFailed(Message("region.output_empty", written=written)) from error
-    return rows
+    return with_texts(rows, schema)

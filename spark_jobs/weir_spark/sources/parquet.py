@@ -65,8 +65,11 @@ def _rows(
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
+    from weir_spark.files.texts import with_texts  # noqa: PLC0415
+
     stored = StructType([field for field in whole.fields if field.name not in names])
-    rows = spark.read.schema(stored).options(**WHOLE).parquet(*(file for each in groups for file in each["files"]))
+    files = (file for each in groups for file in each["files"])
+    rows = with_texts(spark.read.schema(stored).options(**WHOLE).parquet(*files), stored)
     if len(groups) == 1:
         values = {name: F.lit(groups[0]["values"][name]) for name in names}
     elif names:

@@ -25,10 +25,11 @@ from pyspark.sql.types import (
 )
 
 from weir.errors import Message, Misconfigured
-from weir_spark.files.exact import ExactReading, has_null, is_no_text
+from weir_spark.files.exact import ExactReading, has_null
 from weir_spark.files.failures import raising
 from weir_spark.files.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lines
 from weir_spark.files.paths import WHOLE, spark_path
+from weir_spark.files.texts import decoded, file_of_row, refusing, with_texts
 from weir_spark.results.digest import quoted
 from weir_spark.sources.folders import NULL, values_of
 
@@ -71,13 +72,7 @@ def _parquet(spark: SparkSession, split: Mapping[str, Any], paths: Sequence[str]
         fits = value.try_cast(kind) == value
         rows = _where_held(rows, each, fits, F.concat(F.lit("has the value "), value.cast("string")))
         rows = rows.withColumn(each.name, value.try_cast(kind))
-    found = F.lit("has bytes that are no UTF-8: write BINARY")
-    texts = {}
-    for each in schema.fields:
-        value = F.col(quoted(each.name))
-        if (wrong := is_no_text(value, each.dataType)) is not None:
-            texts[each.name] = F.when(wrong, _refusing(rows, each, found)).otherwise(value)
-    return rows.withColumns(texts) if texts else rows
+    return with_texts(rows, schema)
 
 
 def _without_nulls(rows: DataFrame, schema: StructType, split: Mapping[str, Any]) -> DataFrame:
@@ -92,7 +87,7 @@ def _without_nulls(rows: DataFrame, schema: StructType, split: Mapping[str, Any]
             is_held &= ~F.coalesce(inside, F.lit(False))  # noqa: FBT003
         if split["on_malformed"] == "keep":
             is_held |= F.col(CORRUPT_RECORD).isNotNull()
-        told = F.concat(F.lit(f"the column {each.name} has null where schema= says NOT NULL, in "), _file(rows))
+        told = F.concat(F.lit(f"the column {each.name} has null where schema= says NOT NULL, in "), file_of_row(rows))
         rows = rows.where(F.when(is_held, F.lit(True)).otherwise(raising(told)))  # noqa: FBT003
     return rows
 
@@ -101,12 +96,7 @@ def _where_held(rows: DataFrame, column: StructField, holds: Column, found: Colu
     """Return rows that are refused where a column has a value that is not of its type."""
     value = F.col(quoted(column.name))
     is_held = F.when(value.isNull() | holds, F.lit(True))  # noqa: FBT003
-    return rows.where(is_held.otherwise(_refusing(rows, column, found)))
-
-
-def _refusing(rows: DataFrame, column: StructField, found: Column) -> Column:
-    told = F.lit(f"the column {column.name} is {column.dataType.simpleString().upper()}, and ")
-    return raising(F.concat(told, found, F.lit(" in "), _file(rows)))
+    return rows.where(is_held.otherwise(refusing(rows, column, found)))
 
 
 def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
@@ -166,7 +156,7 @@ def _with_folders(
     for each in columns:
         value = _value(rows, each["folder"], paths)
         typed = _typed(value, schema[each["name"]].dataType)
-        where = F.concat(F.lit(f"the folder's {each['folder']}="), value, F.lit(" of "), _file(rows))
+        where = F.concat(F.lit(f"the folder's {each['folder']}="), value, F.lit(" of "), file_of_row(rows))
         wrong = raising(F.concat(where, F.lit(f" is no {each['type'].upper()}, as schema= says")))
         known = F.when(value.isNotNull() & typed.isNull(), wrong).otherwise(typed)
         if each["in_file"]:
@@ -192,14 +182,5 @@ def _value(rows: DataFrame, folder: str, paths: Sequence[str]) -> Column:
         text = found.pop()
         return F.lit(None if text in (NULL, "") else unquote(text)).cast("string")
     name = "".join(f"\\x{{{ord(each):x}}}" for each in folder)
-    text = F.regexp_extract(_file(rows), f"(?s)^.*/{name}=([^/]*)/", 1)
-    return F.when(text.isin(NULL, ""), F.lit(None)).otherwise(F.coalesce(_decoded(text), text))
-
-
-def _file(rows: DataFrame) -> Column:
-    """Return the path of a row's file, as it is on the disk: Spark's is that of a URI."""
-    return _decoded(rows.metadataColumn("_metadata")["file_path"])
-
-
-def _decoded(text: Column) -> Column:
-    return F.try_url_decode(F.replace(text, F.lit("+"), F.lit("%2B")))
+    text = F.regexp_extract(file_of_row(rows), f"(?s)^.*/{name}=([^/]*)/", 1)
+    return F.when(text.isin(NULL, ""), F.lit(None)).otherwise(F.coalesce(decoded(text), text))

@@ -57,3 +57,13 @@ def test_values_that_spark_would_change_are_refused(read):
         with pytest.raises(Exception) as error:  # noqa: PT011  it is told
             print(read(name, content))
         assert said in (told(error.value) or str(error.value))
+
+
+def test_a_text_of_parquet_that_is_none_is_refused(spark, tmp_path):
+    folder = tmp_path / "texts.parquet"
+    folder.mkdir()
+    text = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"name": text}), folder / "a.parquet")
+    with pytest.raises(Exception) as error:  # noqa: PT011  it is told
+        rows_of_sample(spark, Sample("orders", str(folder), "parquet")).selectExpr("upper(name)").collect()
+    assert "a.parquet" in told(error.value)

@@ -15,6 +15,7 @@ from weir.formats.region_job import (
     staging_of,
 )
 from weir.topology.partitions import PLAIN, Layout
+from weir_spark.files.failures import refusal_in
 from weir_spark.region import region
 from weir_spark.region.application import rows_of_application, write_inputs
 
@@ -130,6 +131,14 @@ def test_an_output_without_files_is_a_failure_of_the_application(job_of, read, s
     store.create(f"{staged_output(staging_of(job, application_of(job)))}/_SUCCESS", b"")
     with pytest.raises(ApplicationFailed, check=of_kind("region.output_empty")):
         read(job)
+
+
+def test_a_text_that_is_none_is_refused_where_it_is_used(written, read):
+    job, _ = written(lambda session: session.range(1).selectExpr("id", "cast(X'FF' AS STRING) AS text"))
+    assert read(job).select("id").count() == 1
+    with pytest.raises(Exception) as error:  # noqa: PT011  it is told
+        read(job).selectExpr("upper(text)").collect()
+    assert ".parquet" in refusal_in(error.value)
 
 
 def test_a_region_commits_what_was_written_by_the_usual_path(written, session_of, store):

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from weir_spark.files.failures import refusal_in
 from weir_spark.files.paths import spark_path
 from weir_spark.sources.parquet import read_groups
 
@@ -29,3 +30,16 @@ def test_each_row_has_the_values_of_its_file_whatever_that_is_called(spark, tmp_
     read = read_groups(spark, {"type": "struct", "fields": FIELDS}, groups, "it")
     assert sorted(map(tuple, read.collect())) == [(0, None), (0, None), (1, "b"), (1, "b"), (7, "own")]
     assert [tuple(row) for row in read.where("s = 'b'").select("v").collect()] == [(1,), (1,)]
+
+
+def test_a_text_that_is_none_is_refused_where_it_is_used(spark, tmp_path):
+    """As a table's files may have it: Spark's functions make one text of two."""
+    file = tmp_path / "a.parquet"
+    text = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"v": [1, 2], "s": text}), file)
+    groups = [{"values": {}, "files": [spark_path(str(file))]}]
+    read = read_groups(spark, {"type": "struct", "fields": FIELDS}, groups, "it")
+    assert [tuple(row) for row in read.select("v").orderBy("v").collect()] == [(1,), (2,)]
+    with pytest.raises(Exception) as error:  # noqa: PT011  it is told
+        read.selectExpr("upper(s)").collect()
+    assert refusal_in(error.value).endswith(str(file))

@@ -45,7 +45,8 @@ def failovers(
     for each in found:
         _print_failover(each)
     for week in weeks_of(found):
-        _print_week(week)
+        if week.failovers:
+            _print_week(week)
 
 
 def why(
