@@ -21,7 +21,7 @@ from weir.wording import did_you_mean
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.callbacks import quiet
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
-from weir_airflow.dags.docs import dataflow_doc, exchange_label, pipeline_tooltip, region_doc
+from weir_airflow.dags.docs import dataflow_doc, dataflow_line, exchange_label, pipeline_tooltip, region_doc
 from weir_airflow.dags.schedule import (
     has_intervals,
     inherited_date,
@@ -122,7 +122,7 @@ def dataflow_dag(
         default_args=arguments,
         tags=["weir", *tags],
         doc_md=doc_md or dataflow_doc(topology, flow),
-        **dag_kwargs,
+        **{"description": dataflow_line(topology), **dag_kwargs},
     )
     with dag:
         sql, applications = sql_of(flow, dag), applications_of(flow, dag)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy, OnReprocess, RepairCode, StateKind
+from weir.dataflow.stage import StageKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +100,17 @@ def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str
             *rows,
         ]
     )
+
+
+def dataflow_line(topology: Topology) -> str:
+    """Return a line for the list of DAGs: how large the dataflow is, and what it publishes and keeps."""
+    computed = sum(stage.kind not in (StageKind.SINK, StageKind.STATE) for stage in topology.dataflow.stages)
+    parts = [
+        f"{computed} stages in {len(topology.regions)} regions" if computed > 1 else "One stage",
+        f"publishes {', '.join(topology.sinks)}" if topology.sinks else "",
+        f"keeps {', '.join(topology.states)}" if topology.states else "",
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def dataflow_doc(topology: Topology, flow: Dataflow) -> str:

@@ -455,6 +455,15 @@ def test_the_documentation_of_a_dag_describes_its_states(on_reprocess, said):
     assert "keeps" not in dataflow_dag(stateless).doc_md
 
 
+def test_the_list_of_dags_says_what_a_dataflow_publishes_and_keeps(dag):
+    from weir_airflow import dataflow_dag
+
+    assert dag.description == "6 stages in 5 regions; publishes daily"
+    flow = Dataflow("flow", [source("a", "p:a", state=[list_state("offsets")]), sink("a", "out")])
+    assert dataflow_dag(flow).description == "One stage; publishes out; keeps offsets"
+    assert dataflow_dag(flow, description="mine").description == "mine"
+
+
 def test_pipelines_in_a_group_keep_the_group_s_ids(by_index):
     from airflow.sdk import DAG, BaseOperator, TaskGroup
 
