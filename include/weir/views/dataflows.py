@@ -87,7 +87,7 @@ def dataflow_details(services: Services, dataflow: str, reach: Reach) -> Dataflo
         run = None if drawn is None else run_by_id(session, drawn)
         graph = None if run is None else graph_of(session, run, run_state(session, run))
     return DataflowDetails(
-        overview=_overview(services, reach, dataflow, dags),
+        overview=_overview(services, reach, dataflow, dags, runs),
         runs=tuple(runs),
         older=older,
         graph_run=drawn,
@@ -110,7 +110,12 @@ def dataflow_overviews(
     with services.ledger.transaction() as session:
         known = {name: _dags(session, name) for name in session.scalars(select(DataflowRow.name)).all()}
     wanted = sorted(name for name, dags in known.items() if dag_ids is None or {*dags} & {*dag_ids})
-    return [_overview(services, reach, name, known[name]) for name in wanted]
+    return [_overview(services, reach, name, known[name], _newest_runs(services, name)) for name in wanted]
+
+
+def _newest_runs(services: Services, dataflow: str) -> list[RunOverview]:
+    with services.ledger.transaction() as session:
+        return run_overviews(session, dataflow, NEWEST)[0]
 
 
 def _dags(session: Session, dataflow: str) -> tuple[str, ...]:
@@ -118,9 +123,9 @@ def _dags(session: Session, dataflow: str) -> tuple[str, ...]:
     return tuple(sorted(session.scalars(query)))
 
 
-def _overview(services: Services, reach: Reach, name: str, dags: tuple[str, ...]) -> DataflowOverview:
-    with services.ledger.transaction() as session:
-        runs, _ = run_overviews(session, name, NEWEST)
+def _overview(
+    services: Services, reach: Reach, name: str, dags: tuple[str, ...], runs: Sequence[RunOverview]
+) -> DataflowOverview:
     standings = standings_of_runs(services, [each.run for each in runs if each.run], name, reach)
     with services.ledger.transaction() as session:
         owed = select(func.count()).select_from(PendingClearRow).join(RunRow, RunRow.id == PendingClearRow.run)
