@@ -30,7 +30,7 @@ from weir.execution.run_state import CLOSE, DONE, AttemptState
 from weir.formats.manifest import COPY_NAME
 from weir.formats.notification import Event, Subject, person_event
 from weir.formats.paths import COPY, manifest_path
-from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts
+from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts, tries_of_task
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, FailoverRow, RunRow
 from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.leases import drop_leases
@@ -106,17 +106,7 @@ def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:
 
 
 def _of_task(dataflow: str, key: TaskKey) -> Select[AttemptRow]:
-    return (
-        select(AttemptRow)
-        .join(RunRow, RunRow.id == AttemptRow.run)
-        .where(
-            RunRow.dataflow == dataflow,
-            RunRow.dag_id == key.dag_id,
-            RunRow.run_id == key.run_id,
-            AttemptRow.task_id == key.task_id,
-            AttemptRow.map_index == key.map_index,
-        )
-    )
+    return tries_of_task(dataflow, key.dag_id, key.run_id, key.task_id, key.map_index)
 
 
 def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureClass) -> FailureDecision:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import Session, aliased, object_session
 
 from weir.execution.failure_class import FailureCause, FailureClass
@@ -117,6 +117,21 @@ def free_number(session: Session, run: str, region: RegionId) -> int:
     )
     least = session.scalar(query)
     return min(1 if least is None else least, 1) - 1
+
+
+def tries_of_task(dataflow: str, dag_id: str, run_id: str, task_id: str, map_index: int) -> Select[AttemptRow]:
+    """Return the query of the attempts of a task instance of Airflow."""
+    return (
+        select(AttemptRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
+        .where(
+            RunRow.dataflow == dataflow,
+            RunRow.dag_id == dag_id,
+            RunRow.run_id == run_id,
+            AttemptRow.task_id == task_id,
+            AttemptRow.map_index == map_index,
+        )
+    )
 
 
 def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRow]]:

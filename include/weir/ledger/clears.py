@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
@@ -122,6 +122,12 @@ def is_cleared_for_newest(session: Session, run: str, region: RegionId, after_tr
         PendingClearRow.code == RepairCode.NEWEST.value,
     )
     return session.scalar(query.limit(1)) is not None
+
+
+def clears_owed(session: Session, dataflow: str) -> int:
+    """Return how many clears of a dataflow Airflow has yet to carry out."""
+    query = select(func.count()).where(PendingClearRow.dataflow == dataflow, PendingClearRow.settled_at.is_(None))
+    return session.scalar(query) or 0
 
 
 def has_clear_missed(session: Session, committed: AttemptRow) -> bool:

@@ -30,7 +30,8 @@ from weir.execution.metrics import (
 )
 from weir.execution.partition_state import PartitionState
 from weir.ledger.checkpoints import retained_checkpoints
-from weir.ledger.database.tables import DeliveryRow, PendingClearRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.clears import clears_owed
+from weir.ledger.database.tables import DeliveryRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.outbox import declared_receivers, waiting_receivers
 from weir.ledger.runs import newest_pinned, topology_of
 from weir.retention.release import release
@@ -41,10 +42,6 @@ CODE: Final = "code"
 """What keeps an archive of code, beside the values of Keeper."""
 
 _OF_DATAFLOW = RunRow.dataflow == bindparam("dataflow")
-
-_CLEARS = select(func.count()).where(
-    PendingClearRow.dataflow == bindparam("dataflow"), PendingClearRow.settled_at.is_(None)
-)
 
 _VERIFIED = (
     select(
@@ -88,10 +85,9 @@ def gauges_of(services: Services, dataflow: str) -> list[Measurement]:
     by_keeper = bytes_at_rest(services, dataflow)
     with services.ledger.transaction() as session:
         now = services.now()
-        pending = session.scalar(_CLEARS, {"dataflow": dataflow}) or 0
         return [
             *(AT_REST.of(size, dataflow, keeper) for keeper, size in by_keeper.items()),
-            PENDING_CLEARS.of(pending, dataflow),
+            PENDING_CLEARS.of(clears_owed(session, dataflow), dataflow),
             *_of_checkpoint(session, dataflow, now),
             *_of_scrub(session, dataflow, now),
             *_of_targets(session, dataflow, now),

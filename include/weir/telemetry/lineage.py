@@ -21,7 +21,7 @@ from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.formats.codec import manifest_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
-from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.attempts import Origin, attempts_of, tries_of_task
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.publications import last_publication
 from weir.ledger.reads import reads_of
@@ -107,15 +107,8 @@ def lineage_of(services: Services, dataflow: str, key: TaskKey, try_number: int)
     """
     with services.ledger.transaction() as session:
         row = session.scalar(
-            select(AttemptRow)
-            .join(RunRow, RunRow.id == AttemptRow.run)
-            .where(
-                RunRow.dataflow == dataflow,
-                RunRow.dag_id == key.dag_id,
-                RunRow.run_id == key.run_id,
-                AttemptRow.task_id == key.task_id,
-                AttemptRow.map_index == key.map_index,
-                AttemptRow.try_number == try_number,
+            tries_of_task(dataflow, key.dag_id, key.run_id, key.task_id, key.map_index).where(
+                AttemptRow.try_number == try_number
             )
         )
         run = None if row is None else session.get_one(RunRow, row.run)

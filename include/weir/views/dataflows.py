@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
-from weir.ledger.database.tables import DataflowRow, PendingClearRow, QualityCheckRow, RunRow
+from weir.ledger.clears import clears_owed
+from weir.ledger.database.tables import DataflowRow, QualityCheckRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import waiting_receivers
@@ -128,14 +129,12 @@ def _overview(
 ) -> DataflowOverview:
     standings = standings_of_runs(services, [each.run for each in runs if each.run], name, reach)
     with services.ledger.transaction() as session:
-        owed = select(func.count()).select_from(PendingClearRow).join(RunRow, RunRow.id == PendingClearRow.run)
-        owed = owed.where(RunRow.dataflow == name, PendingClearRow.settled_at.is_(None))
         return DataflowOverview(
             dataflow=name,
             dag_ids=dags,
             newest=runs[-1] if runs else None,
             open=tuple(standings),
-            pending_clears=session.scalar(owed) or 0,
+            pending_clears=clears_owed(session, name),
             bytes_at_rest=bytes_at_rest(session, name),
             checkpoint=_checkpoint(session, name, services.now()),
             violated=_violated(session, name),

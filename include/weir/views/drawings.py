@@ -7,7 +7,7 @@ styled by the page around it, or by `svg_file`, which makes it whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -34,14 +34,19 @@ _ROUNDS: Final = 12
 
 _MARKS: Final = {"source": "◂ ", "sink": "▸ ", "state": "▤ "}
 
-environment: Final = Environment(
-    loader=PackageLoader("weir.views", "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-environment.filters["size"] = format_size
+
+def templates_of(package: str) -> Environment:
+    """Return the templates of a package: they escape what they are given, and know each name that they use."""
+    return Environment(
+        loader=PackageLoader(package, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+environment: Final = templates_of("weir.views")
 
 STYLE: Final = Path(__file__).parent / "templates" / "drawing.css"
 """The style sheet of a drawing's classes."""
@@ -304,9 +309,3 @@ def svg_file(drawing: Drawing) -> str:
 def _rendered(drawing: Drawing, link: Link, css: str) -> Markup:
     template = environment.get_template("drawing.svg")
     return Markup(template.render(drawing=drawing, link=link, style=css))  # noqa: S704  the template escapes
-
-
-def lines_of(drawing: Drawing) -> Iterator[str]:
-    """Yield what a drawing shows, for those who cannot see it: a sentence for each box."""
-    for box in drawing.boxes:
-        yield f"{box.region.name} ({', '.join(each.name for each in box.region.stages)}): {box.said}"

@@ -130,10 +130,9 @@ class RunGraph:
 
 def graph_of(session: Session, run: Run, state: RunState, missed: Collection[PartitionId] = ()) -> RunGraph:
     """Return the graph of a run in a state of it; `missed` are results that the store was found not to have."""
-    results = {
-        at: replace(found, state=PartitionState.LOST) if at in missed else found for at, found in state.results.items()
-    }
-    state = replace(state, results=results)
+    if missed:
+        lost = {at: replace(found, state=PartitionState.LOST) for at, found in state.results.items() if at in missed}
+        state = replace(state, results={**state.results, **lost})
     newest = {region: rows[-1] for region, rows in newest_attempts(session, run.id).items()}
     topology = run.topology
     regions = tuple(

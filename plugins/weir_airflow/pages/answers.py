@@ -74,8 +74,10 @@ def _unreadable(request: Request, error: WeirError, command: str) -> HTMLRespons
     )
 
 
-def nothing(request: Request, dag_id: str, said: str) -> HTMLResponse:
-    """Answer that there is nothing to show of a DAG."""
+def no_run(request: Request, dag_id: str, run_id: str = "") -> HTMLResponse:
+    """Answer that the ledger knows no run of a DAG, or not this one."""
+    named = f"{run_id} of {dag_id}" if run_id else f"of {dag_id}"
+    said = f"The ledger knows no run {named}: no task of it has begun."
     return page(
         request, "message.html", status=404, title=f"Nothing to show of {dag_id}", said=said, command="weir runs"
     )

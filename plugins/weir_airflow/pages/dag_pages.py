@@ -21,7 +21,7 @@ from weir.views.quality import checks_of_dag, checks_of_task_instance
 from weir.views.sinks import sink_versions
 from weir.views.task_details import task_details
 from weir.views.tasks import HasNotBegun
-from weir_airflow.pages.answers import MAY_READ, answered, nothing, reach
+from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
 from weir_airflow.pages.showing import page
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from weir.coordination.services import Services
 
 router = APIRouter()
-
-NO_RUN = "The ledger knows no run of {}: no task of it has begun."
 
 WEEKS = 12
 """How many weeks with failures the page about recovery shows, up to the newest."""
@@ -52,7 +50,7 @@ def task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: st
         with services.ledger.transaction() as session:
             run = run_of_task(session, dag_id, run_id, task_id)
         if run is None:
-            return nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
+            return no_run(request, dag_id, run_id)
         of: dict[str, Any] = {"dag_id": dag_id, "run": run, "run_id": run_id, "task_id": task_id, "map_index": index}
         name = task_id if index < 0 else f"{task_id}[{index}]"
         try:
@@ -123,7 +121,7 @@ def quality(
                 found = checks_of_task_instance(session, dag_id, run_id, task_id, _index(map_index))
             is_known = bool(found) or bool(dataflows_of_dag(session, dag_id))
         if not is_known:
-            return nothing(request, dag_id, NO_RUN.format(dag_id))
+            return no_run(request, dag_id)
         asked = {"run_id": run_id, "task_id": task_id, "map_index": _index(map_index), "violations": violations}
         return page(request, "quality.html", dag_id=dag_id, document=document(checks=found), asked=asked, listed=LISTED)
 
@@ -144,7 +142,7 @@ def _by_dataflow(
         with services.ledger.transaction() as session:
             names = dataflows_of_dag(session, dag_id)
         if not names:
-            return nothing(request, dag_id, NO_RUN.format(dag_id))
+            return no_run(request, dag_id)
         found = {each: of_dataflow(services, each) for each in names}
         return page(request, f"{name}.html", dag_id=dag_id, dataflows=found, **more)
 

@@ -21,7 +21,7 @@ from weir.views.dataflows import dataflow_details, dataflow_overviews
 from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, svg_of
 from weir.views.run_details import run_details
-from weir_airflow.pages.answers import MAY_READ, answered, nothing, reach
+from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
 from weir_airflow.pages.showing import Addresses, page
 
 router = APIRouter()
@@ -53,7 +53,7 @@ def dataflow(request: Request, dag_id: str) -> HTMLResponse:
         with services.ledger.transaction() as session:
             names = dataflows_of_dag(session, dag_id)
         if not names:
-            return nothing(request, dag_id, f"The ledger knows no run of {dag_id}: no task of it has begun.")
+            return no_run(request, dag_id)
         found = [dataflow_details(services, name, reach()) for name in names]
         drawings = [None if each.graph is None else svg_of(drawing_of(each.graph)) for each in found]
         return page(request, "dataflow.html", dag_id=dag_id, document=document(dataflows=found), drawings=drawings)
@@ -78,7 +78,7 @@ def run(
             runs = runs_of_dag_run(session, dag_id, run_id)
         wanted = [each for each in runs if dataflow in (None, each.partition("@")[0])]
         if not wanted:
-            return nothing(request, dag_id, f"The ledger knows no run {run_id} of {dag_id}: no task of it has begun.")
+            return no_run(request, dag_id, run_id)
         details = run_details(services, Question(wanted[0], fail, tuple(lost or ()), looks=bool(look)), reach())
         to = Addresses.of(request)
         drawing = None

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from weir.units import format_size
+from weir.views.drawings import templates_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,13 +30,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 
-_templates: Final = Environment(
-    loader=PackageLoader("weir_airflow.pages", "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_templates: Final = templates_of("weir_airflow.pages")
 
 
 def page(request: Request, template: str, *, status: int = 200, **of: Any) -> HTMLResponse:

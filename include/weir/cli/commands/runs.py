@@ -79,8 +79,7 @@ def show(run: RunName, look: Look = False, as_json: AsJson = False) -> None:
 def _newest(each: DataflowOverview) -> str:
     if each.newest is None:
         return ""
-    published = ", ".join(f"{sink} v{version}" for sink, version in each.newest.published.items())
-    return f"{each.newest.epoch}: {published or 'nothing published'}"
+    return f"{each.newest.epoch}: {_versions(each.newest) or 'nothing published'}"
 
 
 def _open(each: DataflowOverview) -> str:
@@ -183,7 +182,11 @@ def _regions(run: RunOverview) -> str:
 
 
 def _published(run: RunOverview) -> str:
-    return ", ".join(f"{sink} v{version}" for sink, version in run.published.items()) or "-"
+    return _versions(run) or "-"
+
+
+def _versions(run: RunOverview) -> str:
+    return ", ".join(f"{sink} v{version}" for sink, version in run.published.items())
 
 
 _RUNS = (
