@@ -71,7 +71,9 @@ def test_findings_of_the_airflow_process_are_read_line_by_line(script):
 
 def test_an_airflow_process_that_fails_is_a_finding_after_those_it_had_printed(script):
     line = json.dumps(FINDINGS[0].to_json())
-    part = script(f"print({line!r}, flush=True)\nraise SystemExit('cannot reach postgresql://weir:hush-hush@db/x')\n")
+    part = script(
+        f"print({line!r}, flush=True)\nraise SystemExit('cannot reach postgresql://weir:known-to-nobody-else@db/x')\n"
+    )
     first, last = part.findings()
     assert first == FINDINGS[0]
     assert last.status is Status.PROBLEM
