@@ -21,7 +21,15 @@ from weir.wording import did_you_mean
 from weir_airflow.assets import sink_alias
 from weir_airflow.dags.callbacks import quiet
 from weir_airflow.dags.declaration import CLOSE, Declaration, TaskRecovery, require_declared
-from weir_airflow.dags.docs import dataflow_doc, dataflow_line, exchange_label, pipeline_tooltip, region_doc
+from weir_airflow.dags.docs import (
+    dataflow_doc,
+    dataflow_line,
+    exchange_label,
+    pipeline_tooltip,
+    region_doc,
+    region_label,
+    restarts_line,
+)
 from weir_airflow.dags.schedule import (
     has_intervals,
     inherited_date,
@@ -36,7 +44,7 @@ from weir_airflow.recovery.retry import WeirRetryPolicy
 from weir_airflow.tasks.operators import WeirCloseOperator, WeirCompactOperator, WeirRegionOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.retry_policy import RetryPolicy
@@ -121,7 +129,7 @@ def dataflow_dag(
         start_date=start,
         default_args=arguments,
         tags=["weir", *tags],
-        doc_md=doc_md or dataflow_doc(topology, flow),
+        doc_md=doc_md or dataflow_doc(topology, flow, recovery.restart),
         **{"description": dataflow_line(topology), **dag_kwargs},
     )
     with dag:
@@ -237,7 +245,7 @@ def _add_tasks(declared: Declaration) -> None:
     close = WeirCloseOperator(
         declared=declared,
         task_id=CLOSE,
-        doc_md=_CLOSE_DOC,
+        doc_md=f"{_CLOSE_DOC}\n\n{restarts_line(declared.recovery.restart)}",
         outlets=outlets,
         trigger_rule=AFTER_REGIONS,
         priority_weight=CLOSE_PRIORITY,
@@ -269,6 +277,7 @@ def _compaction_task(declared: Declaration, region: LogicalRegion) -> Any:
         retry_delay=AIRFLOW_RETRY_DELAY,
         weight_rule=ABSOLUTE,
         **{**declared.task_arguments(region), "execution_timeout": None},
+        **_named(declared, region, compaction_task),
     )
 
 
@@ -296,13 +305,14 @@ def _pipeline_tasks(declared: Declaration, pipeline: Sequence[LogicalRegion]) ->
         for region in pipeline:
             arguments = _region_arguments(declared, region)
             # This group adds no prefix to ids, so Airflow adds none of the groups around it either.
-            arguments |= {"task_id": f"{declared.task_prefix}{region.name}", "task_display_name": region.name}
+            arguments["task_id"] = f"{declared.task_prefix}{region.name}"
+            arguments["task_display_name"] = region_label(declared.topology, region)
             tasks[region.name] = WeirRegionOperator(**arguments, map_index_template=_NAMED_BY_SUBTASK)
 
     group = task_group(
         group_id=f"weir_pipeline-{pipeline[0].name}",
         prefix_group_id=False,
-        group_display_name=f"{pipeline[0].name}, index by index",
+        group_display_name=f"{region_label(declared.topology, pipeline[0])}, index by index",
         tooltip=pipeline_tooltip(pipeline),
     )(index_by_index)
     group.expand(subtask=list(range(pipeline[0].parallelism)))
@@ -323,13 +333,20 @@ def _region_arguments(declared: Declaration, region: LogicalRegion) -> dict[str,
         "declared": declared,
         "region": region.name,
         "task_id": region.name,
-        "doc_md": region_doc(declared.topology, declared.flow, region),
+        "doc_md": region_doc(declared.topology, declared.flow, region, declared.recovery.restart),
         **_recovery_arguments(),
         **declared.task_arguments(region),
+        **_named(declared, region),
     }
     if declared.topology.upstream(region.name):
         arguments["trigger_rule"] = AFTER_REGIONS
     return arguments
+
+
+def _named(declared: Declaration, region: LogicalRegion, name_of: Callable[[str], str] = str) -> dict[str, str]:
+    """Return the short name of a task whose region has a long one; of others Airflow shows the id, less its group's."""
+    label = region_label(declared.topology, region)
+    return {} if label == region.name else {"task_display_name": name_of(label)}
 
 
 def _recovery_arguments() -> dict[str, Any]:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from weir.dataflow import Consumers, ExchangeKind, FailoverStrategy, OnReprocess, RepairCode, StateKind
 from weir.dataflow.stage import StageKind
+from weir.restarts.delays import AIRFLOW_RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from weir.dataflow import Dataflow, Exchange, Stage, State
+    from weir.restarts.strategy import RestartChoice
     from weir.topology.regions import LogicalRegion, Topology
 
 
@@ -57,6 +59,9 @@ _KINDS: Final = {
     ExchangeKind.PREVIOUS: "previous epoch",
 }
 
+_LONGEST_LABEL: Final = 30
+"""The characters of a name that Airflow's grid and graph show without cutting it or making the box very wide."""
+
 _INDEX_BY_INDEX: Final = (
     "These regions read each other index by index: subtask i of each goes on and recovers by itself, whatever becomes "
     "of the others. Tasks outside of the group wait for all of them."
@@ -80,13 +85,33 @@ def describe_exchange(exchange: Exchange) -> str:
     return f"{kind}, broadcast" if exchange.broadcast else kind
 
 
+def region_label(topology: Topology, region: LogicalRegion) -> str:
+    """Return the name that Airflow shows of a region: of a long one its first and its last stage, which no other has."""
+    named = [stage.name for stage in topology.stages_of(region.name) if stage.kind is not StageKind.STATE]
+    if len(region.name) <= _LONGEST_LABEL or len(named) <= 2:
+        return region.name
+    return f"{named[0]} … {named[-1]}"
+
+
 def pipeline_tooltip(pipeline: Iterable[LogicalRegion]) -> str:
     """Return the tooltip of an independent pipeline: its regions, and how they recover."""
     return f"{', '.join(region.name for region in pipeline)}. {_INDEX_BY_INDEX}"
 
 
-def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str:
-    """Return Markdown: the region's stages in order, the function of each, what it reads and how it is written."""
+def restarts_line(restart: RestartChoice) -> str:
+    """Return what has a failed task run again, and that the retries which Airflow shows do not decide."""
+    strategy, most = restart.strategy, restart.resolved().limits.per_task
+    named = "the deployment's restart strategy" if strategy is None else f"the restart strategy `{strategy.name}`"
+    default = " by default" if strategy is None and restart.limits.per_task is None else ""
+    limit = "" if most is None else f",{default} after at most {most} failures"
+    return (
+        f"A failed task runs again by {named}{limit}. The {AIRFLOW_RETRIES} retries that Airflow shows decide nothing: "
+        f"a try that found an input lost, or Spark away, takes one, too."
+    )
+
+
+def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion, restart: RestartChoice) -> str:
+    """Return Markdown: the region's stages, with function, what each reads and how it is written; and its restarts."""
     subtasks = "one task instance" if region.parallelism == 1 else f"{region.parallelism} subtasks"
     rows = [_stage_row(topology, region, flow.stage(name)) for name in region.stages]
     return "\n".join(
@@ -98,6 +123,8 @@ def region_doc(topology: Topology, flow: Dataflow, region: LogicalRegion) -> str
             "| Stage | Function | Reads | Declared layouts |",
             "|---|---|---|---|",
             *rows,
+            "",
+            restarts_line(restart),
         ]
     )
 
@@ -113,8 +140,8 @@ def dataflow_line(topology: Topology) -> str:
     return "; ".join(filter(None, parts))
 
 
-def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
-    """Return Markdown: the regions, sinks and states of the dataflow, and what to clear when a task fails."""
+def dataflow_doc(topology: Topology, flow: Dataflow, restart: RestartChoice) -> str:
+    """Return Markdown: the regions, sinks and states of the dataflow, what restarts, and what to clear after that."""
     regions = [f"- `{region.name}`: {', '.join(region.stages)}" for region in topology.regions]
     regions += [
         f"- index by index: {', '.join(f'`{region.name}`' for region in pipeline)}" for pipeline in topology.pipelines
@@ -130,6 +157,8 @@ def dataflow_doc(topology: Topology, flow: Dataflow) -> str:
             *_states(flow),
             "",
             _healing(flow),
+            "",
+            restarts_line(restart),
         ]
     )
 

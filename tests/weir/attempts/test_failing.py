@@ -1,6 +1,6 @@
 """The driver of what follows a failure: booking, policy, clears, labels, note; no later step undoes a decision."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from sqlalchemy import select
@@ -11,7 +11,9 @@ from weir.coordination.values import Action, FailureDecision
 from weir.errors import Fenced, Internal, Misconfigured, Retryable
 from weir.execution.labels import Enriched
 from weir.ledger.database.tables import FailedBeginRow
-from weir.restarts.strategy import FixedDelay
+from weir.restarts.answer import Budgets
+from weir.restarts.delays import AIRFLOW_RETRIES
+from weir.restarts.strategy import DEFAULT_FAILURES, FixedDelay
 from weir.testing.fakes.task_ports import failed_try
 
 TASK = "numbers"
@@ -113,6 +115,13 @@ def test_a_ledger_that_does_not_answer_means_another_try_and_a_long_outage_a_lon
     assert decision.reason == "Weir could not book the failure: refused"
     text = "Weir could not book the failure: refused. The failure was: bad row"
     assert notes == [f"Weir: ValueError: bad row; tried again in {seconds} s. {text}"]
+
+
+def test_the_tries_that_airflow_grants_outlast_all_budgets_and_then_half_a_day_without_a_ledger():
+    """Past them Airflow fails the task, whatever Weir decides (decision 104)."""
+    budgeted = sum(astuple(Budgets())) + DEFAULT_FAILURES
+    left = range(AIRFLOW_RETRIES - budgeted)
+    assert sum(decide_failure(BUG, each, refuses, [].append).delay_seconds for each in left) > 12 * 3_600
 
 
 @pytest.mark.parametrize("trouble", [Misconfigured("no ledger"), Internal("a rule is broken")], ids=str)

@@ -25,6 +25,7 @@ from weir.dataflow import (
 )
 from weir.dataflow.stage import TaskSettings
 from weir.errors import Misconfigured
+from weir.restarts.delays import AIRFLOW_RETRIES
 from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart, RestartChoice, RestartStrategy
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -181,6 +182,33 @@ def test_airflows_own_retries_never_decide(dag):
     for task in dag.task_dict.values():
         assert (task.retries, task.retry_delay) == (999, timedelta(seconds=5))
         assert isinstance(getattr(task, "retry_policy", None) or task.partial_kwargs["retry_policy"], WeirRetryPolicy)
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"retries": 0}, {"retries": 7}, {"restart": FixedDelay(4)}, {"restart": NoRestart()}]
+)
+def test_airflows_own_retries_are_the_same_whatever_restarts_are_declared(flow, said):
+    """Airflow sets `max_tries` to try and retries at a clear, and Weir tells a clear by another `max_tries` (104)."""
+    from weir_airflow import dataflow_dag
+
+    assert {task.retries for task in dataflow_dag(flow, **said).task_dict.values()} == {AIRFLOW_RETRIES}
+
+
+def test_the_documentation_of_each_task_says_what_restarts_it_and_that_airflows_retries_do_not(flow):
+    from weir_airflow import dataflow_dag
+
+    def docs(**said):
+        dag = dataflow_dag(flow, **said)
+        tasks = (getattr(task, "doc_md", None) or task.partial_kwargs["doc_md"] for task in dag.task_dict.values())
+        return [dag.doc_md, *tasks]
+
+    for said, told in (
+        ({}, "the deployment's restart strategy, by default after at most 3 failures"),
+        ({"retries": 2}, "`fixed-delay`, after at most 2 failures"),
+        ({"restart": {"maximum-per-task-failures": 5}}, "the deployment's restart strategy, after at most 5 failures"),
+        ({"restart": {"restart-strategy.type": "failure-rate"}}, "`failure-rate`. "),
+    ):
+        assert [doc for doc in docs(**said) if told not in doc or str(AIRFLOW_RETRIES) not in doc] == []
 
 
 def restart_of(dag):
@@ -453,6 +481,29 @@ def test_the_documentation_of_a_dag_describes_its_states(on_reprocess, said):
     assert said in doc
     stateless = Dataflow("flow", [source("a", "p:a"), sink("a", "out")], on_reprocess=on_reprocess)
     assert "keeps" not in dataflow_dag(stateless).doc_md
+
+
+def test_a_long_region_is_shown_by_its_first_and_last_stage_and_its_ids_stay():
+    from airflow.sdk import DAG
+
+    from weir_airflow import dataflow_dag, dataflow_group
+
+    kept = [keyed_state("known", key="k", schema="k STRING")]
+    stages = [
+        source("flights_as_sent", "p:a", parallelism=2),
+        Stage("flights_clean", "p:b", [pipelined("flights_as_sent")], parallelism=2),
+        Stage("flights_rated", "p:c", [pipelined("flights_clean")], parallelism=2),
+        Stage("totals_by_origin", "p:d", [blocking("flights_rated")], state=kept),
+        sink("totals_by_origin", "totals"),
+    ]
+    with DAG("mixed") as mixed:
+        dataflow_group(Dataflow("flow", stages), group_id="inner")
+    for dag, prefix in ((dataflow_dag(Dataflow("flow", stages)), ""), (mixed, "inner.")):
+        shown = {name.removeprefix(prefix): task.task_display_name for name, task in dag.task_dict.items()}
+        long, last = "flights_as_sent-flights_clean-flights_rated", "totals_by_origin-totals"
+        assert shown.pop(long) == "flights_as_sent … flights_rated"
+        assert shown == {name: f"{prefix}{name}" for name in shown}
+        assert {last, f"weir_compact-{last}"} < {*shown}
 
 
 def test_the_list_of_dags_says_what_a_dataflow_publishes_and_keeps(dag):
