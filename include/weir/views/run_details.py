@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured
-from weir.ledger.database.tables import PublicationRow, RunRow
+from weir.ledger.database.tables import RunRow
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
-from weir.recovery.failovers import FailoverKind
+from weir.recovery.past_failovers import PastFailover, failovers_of_run, tasks_counted, told
 from weir.recovery.questions import Question
 from weir.recovery.rules.plan import SHOWN, Plan, StepKind
-from weir.views.failovers import FailoverView, failovers_of_run
 from weir.views.graphs import RunGraph, SubtaskStatus, counted, graph_of
 from weir.views.plans import Reach, RunPlan, plan_of
 from weir.wording import first_few
@@ -54,7 +52,7 @@ class RunDetails:
     graph: RunGraph | None
     plan: Mapping[str, Any]
     looked_at: datetime | None
-    failovers: tuple[FailoverView, ...]
+    failovers: tuple[PastFailover, ...]
 
 
 def run_details(services: Services, question: Question, reach: Reach) -> RunDetails:
@@ -70,7 +68,6 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
         graph = planned_graph(session, planned)
         failovers = failovers_of_run(session, row.id)
         published = published_versions(session, row.id)
-        newest = session.scalar(select(func.max(PublicationRow.published_at)).where(PublicationRow.run == row.id))
         statuses = () if graph is None else [each.status for region in graph.regions for each in region.subtasks]
         counts = {status.value: count for status, count in counted(statuses).items()}
         return RunDetails(
@@ -82,7 +79,7 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
             run_id=row.run_id,
             closed_at=row.closed_at,
             published=published,
-            sentence=_sentence(planned, counts, failovers, newest, published),
+            sentence=_sentence(planned, counts, told(session, failovers) if failovers else "", published),
             counts=counts,
             graph=graph,
             plan=planned.fields(),
@@ -104,14 +101,14 @@ def _missing(plan: Plan) -> str:
     again = plan.of(StepKind.RERUN)
     named = first_few([each.region for each in again], SHOWN)
     rest = "apply the plan, or let the next task that needs them do so"
-    return f"Results are missing: {_tasks(len(again))} would run again ({named}), {len(plan.spared())} spared; {rest}."
+    tasks, spared = tasks_counted(len(again)), len(plan.spared())
+    return f"Results are missing: {tasks} would run again ({named}), {spared} spared; {rest}."
 
 
 def _sentence(
     planned: RunPlan,
     counts: Mapping[str, int],
-    failovers: Sequence[FailoverView],
-    published_at: datetime | None,
+    repaired: str,
     published: Mapping[str, int],
 ) -> str:
     if planned.standing is not None:
@@ -123,35 +120,4 @@ def _sentence(
     well = f"published ({versions})" if versions else "closed"
     if urgent:
         return f"It is {well}, and has results that are not in order: {urgent}. A task that needs them recomputes them."
-    return (
-        f"It is {well}. {_healed(failovers, published_at)}"
-        if failovers
-        else f"It is {well}; nothing had to be repaired."
-    )
-
-
-def _healed(failovers: Sequence[FailoverView], published_at: datetime | None) -> str:
-    """Say what the newest incident was, how it was repaired, and whether that has changed what is published."""
-    last = failovers[-1]
-    of_incident = [each for each in failovers if each.incident == last.incident]
-    first = of_incident[0]
-    recomputed, spared = sum(each.recomputed.regions for each in of_incident), last.spared
-    has_changed = published_at is not None and published_at > first.decided_at
-    after = "a new version was published" if has_changed else "what is published did not change"
-    return (
-        f"{_HAPPENED[first.kind]} at {first.decided_at:%H:%M} UTC on {first.decided_at:%Y-%m-%d}: {first.cause}. "
-        f"{_tasks(recomputed)} ran again, {spared} {'was' if spared == 1 else 'were'} spared; {after}."
-    )
-
-
-_HAPPENED: Final = {
-    FailoverKind.LOSS: "Results were lost",
-    FailoverKind.FAILURE: "A task failed",
-    FailoverKind.HELD_BACK: "Results were lost, and a person was asked",
-    FailoverKind.BY_HAND: "A person applied a plan",
-    FailoverKind.SCRUB: "Damaged results were found",
-}
-
-
-def _tasks(count: int) -> str:
-    return {0: "No task", 1: "One task"}.get(count, f"{count} tasks")
+    return f"It is {well}. {repaired}" if repaired else f"It is {well}; nothing had to be repaired."

@@ -86,7 +86,7 @@ def describe_exchange(exchange: Exchange) -> str:
 
 
 def region_label(topology: Topology, region: LogicalRegion) -> str:
-    """Return the name that Airflow shows of a region: of a long one its first and its last stage, which no other has."""
+    """Return the name that Airflow shows of a region: a long one has its first and its last stage."""
     named = [stage.name for stage in topology.stages_of(region.name) if stage.kind is not StageKind.STATE]
     if len(region.name) <= _LONGEST_LABEL or len(named) <= 2:
         return region.name

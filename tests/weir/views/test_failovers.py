@@ -3,10 +3,11 @@
 from datetime import UTC, date, datetime
 
 from weir.recovery.failovers import FailoverKind
+from weir.recovery.past_failovers import PastFailover
 from weir.recovery.rules.plan import Cost, Plan, Step, StepKind, Total
 from weir.topology.regions import RegionId
 from weir.views.charts import chart_of_weeks
-from weir.views.failovers import FailoverView, weeks_of
+from weir.views.failovers import weeks_of
 
 
 def failover(number, at, *, incident=None, seconds=10.0, kind=FailoverKind.LOSS, recomputed=1.0, spared=3):
@@ -18,7 +19,7 @@ def failover(number, at, *, incident=None, seconds=10.0, kind=FailoverKind.LOSS,
         cost=Cost(rows=5, bytes=50, seconds=seconds),
     )
     plan = Plan(failed=None, cause="lost", steps=(step,), run="f@1", strategy="region", consumers="if_changed")
-    return FailoverView(
+    return PastFailover(
         id=number,
         incident=incident or number,
         run="f@1",

@@ -15,9 +15,10 @@ from weir.cli.tables import at, print_line
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.recovery.failovers import FailoverKind
+from weir.recovery.past_failovers import PastFailover
 from weir.recovery.rules.plan import StepKind
 from weir.views.code import CodeOfStage
-from weir.views.failovers import FailoverView, FailoverWeek, failover_views, weeks_of
+from weir.views.failovers import FailoverWeek, failover_views, weeks_of
 from weir.views.task_details import task_details
 from weir.views.tasks import SourceRead, TaskView
 
@@ -112,7 +113,7 @@ def _print_week(week: FailoverWeek) -> None:
     )
 
 
-def _print_failover(failover: FailoverView) -> None:
+def _print_failover(failover: PastFailover) -> None:
     plan = failover.plan
     asked = "by a person" if failover.kind is FailoverKind.BY_HAND else "nothing had failed yet"
     failed = asked if failover.failed is None else f"{failover.failed}, attempt {failover.attempt}"
