@@ -70,8 +70,7 @@ def _no_ledger(name: str) -> Misconfigured:
 
 def open_store(url: str) -> Store:
     """Open another store than that of the settings; a store with the same URL scheme gets the same options."""
-    from weir.store.store import Store  # noqa: PLC0415  fsspec is slow to import
+    from weir.store.store import opener  # noqa: PLC0415  fsspec is slow to import
 
     found = settings()
-    is_alike = url.partition("://")[0] == found.store.partition("://")[0]
-    return Store.open(url, found.store_options if is_alike else None)
+    return opener(found.store, found.store_options)(url)

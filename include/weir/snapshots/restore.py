@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -26,12 +27,13 @@ from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
-from weir.ledger.restores import FORK, SAME, restores_of
+from weir.ledger.restores import FORK, SAME, restore_of, restores_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import FIRST_LINEAGE, ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.consequences import add_clears_that_follow, note_whether_closed, stale_in_other_runs
 from weir.recovery.rules.staleness import Replacement
+from weir.snapshots.restore_report import PartitionPlan, Restored, StaleTask
 from weir.snapshots.restored_results import (
     Place,
     RestoredPartition,
@@ -73,53 +75,6 @@ class RestoreRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """A partition of the snapshot: it is restored, or it has the same content already."""
-
-    stage: str
-    subtask: int
-    layout: str
-    digest: str
-    is_restored: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StaleTask:
-    """A region of a later run that has read other state, and why it runs again."""
-
-    run: str
-    region: str
-    reason: str
-
-    def __str__(self) -> str:
-        """Return it for people."""
-        return f"{self.region} of {self.run}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """The result of a restore, or of its dry run.
-
-    `fenced` are attempts that may not commit any more. `stale` are the tasks of later runs that are rerun, with the
-    reasons; `later_runs` are all runs after the epoch, oldest first, which are rerun as far as their state changes.
-    `dropped_clears` are pending ones that are not needed any more.
-    """
-
-    dataflow: str
-    source: str
-    epoch: str
-    lineage: int
-    partitions: tuple[PartitionPlan, ...]
-    stale: tuple[StaleTask, ...]
-    later_runs: tuple[str, ...]
-    is_repinned: bool
-    fenced: tuple[str, ...] = ()
-    pending_clears: int = 0
-    dropped_clears: int = 0
-    copied_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Plan:
     """The changes that a restore makes to the ledger as it was read; `replaced` are the partitions that differ."""
 
@@ -138,7 +93,7 @@ class _Plan:
 
 
 def restore(services: Services, request: RestoreRequest, open_store: OpenStore) -> Restored:
-    """Restore a checkpoint or savepoint; nothing is changed where that fails.
+    """Restore a checkpoint or savepoint; nothing is changed where that fails, or where it is in effect already.
 
     Raises Misconfigured if it does not exist, is incomplete or not retained, is incompatible with the present dataflow,
     or if the fork has runs already; Retryable where store or ledger do not answer, LedgerBehind where the ledger has
@@ -177,7 +132,7 @@ def _require_target(request: RestoreRequest, checkpoint: Checkpoint) -> None:
 def _restore(services: Services, request: RestoreRequest, source: Source, store_id: str) -> Restored:
     with services.ledger.transaction() as session:
         plan = _plan(session, request, source)
-    if request.is_dry:
+    if request.is_dry or plan.report.is_in_effect:
         return plan.report
     partitions = restored_partitions(services, source, plan.place, plan.replaced)
     try:
@@ -221,8 +176,10 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
     """Plan the changes and what follows from them. Raises Misconfigured."""
     checkpoint = renamed(source.checkpoint, request.target)
     wanted = partitions_in(checkpoint)
-    _require_fitting(session, request, checkpoint)
     row = session.get(RunRow, run_key(request.target, checkpoint.epoch))
+    was_last = row is not None and _was_last(session, request, source)
+    if not (was_last and request.fork is not None):  # else its runs are the fork's own
+        _require_fitting(session, request, checkpoint)
     topology, is_repinned = topology_for(row, checkpoint, list(wanted))
     replaced, stale = frozenset(wanted), {}
     if row is not None:
@@ -241,13 +198,14 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         stale = stale_in_other_runs(
             session, run, topology, {each: Replacement(each, "", wanted[each]) for each in replaced}
         )
-    lineage = session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == request.target)) or FIRST_LINEAGE
+    is_in_effect = was_last and (request.fork is not None or not (replaced or is_repinned))
+    lineage = _lineage(session, request.target)
     later = select(RunRow.id).where(RunRow.dataflow == request.target, RunRow.epoch > checkpoint.epoch)
     report = Restored(
         dataflow=request.target,
         source=str(source),
         epoch=checkpoint.epoch,
-        lineage=lineage + 1,
+        lineage=lineage if is_in_effect else lineage + 1,
         partitions=tuple(
             PartitionPlan(each.stage, each.subtask, each.layout, digest, each in replaced)
             for each, digest in sorted(wanted.items())
@@ -259,10 +217,22 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         ),
         later_runs=tuple(session.scalars(later.order_by(RunRow.epoch))),
         is_repinned=is_repinned,
+        is_in_effect=is_in_effect,
     )
     regions = {topology.producer(each) for each in replaced}
     numbers = next_numbers(session, run_key(request.target, checkpoint.epoch), regions)
     return _Plan(Place(request.target, topology, lineage + 1, numbers), is_repinned, replaced, report)
+
+
+def _lineage(session: Session, dataflow: str) -> int:
+    return session.scalar(select(DataflowRow.lineage).where(DataflowRow.name == dataflow)) or FIRST_LINEAGE
+
+
+def _was_last(session: Session, request: RestoreRequest, source: Source) -> bool:
+    """Report whether the same restore has begun the present lineage: an earlier try of this one, perhaps."""
+    epoch, lineage = source.checkpoint.epoch, _lineage(session, request.target)
+    row = restore_of(session, request.target, epoch, lineage)
+    return row is not None and all(getattr(row, name) == value for name, value in _what(request, source).items())
 
 
 def _of_one_code(
@@ -348,10 +318,17 @@ def _row(services: Services, request: RestoreRequest, source: Source, lineage: i
         dataflow=request.target,
         epoch=source.checkpoint.epoch,
         lineage=lineage,
-        origin=source.checkpoint.dataflow,
-        number=source.checkpoint.number,
-        source=source.name[:500],
-        mode=SAME if request.fork is None else FORK,
-        left_out=list(_state_names(source.checkpoint)) if request.allows_non_restored else [],
         restored_at=services.now(),
+        **_what(request, source),
     )
+
+
+def _what(request: RestoreRequest, source: Source) -> dict[str, Any]:
+    """Return what the ledger records of a restore, wherever it goes and whenever."""
+    return {
+        "origin": source.checkpoint.dataflow,
+        "number": source.checkpoint.number,
+        "source": source.name[:500],
+        "mode": SAME if request.fork is None else FORK,
+        "left_out": list(_state_names(source.checkpoint)) if request.allows_non_restored else [],
+    }

@@ -59,6 +59,7 @@ from weir.state.file_rules import expired_until
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
 from weir.topology.ids import AttemptId
+from weir.units import format_size
 
 ROUNDS = 3
 """How often the newest checkpoint may be subsumed while it is being copied."""
@@ -75,12 +76,21 @@ _BETWEEN_RENEWALS = 16
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequest:
-    """A request to create a savepoint of a checkpoint (None: the newest) in the folder `to` (None: in the store)."""
+    """A request to create a savepoint of a checkpoint (None: the newest) in the folder `to` (None: in the store).
+
+    Of all tries of a request with the same `key`, such as those of a task, one makes a savepoint.
+    """
 
     dataflow: str
     checkpoint: int | None = None
     to: str | None = None
     name: str | None = None
+    key: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What the attempts of all its tries begin with, and those of no other request."""
+        return f"{hashlib.sha256(self.key.encode()).hexdigest()[:16]}-" if self.key else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,13 @@ class Savepoint:
     def name(self) -> str:
         """The name of its folder."""
         return name_of(self.folder)
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return (
+            f"Savepoint {self.number} of {self.dataflow}, the state at the end of epoch {self.epoch}: "
+            f"{self.files} file(s), {format_size(self.bytes)}, at {self.folder}"
+        )
 
 
 def counted_rows(store: Store, state: KeyedSnapshot, part: StatePartition, expired_until: int | None) -> int:
@@ -132,6 +149,9 @@ def create(
     services.store_id()
     require_not_behind(services, request.dataflow)
     tidy(services, request.dataflow, open_store)
+    made = _made_by_earlier_try(services, request, open_store)
+    if made is not None:
+        return made
     for _ in range(ROUNDS - 1):
         try:
             return _create(services, request, open_store, count)
@@ -141,6 +161,21 @@ def create(
             if request.checkpoint is not None:
                 raise
     return _create(services, request, open_store, count)
+
+
+def _made_by_earlier_try(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint | None:
+    """Return the savepoint that an earlier try of a request has made, or remove what that try has left."""
+    if not request.key:
+        return None
+    with services.ledger.transaction() as session:
+        rows = [row for row in _rows(session, request.dataflow) if row.attempt.startswith(request.prefix)]
+    for row in rows:
+        if row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value:
+            return _savepoint(services, row)
+    for row in rows:
+        if row.deleted_at is None:
+            _remove(services, row, folder_of_savepoint(services, row, open_store))
+    return None
 
 
 class _NumberTaken(Conflict):
@@ -156,7 +191,7 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
     folder = _folder(services, request, number, open_store)
     require_free(folder)
     now = services.now()
-    savepoint, copies = as_savepoint(source.checkpoint, number, AttemptId(str(services.new_uuid())), now.isoformat())
+    savepoint, copies = as_savepoint(source.checkpoint, number, _attempt_of(services, request), now.isoformat())
     with services.ledger.transaction(request.dataflow) as session:
         if next_number(session, request.dataflow) != number:
             raise _NumberTaken(Message("snapshots.number_taken", number=number, dataflow=request.dataflow))
@@ -175,6 +210,11 @@ def _create(services: Services, request: SavepointRequest, open_store: OpenStore
         _undo(services, entered, folder)
         raise
     return _completed(services, entered, folder)
+
+
+def _attempt_of(services: Services, request: SavepointRequest) -> AttemptId:
+    new = services.new_uuid()
+    return AttemptId(f"{request.prefix}{new.hex[:12]}" if request.key else str(new))
 
 
 @dataclass(frozen=True, slots=True)

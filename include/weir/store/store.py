@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, NewType
@@ -256,6 +256,16 @@ class Store:
                 "store.write_hit_full_disk", failed=failed, reason=error.strerror, found=found, free_space=_FREE_SPACE
             )
         )
+
+
+def opener(own: str, storage_options: Mapping[str, Any]) -> Callable[[str], Store]:
+    """Return what opens stores beside the one at `own`: those with the same URL scheme with the same options."""
+    kind = own.partition("://")[0]
+
+    def open_store(url: str) -> Store:
+        return Store.open(url, storage_options if url.partition("://")[0] == kind else None)
+
+    return open_store
 
 
 def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:

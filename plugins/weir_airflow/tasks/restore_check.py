@@ -14,12 +14,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from weir.attempts.steps import read_report, write_job
 from weir.errors import Message, Misconfigured
 from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test
-from weir.store.store import Store
 from weir_airflow.engines.engines import engine_for
 from weir_airflow.tasks.context import TaskContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from weir.attempts.ports import Log
     from weir.formats.region_job import CheckJob, RegionReport
@@ -60,19 +59,9 @@ def check_restore(dataflow: str, params: Mapping[str, Any], log: Log) -> dict[st
                 raise
             return read_report(task_context.store, job)
 
-        tested = run_restore_test(task_context.services, dataflow, name, _opener(task_context), check)
+        tested = run_restore_test(task_context.services, dataflow, name, task_context.open_store, check)
     for line in tested.lines():
         log(line)
     if not tested.is_right:
         raise AirflowFailException("\n".join(tested.lines()))
     return {"restored": tested.source, "checks": len(tested.checks), "copied_bytes": tested.copied_bytes}
-
-
-def _opener(task_context: TaskContext) -> Callable[[str], Store]:
-    """Return what opens another store, with the options of this one where both are of the same kind."""
-    own = task_context.store.url.partition("://")[0]
-
-    def open_store(url: str) -> Store:
-        return Store.open(url, task_context.store_options if url.partition("://")[0] == own else None)
-
-    return open_store

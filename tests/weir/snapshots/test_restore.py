@@ -73,6 +73,41 @@ def test_restoring_what_is_there_changes_nothing_but_the_lineage(days):
     assert {day: [row.attempt for row in rows_of(days, day)] for day in (1, 2, 3)} == before
 
 
+def test_a_restore_that_is_in_effect_is_not_done_again(days):
+    spoil(days, 2)
+    first = restore(days, "day2")
+    lineage, there = lineage_of(days), states_of(days, 2)
+    days.airflow.dag_run(4)
+    days.airflow.step(days.airflow._ready())
+    again = restore(days, "day2")
+    assert (again.is_in_effect, again.lineage, again.fenced) == (True, first.lineage, ())
+    assert (lineage_of(days), states_of(days, 2)) == (lineage, there)
+    assert restore(days, "day2", is_dry=True).is_in_effect
+
+
+@pytest.mark.parametrize("between", ["another restore", "other content", "other arguments"])
+def test_a_restore_is_done_again_once_something_has_come_between(days, between):
+    spoil(days, 2)
+    first = restore(days, "day2")
+    if between == "another restore":
+        restore(days, "day3")
+    if between == "other content":
+        go_on(days)
+        spoil(days, 2)
+    again = restore(days, "day2", allows_non_restored=between == "other arguments")
+    assert not again.is_in_effect
+    assert lineage_of(days) == again.lineage > first.lineage
+
+
+def test_a_fork_that_has_begun_is_not_begun_again(days):
+    first = restore(days, "day2", fork="forked")
+    run_days(second_airflow(days, aircraft("forked")), 3)
+    before = states_of(days, 3, "forked")
+    again = restore(days, "day2", fork="forked")
+    assert (again.is_in_effect, again.lineage) == (True, first.lineage)
+    assert states_of(days, 3, "forked") == before
+
+
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(days):
     spoil(days, 2)
     lineage, before = lineage_of(days), states_of(days, 2)

@@ -1,6 +1,7 @@
 """Savepoints: whole, alone, and where they were moved to."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -418,6 +419,28 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
     assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
     with days.ledger.transaction() as session:
         assert "pending" not in set(session.scalars(select(CheckpointRow.status)))
+
+
+@pytest.mark.parametrize(("steps", "name"), [(1, None), (5, None), (5, "mine"), (10, "mine"), (11, None), (12, "mine")])
+def test_of_all_tries_of_a_request_one_makes_a_savepoint_wherever_the_earlier_ones_were_killed(days, steps, name):
+    whole, days.store.files = days.store.files, Refusing(days.store.files, steps, Dead(), is_dead=True)
+    with suppress(Dead):
+        make(days, name=name, key="a task")
+    days.store.files = whole
+    made = make(days, name=name, key="a task")
+    assert (made.status, made.epoch) == ("completed", EPOCHS[1])
+    assert make(days, name=name, key="a task") == made
+    assert savepoints(days.services, "ladder") == (made,)
+    assert {path.split("/")[2] for path in lying(days.store, "ladder/_savepoints")} - {"_numbers"} == {made.name}
+
+
+def test_another_request_makes_another_savepoint_and_so_does_one_whose_savepoint_was_dropped(days):
+    first = make(days, key="a task")
+    assert make(days, key="another task").number == first.number + 1
+    drop(days.services, "ladder", str(first.number), Store.open)
+    assert make(days, key="a task").number == first.number + 2
+    with pytest.raises(Misconfigured, check=of_kind("snapshots.place_taken")):
+        [make(days, name="mine", key=key) for key in ("a task, by name", "another one, by name")]
 
 
 def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_path):

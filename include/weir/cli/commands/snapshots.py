@@ -51,8 +51,7 @@ def create(
         print_document(savepoint=made, displaces=[number for number, _ in means.going])
         return
     print_line(
-        f"Savepoint {made.number} of {made.dataflow}, the state at the end of epoch {made.epoch}: "
-        f"{made.files} file(s), {format_size(made.bytes)}, at {made.folder}\n"
+        f"{made}\n"
         f"It is self-contained and can be moved. `weir restore {made.dataflow} {made.number}` restores it.\n{means}."
     )
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -26,15 +25,12 @@ from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Message, Misconfigured
 from weir.formats.content_check import ResultToCheck
-from weir.integrity.archives import archive_inconsistencies
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.records import Inconsistency, published_inconsistencies, released_inconsistencies
 from weir.integrity.repair import Repair, repair_runs
-from weir.integrity.states import checkpoint_inconsistencies, state_copies, state_inconsistencies
-from weir.integrity.verification_queries import results_to_verify, runs_named
-from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, verify_results
+from weir.integrity.states import state_copies, state_inconsistencies
+from weir.integrity.verification import VerifyReport, verify_runs
+from weir.integrity.verify import VerifiedResult
 from weir.ledger.runs import dataflow_of
-from weir.units import format_size
 from weir.views.documents import plain
 
 EXIT_BAD = 1
@@ -81,7 +77,7 @@ def verify(
     if remote is not None and not content:
         raise Misconfigured(Message("cli.remote_in_vain"))
     with opened_services() as services:
-        report = _verified(services, name)
+        report = verify_runs(services, name, "weir verify", byte_progress)
         if content:
             report = _with_contents(services, report, remote)
         repairs = repair_runs(services, report.bad, report.misfits) if repair else ()
@@ -89,22 +85,6 @@ def verify(
     print_report(report, repairs, said, as_json=as_json)
     if not report.is_right:
         raise typer.Exit(EXIT_BAD)
-
-
-def _verified(services: Services, name: str | None) -> VerifyReport:
-    with services.ledger.transaction() as session:
-        runs = runs_named(session, name)
-        rows = results_to_verify(session, runs, VERIFIED)
-    total = sum(row.bytes for row in rows)
-    with byte_progress(f"verifying {len(rows)} result(s) of {len(runs)} run(s)", total) as watch:
-        found = tuple(verify_results(services, rows, "weir verify", watch))
-    misfits = (
-        *published_inconsistencies(services, runs),
-        *released_inconsistencies(services, runs),
-        *checkpoint_inconsistencies(services, runs),
-        *archive_inconsistencies(services, runs),
-    )
-    return VerifyReport(tuple(runs), found, misfits)
 
 
 def _with_contents(services: Services, report: VerifyReport, remote: str | None) -> VerifyReport:
@@ -150,51 +130,12 @@ SHOWN = 40
 """The number of lines that are shown; --json has all."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """The verified runs, the outcome of each of their results, and misfits between records."""
-
-    runs: tuple[str, ...]
-    verified: tuple[VerifiedResult, ...]
-    misfits: tuple[Inconsistency, ...]
-
-    @property
-    def bad(self) -> tuple[VerifiedResult, ...]:
-        """Return the bad results."""
-        return tuple(each for each in self.verified if each.outcome in BAD)
-
-    @property
-    def is_right(self) -> bool:
-        """Report whether nothing is wrong."""
-        return not self.bad and not self.misfits
-
-    def counts(self) -> dict[str, tuple[int, int]]:
-        """Return the number of results, and of bytes, by outcome."""
-        numbers = Counter(each.outcome.value for each in self.verified)
-        sizes: Counter[str] = Counter()
-        for each in self.verified:
-            sizes[each.outcome.value] += each.bytes
-        return {outcome: (count, sizes[outcome]) for outcome, count in numbers.items()}
-
-    def to_json(self, repairs: Sequence[Repair]) -> dict[str, Any]:
-        """Return the values that --json prints."""
-        return {
-            "runs": self.runs,
-            "results": {outcome: {"results": count, "bytes": size} for outcome, (count, size) in self.counts().items()},
-            "bad": [_to_json(each) for each in self.bad],
-            "misfits": self.misfits,
-            "repairs": repairs,
-        }
-
-
 def print_report(report: VerifyReport, repairs: Sequence[Repair], settled: str, *, as_json: bool) -> None:
     """Print the outcomes, the repairs, and the next commands."""
     if as_json:
-        print_document(**report.to_json(repairs))
+        print_document(**_document(report, repairs))
         return
-    counts = report.counts()
-    said = ", ".join(f"{count} {outcome} ({format_size(size)})" for outcome, (count, size) in sorted(counts.items()))
-    print_line(f"{len(report.verified)} result(s) of {len(report.runs)} run(s): {said or 'none is stored'}.")
+    print_line(str(report))
     if report.bad:
         print_rows(_COLUMNS, report.bad[:SHOWN])
     print_some([str(each) for each in report.misfits], SHOWN)
@@ -219,6 +160,16 @@ _COLUMNS = (
     *(*OF_RUN, key("result", of_partition), key("layout"), key("attempt"), size("bytes")),
     *(value("it is", lambda row: row.outcome.value), text("what was found", _detail)),
 )
+
+
+def _document(report: VerifyReport, repairs: Sequence[Repair]) -> dict[str, Any]:
+    return {
+        "runs": report.runs,
+        "results": {outcome: {"results": count, "bytes": size} for outcome, (count, size) in report.counts().items()},
+        "bad": [_to_json(each) for each in report.bad],
+        "misfits": report.misfits,
+        "repairs": repairs,
+    }
 
 
 def _to_json(result: VerifiedResult) -> dict[str, Any]:
