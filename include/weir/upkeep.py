@@ -17,7 +17,7 @@ from weir.coordination.settled import Due, Settled
 from weir.errors import Internal, Message
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
-from weir.ledger.housekeeping import is_due, note_done
+from weir.ledger.housekeeping import ALL, UPKEEP, is_due, note_done
 from weir.notifications.channels import AirflowContext
 from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
@@ -40,9 +40,12 @@ def release_and_deliver(services: Services, context: AirflowContext) -> Settled:
     """Release results, tell receivers, then commit versions into targets: what may have to wait for others comes last.
 
     Receivers come first of those two: each has a time limit, while a target's own code may hang. They are told of what
-    it makes known by the next upkeep.
+    it makes known by the next upkeep. That upkeep was there is recorded, whatever has failed.
     """
-    return settle_everywhere(services, RESULTS, RECEIVERS, TARGETS, context=context)
+    settled = settle_everywhere(services, RESULTS, RECEIVERS, TARGETS, context=context)
+    with settled.trying(UPKEEP), services.ledger.transaction(ALL) as session:
+        note_done(session, UPKEEP, ALL, services.now())
+    return settled
 
 
 def settle_everywhere(services: Services, *parts: Due, context: AirflowContext = dict) -> Settled:

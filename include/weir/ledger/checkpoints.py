@@ -92,6 +92,12 @@ def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]
     return list(session.scalars(query.order_by(CheckpointRow.number)))
 
 
+def newest_checkpoint(session: Session, dataflow: str) -> CheckpointRow | None:
+    """Return the retained checkpoint of the latest epoch: from its state the next epoch goes on."""
+    found = (row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint)
+    return max(found, key=lambda row: (row.epoch, row.number), default=None)
+
+
 def checkpoints_of(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return all checkpoints and savepoints of a dataflow, by number."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow)

@@ -16,6 +16,12 @@ from weir.topology.ids import Epoch
 CAUGHT_UP: Final = "caught up"
 """The job of upkeep by which the ledger records when it last caught up with the store."""
 
+ALL: Final = ""
+"""The scope of a job that is done for all dataflows at once, and what its transactions name."""
+
+UPKEEP: Final = "upkeep"
+"""The job that stands for all of upkeep: whether anybody does it."""
+
 _NEVER: Final = datetime.min.replace(year=1970, tzinfo=UTC)
 """When a job was last completed that has been stopped each time."""
 
@@ -24,6 +30,12 @@ def is_due(session: Session, job: str, scope: str, every: timedelta, now: dateti
     """Report whether a job was never completed for `scope` (a dataflow, or empty), or at least `every` ago."""
     row = session.get(HousekeepingRow, (job, scope))
     return row is None or row.done_at + every <= now
+
+
+def last_done(session: Session, job: str, scope: str) -> datetime | None:
+    """Return when a job was last completed for `scope`; None where it never was."""
+    row = session.get(HousekeepingRow, (job, scope))
+    return None if row is None or row.done_at == _NEVER else row.done_at
 
 
 def note_done(session: Session, job: str, scope: str, now: datetime) -> None:

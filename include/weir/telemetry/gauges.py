@@ -29,7 +29,7 @@ from weir.execution.metrics import (
     Measurement,
 )
 from weir.execution.partition_state import PartitionState
-from weir.ledger.checkpoints import retained_checkpoints
+from weir.ledger.checkpoints import newest_checkpoint
 from weir.ledger.clears import clears_owed
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.outbox import declared_receivers, waiting_receivers
@@ -110,7 +110,7 @@ def bytes_at_rest(services: Services, dataflow: str) -> dict[str, int]:
 
 
 def _of_checkpoint(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
-    newest = next((row for row in reversed(retained_checkpoints(session, dataflow)) if not row.is_savepoint), None)
+    newest = newest_checkpoint(session, dataflow)
     if newest is not None and newest.completed_at is not None:
         yield CHECKPOINT_SECONDS.of((newest.completed_at - newest.triggered_at).total_seconds(), dataflow)
         yield CHECKPOINT_BYTES.of(newest.full_bytes, dataflow)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import FailedBeginRow, RunRow
+from weir.ledger.runs import run_key
 from weir.topology.ids import RunId
 
 
@@ -28,7 +29,21 @@ def dag_runs_of(session: Session, dag_id: str, dataflow: str) -> dict[RunId, str
 
 
 def run_of_task(session: Session, dag_id: str, run_id: str, task_id: str) -> RunId | None:
-    """Return the run that a task of a DagRun belongs to, by the group of its id; None where the ledger has none."""
+    """Return the run that a task of a DagRun belongs to, by the group of its id; None where the ledger has none.
+
+    A run of which every try failed before it was registered has the name by which such tries are found.
+    """
     query = select(RunRow.id, RunRow.task_prefix).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
     of = {run: prefix for run, prefix in session.execute(query).tuples() if task_id.startswith(prefix)}
-    return max(of, key=lambda run: len(of[run]), default=None)
+    if not of:
+        return _run_never_begun(session, dag_id, run_id, task_id)
+    return max(of, key=lambda run: len(of[run]))
+
+
+def _run_never_begun(session: Session, dag_id: str, run_id: str, task_id: str) -> RunId | None:
+    query = select(FailedBeginRow.dataflow, FailedBeginRow.epoch).where(
+        FailedBeginRow.dag_id == dag_id, FailedBeginRow.run_id == run_id, FailedBeginRow.task_id == task_id
+    )
+    for dataflow, epoch in session.execute(query.limit(1)).tuples():
+        return RunId(run_id) if epoch is None else run_key(dataflow, epoch)
+    return None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
+from weir.ledger.checkpoints import newest_checkpoint
 from weir.ledger.clears import clears_owed
 from weir.ledger.database.tables import DataflowRow, QualityCheckRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
+from weir.ledger.housekeeping import ALL, UPKEEP, last_done
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import waiting_receivers
 from weir.ledger.runs import run_by_id
@@ -22,9 +24,13 @@ from weir.quality.check_queries import NOT_RIGHT
 from weir.recovery.rules.standing import Stand, Standing
 from weir.recovery.standing import all_standings, open_runs, unknown_standings, unsuccessful_runs
 from weir.retention.sizes import bytes_at_rest
+from weir.telemetry.gauges import bytes_at_rest as bytes_at_rest_by_keeper
 from weir.views.graphs import RunGraph, graph_of
 from weir.views.plans import Reach
 from weir.views.runs import RunOverview, run_overviews
+
+LATE: Final = timedelta(minutes=30)
+"""Upkeep runs every three minutes, and a run of it is stopped after this time."""
 
 NEWEST = 30
 """How many of the newest runs of a dataflow are asked how they stand."""
@@ -38,6 +44,15 @@ class NewestCheckpoint:
     epoch: str
     completed_at: datetime
     age_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """When upkeep was last done, of all dataflows; `is_late` where that is longer ago than it should ever be."""
+
+    done_at: datetime
+    age_seconds: float
+    is_late: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +83,8 @@ class DataflowOverview:
 class DataflowDetails:
     """A dataflow, its newest runs, oldest first, and the graph of the newest that is closed, else of the newest.
 
-    `older` is how many runs are left out. `graph_run` and `graph` are None before the first run has begun.
+    `older` is how many runs are left out. `graph_run` and `graph` are None before the first run has begun. `kept` has
+    the bytes at rest by what keeps them, where that was asked: it takes a look at all stored results.
     """
 
     overview: DataflowOverview
@@ -76,9 +92,20 @@ class DataflowDetails:
     older: int
     graph_run: str | None
     graph: RunGraph | None
+    kept: Mapping[str, int] | None
 
 
-def dataflow_details(services: Services, dataflow: str, reach: Reach) -> DataflowDetails:
+def upkeep_of(services: Services) -> Upkeep | None:
+    """Return when upkeep was last done; None where it never was. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        done_at = last_done(session, UPKEEP, ALL)
+    if done_at is None:
+        return None
+    age = _age(done_at, services.now())
+    return Upkeep(done_at=done_at, age_seconds=age, is_late=age > LATE.total_seconds())
+
+
+def dataflow_details(services: Services, dataflow: str, reach: Reach, *, with_kept: bool = False) -> DataflowDetails:
     """Return one dataflow. Raises Misconfigured for one that the ledger does not know, and Retryable."""
     with services.ledger.transaction() as session:
         require_dataflow(session, dataflow)
@@ -93,6 +120,7 @@ def dataflow_details(services: Services, dataflow: str, reach: Reach) -> Dataflo
         older=older,
         graph_run=drawn,
         graph=graph,
+        kept=bytes_at_rest_by_keeper(services, dataflow) if with_kept else None,
     )
 
 
@@ -143,18 +171,17 @@ def _overview(
 
 
 def _checkpoint(session: Session, dataflow: str, now: datetime) -> NewestCheckpoint | None:
-    complete = [
-        row
-        for row in checkpoints_of(session, dataflow)
-        if row.status == CheckpointStatus.COMPLETED.value and row.completed_at is not None and not row.is_savepoint
-    ]
-    if not complete:
+    row = newest_checkpoint(session, dataflow)
+    if row is None or row.completed_at is None:
         return None
-    row = max(complete, key=lambda each: (each.epoch, each.number))
-    at = row.completed_at or now
     return NewestCheckpoint(
-        number=row.number, epoch=row.epoch, completed_at=at, age_seconds=max((now - at).total_seconds(), 0.0)
+        number=row.number, epoch=row.epoch, completed_at=row.completed_at, age_seconds=_age(row.completed_at, now)
     )
+
+
+def _age(since: datetime, now: datetime) -> float:
+    """Return the seconds since then, 0 where that is ahead of this machine's clock."""
+    return max((now - since).total_seconds(), 0.0)
 
 
 def _violated(session: Session, dataflow: str) -> int:

@@ -13,11 +13,12 @@ from fastapi.responses import HTMLResponse
 
 from weir.views.charts import chart_of_bytes, chart_of_weeks
 from weir.views.checkpoints import checkpoint_views
-from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task
+from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task, runs_of_dag_run
 from weir.views.documents import document
 from weir.views.failovers import failover_views, weeks_of
 from weir.views.notifications import receivers_waiting
 from weir.views.quality import checks_of_dag, checks_of_task_instance
+from weir.views.results import results_of
 from weir.views.sinks import sink_versions
 from weir.views.task_details import task_details
 from weir.views.tasks import HasNotBegun
@@ -58,6 +59,21 @@ def task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: st
         except HasNotBegun as error:
             return page(request, "message.html", title=f"{task_id} has not begun", said=str(error), command="")
         return page(request, "task.html", document=document(**details.fields()), **of)
+
+    return answered(request, shown)
+
+
+@router.get("/dags/{dag_id}/results", dependencies=MAY_READ)
+def results(request: Request, dag_id: str, run_id: str, dataflow: str, stage: str | None = None) -> HTMLResponse:
+    """Show the results of a run: who has read them, and why each is kept."""
+
+    def shown(services: Services) -> HTMLResponse:
+        with services.ledger.transaction() as session:
+            runs = [run for run in runs_of_dag_run(session, dag_id, run_id) if run.partition("@")[0] == dataflow]
+        if not runs:
+            return no_run(request, dag_id, run_id)
+        found = document(runs=results_of(services, runs[0], stage, with_reasons=True).runs)
+        return page(request, "results.html", dag_id=dag_id, document=found, dataflow=dataflow, run_id=run_id)
 
     return answered(request, shown)
 

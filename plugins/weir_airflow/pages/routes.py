@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, Response
 from weir.coordination.services import Services
 from weir.recovery.questions import Question
 from weir.views.dags import dataflows_of_dag, runs_of_dag_run
-from weir.views.dataflows import dataflow_details, dataflow_overviews
+from weir.views.dataflows import dataflow_details, dataflow_overviews, upkeep_of
 from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, svg_of
 from weir.views.run_details import run_details
@@ -39,22 +39,22 @@ def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
     dags = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
 
     def shown(services: Services) -> HTMLResponse:
-        found = document(dataflows=dataflow_overviews(services, reach(), dags))
+        found = document(dataflows=dataflow_overviews(services, reach(), dags), upkeep=upkeep_of(services))
         return page(request, "dataflows.html", document=found)
 
     return answered(request, shown)
 
 
 @router.get("/dags/{dag_id}/dataflow", dependencies=MAY_READ)
-def dataflow(request: Request, dag_id: str) -> HTMLResponse:
-    """Show the dataflows of a DAG: their newest run drawn, and their runs."""
+def dataflow(request: Request, dag_id: str, *, kept: bool = False) -> HTMLResponse:
+    """Show the dataflows of a DAG: their newest run drawn, and their runs; with `kept` what keeps their bytes."""
 
     def shown(services: Services) -> HTMLResponse:
         with services.ledger.transaction() as session:
             names = dataflows_of_dag(session, dag_id)
         if not names:
             return no_run(request, dag_id)
-        found = [dataflow_details(services, name, reach()) for name in names]
+        found = [dataflow_details(services, name, reach(), with_kept=kept) for name in names]
         drawings = [None if each.graph is None else svg_of(drawing_of(each.graph)) for each in found]
         return page(request, "dataflow.html", dag_id=dag_id, document=document(dataflows=found), drawings=drawings)
 

@@ -7,12 +7,13 @@ and script, and can be shown in Airflow's own frames only.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from fastapi.responses import HTMLResponse
 
-from weir.units import format_size
+from weir.units import format_duration, format_size
 from weir.views.drawings import templates_of
 
 if TYPE_CHECKING:
@@ -81,4 +82,11 @@ def _amount(total: Mapping[str, Any]) -> str:
     )
 
 
-_templates.filters |= {"size": format_size, "time": _ago, "amount": _amount, "json": json.dumps}
+def _age(seconds: float) -> str:
+    """Return an age as people tell it: in minutes, from two hours on in hours, from two days on in days."""
+    minutes = max(int(seconds // 60), 1)
+    unit = 1 if minutes < 2 * 60 else 60 if minutes < 2 * 24 * 60 else 24 * 60
+    return format_duration(timedelta(minutes=minutes // unit * unit))
+
+
+_templates.filters |= {"size": format_size, "age": _age, "time": _ago, "amount": _amount, "json": json.dumps}

@@ -16,7 +16,7 @@ from tests.weir.small_dataflow import Saved, World
 from weir.dataflow import Dataflow, callback, sink, source, target
 from weir.doctor import deployment
 from weir.doctor.table import Item
-from weir.ledger.housekeeping import CAUGHT_UP, note_done
+from weir.ledger.housekeeping import ALL, CAUGHT_UP, UPKEEP, note_done
 from weir.testing.fakes.ledgers import fast_folder
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/contracts.md").read_text()
@@ -130,6 +130,9 @@ def doctor_(world, monkeypatch):
 
 def dataflows(world, monkeypatch):
     begin(world, 3)
+    yield "dataflows"
+    with world.ledger.transaction(ALL) as session:
+        note_done(session, UPKEEP, ALL, world.airflow.time)
     yield "dataflows"
     yield "dataflows ladder"
 

@@ -31,6 +31,7 @@ from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.versions import expire_versions
 from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import RECEIVERS, TARGETS, release_and_deliver, settle_everywhere
+from weir.views.dataflows import upkeep_of
 
 TELL = callback("tests.weir.notifications.receiving:tell")
 OTHER = callback("tests.weir.notifications.receiving:tell", receiver="other", who="other")
@@ -407,6 +408,7 @@ def test_upkeep_tells_receivers_before_it_waits_for_a_target(tmp_path, monkeypat
     release_and_deliver(world.services, no_context).require_whole()
     assert told_before[0] == ["version_published"]
     assert kinds() == ["version_published"]
+    assert upkeep_of(world.services).done_at == world.services.now()
     release_and_deliver(world.services, no_context).require_whole()
     assert kinds() == ["version_published", "version_delivered"]
 

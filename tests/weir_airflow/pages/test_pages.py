@@ -1,6 +1,7 @@
 """Pages in a browser: served by Airflow's real API to users who may read the DAG; what they show is the documents."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from html import unescape
 
 import httpx
@@ -8,7 +9,11 @@ import pytest
 from sqlalchemy import select
 from tests.weir.small_dataflow import World, ladder
 
-from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, FailedBeginRow, ResultRow, RunRow
+from weir.ledger.failed_begins import record_failed_begin
+from weir.ledger.housekeeping import ALL as ALL_DATAFLOWS
+from weir.ledger.housekeeping import UPKEEP, note_done
+from weir.ledger.ledger import Ledger
 from weir.testing.fakes.ledgers import fast_folder
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
@@ -51,7 +56,12 @@ def get(api_url, lived, monkeypatch):
     return ask
 
 
-ALL = ("dataflows", "dags/dag/dataflow", f"dags/dag/run?run_id={DAY}")
+ALL = (
+    "dataflows",
+    "dags/dag/dataflow",
+    f"dags/dag/run?run_id={DAY}",
+    f"dags/dag/results?run_id={DAY}&dataflow=ladder",
+)
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -93,6 +103,56 @@ def test_a_run_shows_what_a_failure_would_restart(get):
     unknown = get("dags/dag/run", run_id=DAY, fail="joind[1]")
     assert unknown.status_code == 404
     assert "joined" in unknown.text
+
+
+def test_results_say_who_has_read_them_why_they_are_kept_and_what_their_loss_would_restart(get):
+    page = get("dags/dag/results", run_id=DAY, dataflow="ladder").text
+    assert "kept: " in page
+    assert "joined[0]" in page
+    (lost,) = set(re.findall(r'href="([^"]*lost=clean%5B1%5D)"', page))
+    assert "What if clean[1] were lost" in get(unescape(lost).removeprefix("/weir/")).text
+    assert get("dags/dag/results", run_id=DAY, dataflow="other").status_code == 404
+
+
+def test_what_keeps_the_bytes_of_a_dataflow_is_told_when_it_is_asked(get):
+    assert "What keeps them" in get("dags/dag/dataflow").text
+    assert "for published versions" in get("dags/dag/dataflow", kept="true").text
+
+
+def test_without_upkeep_the_page_of_all_dataflows_says_so(get, lived):
+    assert "Upkeep was never done" in get("dataflows").text
+    ledger = Ledger.open(f"sqlite:///{lived}/ledger.db")
+    for at, late in ((datetime.now(UTC), False), (datetime.now(UTC) - timedelta(hours=1), True)):
+        with ledger.transaction(ALL_DATAFLOWS) as session:
+            note_done(session, UPKEEP, ALL_DATAFLOWS, at)
+        assert ("is the DAG weir_upkeep there" in get("dataflows").text) is late
+    ledger.close()
+
+
+def test_a_run_of_which_every_try_failed_before_it_was_registered_has_a_story(get, lived):
+    ledger = Ledger.open(f"sqlite:///{lived}/ledger.db")
+    with ledger.transaction("ladder") as session:
+        record_failed_begin(
+            session,
+            FailedBeginRow(
+                dataflow="ladder",
+                epoch="20130109T000000Z",
+                dag_id="dag",
+                run_id="scheduled__2013-01-09",
+                task_id="clean",
+                map_index=0,
+                try_number=1,
+                failed_at=datetime.now(UTC),
+                failure="fatal",
+                error=HOSTILE,
+            ),
+        )
+    ledger.close()
+    answer = get("dags/dag/task", run_id="scheduled__2013-01-09", task_id="clean", map_index="0")
+    assert answer.status_code == 200
+    assert HOSTILE in unescape(answer.text)
+    assert HOSTILE not in answer.text
+    assert get("dags/other/task", run_id="scheduled__2013-01-09", task_id="clean").status_code == 404
 
 
 def test_hostile_texts_are_text(get):

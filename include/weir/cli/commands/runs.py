@@ -18,7 +18,7 @@ from weir.environment import opened_services
 from weir.ledger.names import NO_RUN
 from weir.recovery.adopt import adopt as adopt_run
 from weir.recovery.questions import Question
-from weir.views.dataflows import DataflowOverview, dataflow_details, dataflow_overviews, standings_of_runs
+from weir.views.dataflows import DataflowOverview, dataflow_details, dataflow_overviews, standings_of_runs, upkeep_of
 from weir.views.graphs import RegionNode
 from weir.views.run_details import run_details
 from weir.views.runs import LostCommits, RunOverview, lost_commits, run_overviews
@@ -45,17 +45,24 @@ def dataflows(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     """
     with opened_services() as services:
         if dataflow is not None:
-            details = dataflow_details(services, dataflow, airflow_if_reached)
+            details = dataflow_details(services, dataflow, airflow_if_reached, with_kept=True)
             if as_json:
                 print_document(dataflow=details)
                 return
             found = [details.overview]
         else:
             found = dataflow_overviews(services, airflow_if_reached)
-    _DATAFLOWS.show(found, as_json=as_json)
-    for each in () if as_json else found:
+        upkeep = upkeep_of(services)
+    if as_json:
+        print_document(dataflows=found, upkeep=upkeep)
+        return
+    _DATAFLOWS.show(found, as_json=False)
+    for each in found:
         for standing in each.open:
             print_line(str(standing))
+    if upkeep is None or upkeep.is_late:
+        since = "was never done" if upkeep is None else f"was last done at {at(upkeep.done_at)}"
+        print_line(f"Upkeep {since}: is the DAG weir_upkeep unpaused?")
 
 
 @run_app.command()
