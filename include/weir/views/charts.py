@@ -17,7 +17,7 @@ from weir.views.checkpoints import CheckpointView
 from weir.views.drawings import STYLE, environment
 from weir.views.failovers import FailoverWeek
 
-_HEIGHT, _ABOVE, _BELOW, _LEFT = 150, 30, 22, 64
+_HEIGHT, _ABOVE, _BELOW, _LEFT = 150, 30, 22, 76
 """The height of the highest column, and the space above, below and beside all of them, in pixels."""
 _WIDEST, _WIDTH = 44, 1100
 """The largest width of a column with the space beside it, and of all together."""

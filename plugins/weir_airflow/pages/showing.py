@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup, escape
 
 from weir.units import format_duration, format_size
 from weir.views.drawings import templates_of
@@ -89,4 +90,19 @@ def _age(seconds: float) -> str:
     return format_duration(timedelta(minutes=minutes // unit * unit))
 
 
-_templates.filters |= {"size": format_size, "age": _age, "time": _ago, "amount": _amount, "json": json.dumps}
+def _commands(text: str) -> Markup:
+    """Return a text with its commands, which stand between backticks, as a page shows commands."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one of them is something else
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
+_templates.filters |= {
+    "age": _age,
+    "amount": _amount,
+    "commands": _commands,
+    "json": json.dumps,
+    "size": format_size,
+    "time": _ago,
+}

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import shutil
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,10 +26,10 @@ CONTENT = "content"
 
 
 class ParquetEngine(FakeEngine):
-    """Writes each content as two rows of a Parquet file, as Spark does: with a column of key groups where keyed."""
+    """Writes each content as rows of a Parquet file, as Spark does: with a column of key groups where keyed."""
 
-    later, writing = 0, {}
-    """Microseconds that are added to times, and options of the writer."""
+    later, writing, rows = 0, {}, MappingProxyType({})
+    """Microseconds that are added to times, options of the writer, and by stage how many rows its results have."""
 
     def _read(self, spark_path):
         path = self._path(spark_path)
@@ -39,18 +40,18 @@ class ParquetEngine(FakeEngine):
         return pq.read_table(io.BytesIO(data))[CONTENT][0].as_py()
 
     def _write(self, stage, output, content, more=b""):
-        number = int(content[:8], 16)
+        number, rows = int(content[:8], 16), self.rows.get(stage.name, 2)
         columns = {
-            "k": pa.array([number, number + 1], pa.int64()),
-            CONTENT: pa.array([content, content]),
-            "at": pa.array([number + self.later, None], pa.timestamp("us", tz="UTC")),
+            "k": pa.array(range(number, number + rows), pa.int64()),
+            CONTENT: pa.array([content] * rows),
+            "at": pa.array([number + self.later] + [None] * (rows - 1), pa.timestamp("us", tz="UTC")),
         }
         if output.layout.keys:
-            columns[KEY_GROUP_COLUMN] = pa.array([0, 1], pa.int32())
+            columns[KEY_GROUP_COLUMN] = pa.array([0] + [1] * (rows - 1), pa.int32())
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, compression="zstd", write_page_checksum=True, **self.writing)
         self._store.create(f"{output.folder}/part-0.zstd.parquet", buffer.getvalue())
-        digest = ContentDigest(schema="k:bigint", rows=2, xor=int(content[:15], 16), low_sum=1, high_sum=2)
+        digest = ContentDigest(schema="k:bigint", rows=rows, xor=int(content[:15], 16), low_sum=1, high_sum=2)
         return OutputReport(
             stage=stage.name,
             layout=output.layout,

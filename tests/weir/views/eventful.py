@@ -85,6 +85,6 @@ def lose(world, stage, subtask, *, day):
     """Delete the files of the current result of a subtask of a day."""
     with world.ledger.transaction() as session:
         query = select(ResultRow.folder).where(ResultRow.stage == stage, ResultRow.subtask == subtask)
-        of_day = ResultRow.run == f"ladder@201301{day:02}T000000Z"
+        of_day = ResultRow.run.endswith(f"@201301{day:02}T000000Z")
         (folder,) = session.scalars(query.where(of_day, ResultRow.is_current))
     world.store.delete_folder(folder)
