@@ -20,6 +20,8 @@ PAGES = {
     "run that a person has to see": of_dag("run", run_id=STOPPED),
     "healed run": of_dag("run", run_id=HEALED),
     "looked in the store": of_dag("run", run_id=HEALED, look="true", fail="joined[1]"),
+    "results": of_dag("results", run_id=HEALED, dataflow="flight_delays"),
+    "kept": of_dag("dataflow", kept="true"),
     "task": of_dag("task", run_id=HEALED, task_id="joined", map_index=1),
     "failed task": of_dag("task", run_id=STOPPED, task_id="routes"),
     "recovery": of_dag("recovery"),
