@@ -351,7 +351,8 @@ def restore_publications(session: Session, run: RunRow, pointers: Iterable[Point
         row.state = AttemptState.COMMITTED.value
         visible = {pointer.sink: pointer for pointer in every}
         _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
-    run.closed_at = run.closed_at or at
+    if row is None or row.is_of_dag_run:  # one of a deleted DagRun has not closed the run that replaced it
+        run.closed_at = run.closed_at or at
 
 
 def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
