@@ -95,6 +95,7 @@ def pytest_configure(config):
     # SIGTERM ends the tests as Ctrl-C does: fixtures are torn down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ[MARK] = f"{os.environ.get(MARK, '')}/{uuid.uuid4().hex}"  # of several processes: below their parent's
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark asks for `python3`, which may be another one
     os.environ.update(find_java(ROOT / ".weir" / "java", os.environ).environment(os.environ))
     if not config.getoption("benchmark_only", default=False) and spark_classes.OPTIONS not in os.environ:
         classes = spark_classes.file_in(OF_TESTS)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tests.messages.kinds import of_kind
 
@@ -19,7 +21,7 @@ def test_a_session_has_the_settings_of_weir_and_of_its_region(session_of) -> Non
         **FORCED,
         "spark.sql.shuffle.partitions": "7",
         "spark.version": session.version,
-        "python.version": "3.11",
+        "python.version": "{}.{}".format(*sys.version_info),
     }
 
 
