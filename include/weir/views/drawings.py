@@ -86,10 +86,16 @@ class Box:
 
     @property
     def said(self) -> str:
-        """How many subtasks have which status."""
-        if len(self.counts) == 1 and self.region.parallelism == 1:
-            return self.status.value
-        return ", ".join(f"{count} {status.value}" for status, count in self.counts.items())
+        """How many subtasks have which status, and their code where it is not the first of the run."""
+        told = ", ".join(f"{count} {status.value}" for status, count in self.counts.items())
+        is_one = len(self.counts) == 1 and self.region.parallelism == 1
+        code = f"; code {' and '.join(map(str, self.region.generations))}" if self.is_of_later_code else ""
+        return f"{self.status.value if is_one else told}{code}"
+
+    @property
+    def is_of_later_code(self) -> bool:
+        """Whether any of it was computed by other code than its task had first in the run."""
+        return any(each > 1 for each in self.region.generations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

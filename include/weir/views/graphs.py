@@ -59,6 +59,7 @@ class SubtaskNode:
     """A subtask of a region. Rows and bytes are those of its current results in all layouts, seconds of their attempt.
 
     `since` is when its newest attempt began or ended; None, as are `attempt` and `seconds`, where there is none.
+    `generation` counts the versions of its task's code in the run, from 1 on.
     """
 
     subtask: int
@@ -72,6 +73,7 @@ class SubtaskNode:
     bytes: int
     seconds: float | None
     code: str | None
+    generation: int | None
     error: str | None
 
 
@@ -94,6 +96,11 @@ class RegionNode:
     def bytes(self) -> int:
         """The bytes of its current results, in all layouts."""
         return sum(each.bytes for each in self.subtasks)
+
+    @property
+    def generations(self) -> tuple[int, ...]:
+        """The versions of code that its newest attempts have run, in order, counted from 1 on."""
+        return tuple(sorted({each.generation for each in self.subtasks if each.generation is not None}))
 
     @property
     def worst(self) -> SubtaskStatus:
@@ -202,6 +209,7 @@ def _subtask(state: RunState, region: RegionId, map_index: int, row: AttemptRow 
         bytes=sum(each.bytes for each in results),
         seconds=None if row is None or row.ended_at is None else seconds_of(row),
         code=None if row is None else row.code,
+        generation=None if row is None else row.generation,
         error=None if row is None else row.error,
     )
 

@@ -2,6 +2,7 @@
 
 import random
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,7 @@ def region(name, *stages, parallelism=1, status=SubtaskStatus.VALID):
 
 
 def subtask(number, status):
-    none = dict.fromkeys(("attempt", "state", "since", "seconds", "code", "error"))
+    none = dict.fromkeys(("attempt", "state", "since", "seconds", "code", "generation", "error"))
     return SubtaskNode(subtask=number, map_index=-1, status=status, try_number=1, rows=1, bytes=80, **none)
 
 
@@ -113,3 +114,11 @@ def test_hostile_names_are_text():
     link = svg_of(drawing, lambda _: f"/weir?{HOSTILE}")
     anchors = ET.fromstring(link).iter("{http://www.w3.org/2000/svg}a")  # noqa: S314  likewise
     assert [each.get("href") for each in anchors] == [f"/weir?{HOSTILE}"]
+
+
+def test_a_region_of_later_code_is_marked():
+    first, second = region("first"), region("second", parallelism=2)
+    later = replace(second, subtasks=tuple(replace(each, generation=1 + each.subtask) for each in second.subtasks))
+    drawing = drawing_of(graph([first, later], [edge("first", "second")]))
+    assert {box.region.name: box.said for box in drawing.boxes} == {"first": "valid", "second": "2 valid; code 1 and 2"}
+    assert svg_of(drawing).count('class="code"') == 1
