@@ -30,6 +30,7 @@ LAYERS = (
         "assembly",
         "upkeep",
         "telemetry",
+        "requests",
         "reading",
         "java",
         "doctor",

@@ -230,7 +230,7 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
     (tmp_path / "trips_stages.py").write_text(STAGES)
     (tmp_path / "read.py").write_text(READ)
     (dags / "trips.py").write_text(DAGS)
-    (dags / "weir_upkeep.py").write_text("from weir_airflow.upkeep.upkeep import dag, hourly_dag\n")
+    (dags / "weir_upkeep.py").write_text("from weir_airflow.upkeep.upkeep import dag, hourly_dag, requests_dag\n")
     connection = {"conn_type": "spark_connect", "host": "localhost", "port": server.port, "password": server.token}
     api = {"conn_type": "http", "host": "http://127.0.0.1", "port": 1, "login": "weir", "password": "not asked for"}
     environ = {
@@ -262,7 +262,7 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
     assert [each["name"] for each in plugins] == ["weir"]
     assert "weir_airflow.connections.spark_connect" in run("airflow", "providers", "hooks")
     found = {each["dag_id"] for each in json.loads(run("airflow", "dags", "list", "--local", "--output", "json"))}
-    assert found == {"trips", "weir_upkeep", "weir_upkeep_hourly"}
+    assert found == {"trips", "weir_upkeep", "weir_upkeep_hourly", "weir_requests"}
     run("airflow", "dags", "test", "trips", "2026-01-02")
     assert run("python", "read.py").strip() == "[{'zone': 'a', 'n': 10}, {'zone': 'b', 'n': 10}]"
 

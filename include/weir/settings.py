@@ -59,6 +59,8 @@ class Settings:
     """The folder of the suites; each is a file <suite>.json."""
     small_result: int = SMALL_RESULT
     """The bytes up to which a result is written plain, and filtered when it is read."""
+    operators: frozenset[str] = frozenset()
+    """The names of the users who may ask for what concerns a whole dataflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ def read_settings(
         retention=_of_section(RetentionSettings.from_options, found, section or {}),
         expectations=value("expectations") or EXPECTATIONS,
         small_result=size_from_text("small_result", value("small_result") or str(SMALL_RESULT)),
+        operators=frozenset(filter(None, (name.strip() for name in (value("operators") or "").split(",")))),
     )
 
 

@@ -49,6 +49,10 @@ OPTIONS: Final = {
     "maximum_engine_losses": ("Restarts of a task because Spark was lost.", "30"),
     "maximum_environment_failures": ("Restarts of a task because store or ledger did not answer.", "30"),
     "largest_plan": ("Share of a run's regions that may restart without a person's approval. Default: 0.5.", "0.25"),
+    "operators": (
+        "Users of Airflow who may ask for a savepoint or a restore from a page, separated by commas. Default: none.",
+        "anna,ben",
+    ),
     "failure_enrichers": ("Functions that label failures, as module:function, separated by commas.", "tickets:owner"),
 }
 """What each option of `[weir]` means, and an example."""

@@ -59,6 +59,14 @@ def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, da
     assert {task.task_id for task in dag.leaves} == tasks
 
 
+def test_requests_are_made_by_people_and_carried_out_once(upkeep):
+    dag = upkeep["weir_requests"]
+    assert dag.is_paused_upon_creation is False
+    assert dag.timetable.can_be_scheduled is False
+    assert [each.value for each in dag.allowed_run_types] == ["manual"]
+    assert [task.retries for task in dag.tasks] == [0]
+
+
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
     from weir_airflow.tasks.upkeep import deliver_pending_clears, release_results, scrub_results, sweep_store
 

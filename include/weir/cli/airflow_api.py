@@ -11,10 +11,9 @@ from weir.coordination.airflow import AirflowStates, Clearer
 from weir.coordination.airflow_client import AirflowClient
 from weir.coordination.clearing import EndpointClearer
 from weir.coordination.services import Services
-from weir.coordination.values import ClearOutcome, DeliveredClear
 from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Message, Misconfigured, WeirError
-from weir.recovery.pending_clears import deliver
+from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.standing import Asked
 
 
@@ -47,20 +46,6 @@ def deliver_pending(services: Services, owed: int, dataflows: Iterable[str]) -> 
         return what_was_cleared(done, owed)
 
     return deliver_or_tell(left, delivered)
-
-
-def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
-    """Return how many of the `owed` task instances run again, and why the others that were settled do not."""
-    settled = [each for each in done if each.is_settled]
-    in_vain = [each for each in settled if each.settlement in (ClearOutcome.MISSING, ClearOutcome.SKIPPED)]
-    said = [f"{len(settled) - len(in_vain)} of {owed} task instance(s) are cleared, or about to run"]
-    said += [f"{each.task.task_id}[{each.task.map_index}] of {each.task.run_id}: {each.outcome}" for each in in_vain]
-    if any(each.settlement is ClearOutcome.MISSING for each in in_vain):
-        said.append(
-            "the DAG has changed: `weir run adopt` that run, and clear it in Airflow. Where other indexes of that task "
-            "run again, Airflow adds this one by itself: then there is nothing to do"
-        )
-    return "; ".join(said)
 
 
 @contextmanager

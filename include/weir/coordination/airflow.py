@@ -67,6 +67,18 @@ class SeenDag:
 
 
 @dataclass(frozen=True, slots=True)
+class UserRights:
+    """Whether Airflow lets a user read, and edit, the task instances of a DAG.
+
+    `unknown` says why it cannot be told, such as that there is no such user; empty if it can.
+    """
+
+    reads: bool = False
+    edits: bool = False
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRun:
     """A DagRun that is no success, and its data interval."""
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, by_dag
+from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.errors import Message, Misconfigured
 from weir.execution.airflow_words import UNSUCCESSFUL
@@ -90,6 +90,11 @@ class EndpointClearer:
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note."""
         self._api.call("PATCH", _run_path(dag_id, run_id), {"note": note[:NOTE_LENGTH]}, update_mask="note")
+
+    def rights(self, dag_id: str, user: str) -> UserRights:
+        """Ask what a user may do with the task instances of a DAG."""
+        found = self._ask(dag_id, "rights", {"user": user})
+        return UserRights(bool(found["reads"]), bool(found["edits"]), str(found["unknown"]))
 
     def can_defer(self, pool: str) -> bool:
         """Ask whether a triggerer runs, and whether the pool counts deferred tasks."""

@@ -7,9 +7,10 @@ from typing import Final
 
 from weir.doctor import table
 from weir.doctor.examination import Finding
+from weir.requests.request import REQUESTS
 from weir.wording import first_few
 
-UPKEEPS: Final = (table.UPKEEP.name, "weir_upkeep_hourly")
+UPKEEPS: Final = (table.UPKEEP.name, "weir_upkeep_hourly", REQUESTS)
 
 _LISTED: Final = 5
 """The largest number of DAGs that are named."""

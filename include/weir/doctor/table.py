@@ -228,12 +228,14 @@ MAY_CLEAR = _airflow(
 )
 UPKEEP = _airflow(
     "weir_upkeep",
-    "an unpaused DAG: it delivers pending clears, reclaims space and scrubs",
+    "an unpaused DAG: it delivers pending clears, reclaims space, scrubs, or does what pages ask for",
     "weir airflow dags unpause {name}   (or the switch in Airflow's UI)",
     seconds=40.0,
 )
 NO_UPKEEP = replace(
-    UPKEEP, mend="put a file into the DAGs folder with the line: from weir_airflow.upkeep.upkeep import dag, hourly_dag"
+    UPKEEP,
+    mend="put a file into the DAGs folder with the line: "
+    "from weir_airflow.upkeep.upkeep import dag, hourly_dag, requests_dag",
 )
 
 # Spark, for each of its connections

@@ -54,9 +54,12 @@ class Repair:
 
 
 def repair_runs(
-    services: Services, found: Iterable[VerifiedResult], inconsistencies: Iterable[Inconsistency] = ()
+    services: Services, found: Iterable[VerifiedResult], inconsistencies: Iterable[Inconsistency] = (), by: str = ""
 ) -> tuple[Repair, ...]:
-    """Plan and record the repair of every run with a bad result that is current, or published. Raises Retryable."""
+    """Plan and record the repair of every run with a bad result that is current, or published. Raises Retryable.
+
+    `by` is the person who asks for it, where that is known.
+    """
     lost: dict[str, list[Loss]] = defaultdict(list)
     for each in found:
         if (
@@ -67,13 +70,14 @@ def repair_runs(
             lost[each.run].append(each.loss)
     unpublished = {each.run: f"{each.path}: {each.detail}" for each in inconsistencies if each.is_published}
     runs = sorted(lost.keys() | unpublished.keys())
-    return tuple(repair(services, run, lost.get(run, ()), unpublished.get(run, "")) for run in runs)
+    return tuple(repair(services, run, lost.get(run, ()), unpublished.get(run, ""), by) for run in runs)
 
 
-def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: str = "") -> Repair:
+def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: str = "", by: str = "") -> Repair:
     """Record the pending clears of a plan that recomputes lost results, or publishes again.
 
-    `unpublished` says what is wrong with the run's published version; empty if nothing is. Raises Retryable.
+    `unpublished` says what is wrong with the run's published version; empty if nothing is. `by` is the person who asks
+    for it, where that is known. Raises Retryable.
     """
     with services.ledger.transaction() as session:
         row = session.get_one(RunRow, run)
@@ -95,7 +99,7 @@ def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: st
     for _ in range(_ATTEMPTS):
         try:
             answer = Answer(named, *plan_by_looking(services, named, failure))
-            return _applied(services, answer)
+            return _applied(services, answer, by)
         except Misconfigured as error:
             return _left(run, str(error))
         except Conflict:
@@ -103,14 +107,14 @@ def repair(services: Services, run: str, losses: Iterable[Loss], unpublished: st
     return _left(run, f"it changed {_ATTEMPTS} times while its repair was planned; `weir plan {run} --apply`")
 
 
-def _applied(services: Services, answer: Answer) -> Repair:
+def _applied(services: Services, answer: Answer, by: str) -> Repair:
     run, plan = answer.run.id, answer.plan
     if plan.held_back:
         with services.ledger.transaction(answer.run.dataflow.name) as session:
             record_failover(session, answer.run, plan, services.now(), FailoverKind.HELD_BACK, None)
             tell(session, _held_back(answer.run, plan), services.now())
         return _left(run, f"{plan.held_back}. `weir plan {run}` shows the plan, and `weir plan {run} --apply` does it")
-    owed = apply_answer(services, answer, FailoverKind.SCRUB)
+    owed = apply_answer(services, answer, FailoverKind.SCRUB, by)
     joined = plan.of(StepKind.JOINED)
     if not owed and not joined:
         return _left(run, _why_nothing(plan))

@@ -6,6 +6,7 @@ Invariant 7: a failure, its plan and the clears of the plan are one transaction,
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -29,13 +30,24 @@ RESTARTING = frozenset({FailureClass.APPLICATION, FailureClass.KILLED})
 
 
 def apply_plan(
-    session: Session, services: Services, run: Run, plan: Plan, kind: FailoverKind, row: AttemptRow | None = None
+    session: Session,
+    services: Services,
+    run: Run,
+    plan: Plan,
+    kind: FailoverKind,
+    row: AttemptRow | None = None,
+    by: str = "",
 ) -> int:
-    """Record a plan and its clears, and return the failover's id. `row` is the failed attempt, if there is one."""
+    """Record a plan and its clears, and return the failover's id.
+
+    `row` is the failed attempt, if there is one; `by` is the person who applies the plan, where that is known.
+    """
+    applied = f", applied by {by}" if by else ""
+    plan = replace(plan, cause=plan.cause + applied)
     failover, code = record_failover(session, run, plan, services.now(), kind, row), RepairCode(plan.code)
     by_run: dict[RunRef, dict[RegionId, tuple[int, str]]] = defaultdict(dict)
     for step in plan.of(StepKind.RERUN):
-        by_run[step.region.run][step.region.in_run(OWN_RUN)] = (step.after_try, f"weir: {step.reason}")
+        by_run[step.region.run][step.region.in_run(OWN_RUN)] = (step.after_try, f"weir: {step.reason}{applied}")
     for of, wanted in by_run.items():
         owner = run if of == OWN_RUN else run_by_id(session, of, run.topology)
         # The results of a closed run are no longer taken for valid without a check.

@@ -36,6 +36,20 @@ def deliver(services: Services, clearer: Clearer, dataflow: str | None = None) -
     return [each for each in first if each.is_settled] + _deliver_once(services, clearer, dataflow)
 
 
+def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
+    """Return how many of the `owed` task instances run again, and why the others that were settled do not."""
+    settled = [each for each in done if each.is_settled]
+    in_vain = [each for each in settled if each.settlement in (ClearOutcome.MISSING, ClearOutcome.SKIPPED)]
+    said = [f"{len(settled) - len(in_vain)} of {owed} task instance(s) are cleared, or about to run"]
+    said += [f"{each.task.task_id}[{each.task.map_index}] of {each.task.run_id}: {each.outcome}" for each in in_vain]
+    if any(each.settlement is ClearOutcome.MISSING for each in in_vain):
+        said.append(
+            "the DAG has changed: `weir run adopt` that run, and clear it in Airflow. Where other indexes of that task "
+            "run again, Airflow adds this one by itself: then there is nothing to do"
+        )
+    return "; ".join(said)
+
+
 def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) -> list[DeliveredClear]:
     with services.ledger.transaction() as session:
         pending = open_clears(session, dataflow)

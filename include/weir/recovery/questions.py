@@ -68,7 +68,7 @@ def ask(services: Services, question: Question, airflow: Callable[[], Clearer] |
         state = run_state(session, run)
         closing = None if question.fail or question.lost else committed_attempt(session, run.id, CLOSE)
         unpublished = "" if closing is None else outdated_publication(session, run, state, closing)
-    failed = None if question.fail is None else _region(run, question.fail)
+    failed = None if question.fail is None else region_named(run, question.fail)
     losses = losses_by_partition((each for text in question.lost for each in _gone(state, text)), run.id)
     asked = Failure(
         failed=failed,
@@ -90,7 +90,7 @@ def _cause(failed: RegionId | None, question: Question) -> str:
     return ", and ".join([*(cleared or causes), *(f"{each} is gone" for each in question.lost)])
 
 
-def _region(run: Run, text: str) -> RegionId:
+def region_named(run: Run, text: str) -> RegionId:
     """Return the region of TASK or TASK[INDEX]; the name may be that of a stage of the region."""
     found = _NAME.match(text)
     name = (found["name"] if found else text).removeprefix(run.task_prefix)
@@ -138,8 +138,11 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     ]
 
 
-def apply_answer(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND) -> int:
-    """Add the clears of a plan and return their number. Raises Conflict if the run has changed since it was planned."""
+def apply_answer(services: Services, answer: Answer, kind: FailoverKind = FailoverKind.BY_HAND, by: str = "") -> int:
+    """Add the clears of a plan and return their number; `by` is the person who applies it, where that is known.
+
+    Raises Conflict if the run has changed since it was planned.
+    """
     run = answer.run
     with services.ledger.transaction(run.dataflow.name) as session:
         record_losses(session, _found(answer.failure), services.now())
@@ -150,7 +153,7 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
             raise Misconfigured(Message("recovery.input_is_lost_for_good", run_id=run.id, impossible=plan.impossible))
         if not plan.of(StepKind.RERUN):
             return 0
-        apply_plan(session, services, run, plan, kind)
+        apply_plan(session, services, run, plan, kind, by=by)
     return len(plan.of(StepKind.RERUN))
 
 

@@ -42,8 +42,8 @@ from weir.recovery.rules.standing import (
 from weir.topology.ids import OWN_RUN, RunId, RunRef
 from weir.topology.regions import RegionId, Topology
 
-AGAIN = "weir: a person has this run go on"
-"""The reason of the clears of what has stopped."""
+AGAIN = "weir: {} has this run go on"
+"""The reason of the clears of what has stopped, with who has it."""
 
 NOT_ASKED = "Airflow was not asked"
 
@@ -458,13 +458,18 @@ class ClearedRun:
     others: int = 0
 
 
-def clear_stopped(services: Services, run: str, standing: Standing | None, airflow: AirflowStates) -> ClearedRun:
+def clear_stopped(
+    services: Services, run: str, standing: Standing | None, airflow: AirflowStates, by: str = ""
+) -> ClearedRun:
     """Clear what has stopped of a run with what is pending, then what was skipped, and start its DagRun.
+
+    `by` is who has it go on, where that is known.
 
     Tasks that were skipped only a person has cleared, since they may be skipped again; they and those of a DagRun that
     the ledger does not know have no pending clears. They come last: cleared before what has failed, Airflow's scheduler
     would give them up again. Raises Retryable or Misconfigured.
     """
+    again = AGAIN.format(by or "a person")
     stopped = {} if standing is None else {each.region: each.seen for each in standing.stopped if each.seen is not None}
     with services.ledger.transaction() as session:
         is_known = session.get(RunRow, run) is not None
@@ -478,11 +483,11 @@ def clear_stopped(services: Services, run: str, standing: Standing | None, airfl
     wanted = {region: seen for region, seen in stopped.items() if is_known and seen.state in CLEARABLE}
     with services.ledger.transaction(own.dataflow.name) as session:
         add_pending_clears(
-            session, own, {region: (seen.try_number, AGAIN) for region, seen in wanted.items()}, services.now()
+            session, own, {region: (seen.try_number, again) for region, seen in wanted.items()}, services.now()
         )
         tasks = {region: task_of(session, own, region) for region in stopped.keys() - wanted.keys()}
     items = [
-        ClearItem(own.dag_id, own.run_id, task_id, index, stopped[region].try_number, is_skipped=True, note=AGAIN)
+        ClearItem(own.dag_id, own.run_id, task_id, index, stopped[region].try_number, is_skipped=True, note=again)
         for region, (task_id, index) in sorted(tasks.items())
     ]
     pending = pending_of(services, run)

@@ -22,11 +22,11 @@ from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import NOT_RIGHT
 from weir.recovery.rules.standing import Stand, Standing
+from weir.recovery.run_plans import Reach
 from weir.recovery.standing import all_standings, open_runs, unknown_standings, unsuccessful_runs
 from weir.retention.sizes import bytes_at_rest
 from weir.telemetry.gauges import bytes_at_rest as bytes_at_rest_by_keeper
 from weir.views.graphs import RunGraph, graph_of
-from weir.views.plans import Reach
 from weir.views.runs import RunOverview, run_overviews
 
 LATE: Final = timedelta(minutes=30)

@@ -18,8 +18,8 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.past_failovers import PastFailover, failovers_of_run, tasks_counted, told
 from weir.recovery.questions import Question
 from weir.recovery.rules.plan import SHOWN, Plan, StepKind
+from weir.recovery.run_plans import Reach, RunPlan, plan_of
 from weir.views.graphs import RunGraph, SubtaskStatus, counted, graph_of
-from weir.views.plans import Reach, RunPlan, plan_of
 from weir.wording import first_few
 
 _URGENT: Final = (
@@ -58,7 +58,7 @@ class RunDetails:
 def run_details(services: Services, question: Question, reach: Reach) -> RunDetails:
     """Return a run by name, with the plan that answers the question. It changes nothing.
 
-    Raises Misconfigured for a run that the ledger does not know, and as `weir.views.plans.plan_of`.
+    Raises Misconfigured for a run that the ledger does not know, and as `weir.recovery.run_plans.plan_of`.
     """
     planned = plan_of(services, question, reach)
     with services.ledger.transaction() as session:

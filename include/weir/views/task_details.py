@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured
 from weir.ledger.runs import run_if_known
-from weir.recovery.questions import Question, ask
 from weir.recovery.rules.plan import Plan
 from weir.recovery.rules.standing import Standing
-from weir.topology.regions import RegionId
-from weir.views.plans import Reach, standing_named
+from weir.recovery.run_plans import Acts, Reach, plan_of_clear, standing_named
 from weir.views.tasks import HasNotBegun, TaskView, task_history, task_view
 
 
@@ -22,13 +18,14 @@ from weir.views.tasks import HasNotBegun, TaskView, task_history, task_view
 class TaskDetails:
     """Task instances. `standing` is how their run stands, None if it is published.
 
-    `if_cleared` is what a clear of them in Airflow would restart, by what the ledger knows; None of a run that is not
-    pinned.
+    `if_cleared` is what a clear of them in Airflow would restart, by what the ledger knows, and `acts` what is cleared
+    then; None of a run that is not pinned.
     """
 
     tasks: tuple[TaskView, ...]
     standing: Standing | None
     if_cleared: Plan | None
+    acts: Acts | None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of its document (docs/plan.md)."""
@@ -54,11 +51,5 @@ def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskD
         detail = error if name else f"no task of run {run} has begun"
         raise HasNotBegun(Message("views.nothing_to_explain", detail=detail, standing=standing)) from error
     regions = [each.region for each in history]
-    return TaskDetails(
-        tasks=tasks, standing=standing, if_cleared=_if_cleared(services, name, regions) if is_pinned else None
-    )
-
-
-def _if_cleared(services: Services, run: str, regions: Collection[RegionId]) -> Plan:
-    """Plan what a clear restarts: the tasks run what is deployed, as after every clear of a person."""
-    return ask(services, Question(run, code=RepairCode.NEWEST, cleared=tuple(regions), looks=False)).plan
+    plan, acts = plan_of_clear(services, name, regions) if is_pinned else (None, None)
+    return TaskDetails(tasks=tasks, standing=standing, if_cleared=plan, acts=acts)

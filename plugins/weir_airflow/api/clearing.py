@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from weir.attempts.ports import Airflow
-from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, by_dag
+from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
 from weir.coordination.clearing import HEALTHY, EndpointClearer
 from weir.errors import Message, Misconfigured
 from weir_airflow.api.client import client_of
@@ -29,6 +29,10 @@ class AirflowApi(Airflow, Protocol):
 
         Raises Retryable or Misconfigured.
         """
+        ...
+
+    def rights(self, dag_id: str, user: str) -> UserRights:
+        """Return what a user, by name, may do with the task instances of a DAG. Raises Retryable or Misconfigured."""
         ...
 
 
@@ -131,6 +135,14 @@ class DbClearer:
 
         with create_session(scoped=False) as session:
             annotate_run(session, dag_id, run_id, note)
+
+    def rights(self, dag_id: str, user: str) -> UserRights:
+        """Ask the auth manager of Airflow's configuration."""
+        from airflow.api_fastapi.app import create_auth_manager  # noqa: PLC0415
+
+        from weir_airflow.api.users import rights_named  # noqa: PLC0415
+
+        return rights_named(create_auth_manager(), user, dag_id)
 
     def can_defer(self, pool: str) -> bool:
         """Ask Airflow's database."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.execution.failure_words import NOTE_LENGTH
 from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
+from weir_airflow.api.users import rights_named
 
 app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
 
@@ -86,6 +87,20 @@ class StartAnswer(BaseModel):
     started: bool
 
 
+class RightsBody(_Body):
+    """The user, by the name that Airflow keeps with a DagRun."""
+
+    user: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class RightsAnswer(BaseModel):
+    """What the user may do; `unknown` says why that cannot be told, and is empty if it can."""
+
+    reads: bool
+    edits: bool
+    unknown: str
+
+
 @app.post("/dags/{dag_id}/clear", dependencies=_MAY_CLEAR)
 def clear(dag_id: str, body: ClearBody, session: SessionDep, user: GetUserDep) -> ClearAnswers:
     """Clear the task instances that have finished and have the expected try."""
@@ -106,6 +121,15 @@ def start(dag_id: str, body: StartBody, session: SessionDep, user: GetUserDep) -
     """Set a queued run running that a run of a later epoch waits for."""
     state, is_started = start_queued(session, dag_id, body.run_id, user_name=user.get_name())
     return StartAnswer(run_id=body.run_id, state=state, started=is_started)
+
+
+@app.post("/dags/{dag_id}/rights", dependencies=_MAY_CLEAR)
+def rights(dag_id: str, body: RightsBody) -> RightsAnswer:
+    """Tell what another user may do with the task instances of the DAG: asked before a request is carried out."""
+    from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
+
+    found = rights_named(get_auth_manager(), body.user, dag_id)
+    return RightsAnswer(reads=found.reads, edits=found.edits, unknown=found.unknown)
 
 
 def _item(dag_id: str, default_run_id: str | None, item: Item) -> ClearItem:

@@ -14,7 +14,7 @@ from fastapi import Depends
 
 from weir.errors import Misconfigured, OtherBuild, WeirError
 from weir.ledger.ledger import NotMigrated
-from weir.views.plans import reaching
+from weir.recovery.run_plans import reaching
 from weir_airflow.api.clearing import DbClearer
 from weir_airflow.connections.reading import services_to_read
 from weir_airflow.pages.showing import page
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from weir.coordination.services import Services
-    from weir.views.plans import Reach
+    from weir.recovery.run_plans import Reach
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from weir.requests import request as requests
 from weir.views.charts import chart_of_bytes, chart_of_weeks
 from weir.views.checkpoints import checkpoint_views
 from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task, runs_of_dag_run
@@ -20,9 +22,10 @@ from weir.views.notifications import receivers_waiting
 from weir.views.quality import checks_of_dag, checks_of_task_instance
 from weir.views.results import results_of
 from weir.views.sinks import sink_versions
-from weir.views.task_details import task_details
+from weir.views.task_details import TaskDetails, task_details
 from weir.views.tasks import HasNotBegun
 from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
+from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import page
 
 if TYPE_CHECKING:
@@ -43,7 +46,9 @@ LISTED = 200
 
 
 @router.get("/dags/{dag_id}/task", dependencies=MAY_READ)
-def task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: str = "") -> HTMLResponse:
+def task(
+    request: Request, dag_id: str, run_id: str, task_id: str, user: GetUserDep, map_index: str = ""
+) -> HTMLResponse:
     """Show a task instance, or all of a mapped task."""
     index = _index(map_index)
 
@@ -58,6 +63,9 @@ def task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: st
             details = task_details(services, run, name, reach())
         except HasNotBegun as error:
             return page(request, "message.html", title=f"{task_id} has not begun", said=str(error), command="")
+        of["buttons"], of["requests"] = _buttons(details, dag_id, run, user), []
+        if len(details.tasks) == 1:
+            of["requests"] = requests_about(run, details.tasks[0].region)
         return page(request, "task.html", document=document(**details.fields()), **of)
 
     return answered(request, shown)
@@ -76,6 +84,15 @@ def results(request: Request, dag_id: str, run_id: str, dataflow: str, stage: st
         return page(request, "results.html", dag_id=dag_id, document=found, dataflow=dataflow, run_id=run_id)
 
     return answered(request, shown)
+
+
+def _buttons(details: TaskDetails, dag_id: str, run: str, user: GetUserDep) -> list[dict[str, Any]]:
+    """Return the button that clears a task, if the page is about one."""
+    if len(details.tasks) != 1 or details.acts is None or not details.acts.clears:
+        return []
+    region, acts = details.tasks[0].region, details.acts
+    asked = requests.Request(verb="clear", dag_id=dag_id, name=run, what=region, hash=acts.hash)
+    return [Asker(user).button(asked, f"Clear {region}", acts.dags)]
 
 
 @router.get("/dags/{dag_id}/recovery", dependencies=MAY_READ)

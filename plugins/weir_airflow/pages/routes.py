@@ -1,13 +1,14 @@
 """The pages, below `/weir` on Airflow's API server.
 
 Invariant: the DAG stands in the path of each page about one, and who asks may read its task instances; a run or a task
-is shown only if it is of that DAG. A request changes nothing.
+is shown only if it is of that DAG. To look changes nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
@@ -16,12 +17,16 @@ from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
 from weir.recovery.questions import Question
+from weir.recovery.run_plans import Acts
+from weir.requests import request as requests
+from weir.requests.verbs import VERIFIES
 from weir.views.dags import dataflows_of_dag, runs_of_dag_run
 from weir.views.dataflows import dataflow_details, dataflow_overviews, upkeep_of
 from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, svg_of
-from weir.views.run_details import run_details
+from weir.views.run_details import RunDetails, run_details
 from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
+from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import Addresses, page
 
 router = APIRouter()
@@ -66,6 +71,7 @@ def run(
     request: Request,
     dag_id: str,
     run_id: str,
+    user: GetUserDep,
     dataflow: str | None = None,
     look: Annotated[bool | None, Query()] = None,
     fail: str | None = None,
@@ -87,12 +93,31 @@ def run(
                 drawing_of(details.graph),
                 lambda region: to.page(dag_id, "task", run_id=run_id, task_id=region.task_id),
             )
-        asked = {"fail": fail, "lost": lost or []}
-        return page(
-            request, "run.html", dag_id=dag_id, document=document(run=details), drawing=drawing, runs=runs, asked=asked
-        )
+        is_assumed = bool(fail or lost)
+        of: dict[str, Any] = {
+            "document": document(run=details),
+            "drawing": drawing,
+            "runs": runs,
+            "asked": {"fail": fail, "lost": lost or []},
+            "buttons": [] if is_assumed else _buttons(details, dag_id, user, is_looked=bool(look)),
+            "requests": requests_about(details.run),
+        }
+        return page(request, "run.html", dag_id=dag_id, **of)
 
     return answered(request, shown)
+
+
+def _buttons(details: RunDetails, dag_id: str, user: GetUserDep, *, is_looked: bool) -> list[dict[str, Any]]:
+    """Return the buttons of the page of a run."""
+    acts: Acts = details.plan["acts"]
+    apply = requests.Request(verb="apply", dag_id=dag_id, name=details.run, hash=acts.hash, looked=is_looked)
+    repair, verify = replace(apply, verb="repair"), replace(apply, verb="verify", hash=VERIFIES, looked=False)
+    asker = Asker(user)
+    return [
+        *([asker.button(apply, "Apply this plan", acts.dags)] if acts.clears else []),
+        asker.button(repair, "Read every byte again, and recompute what is damaged"),
+        asker.button(verify, "Only read every byte again"),
+    ]
 
 
 @router.get("/static/{name}")

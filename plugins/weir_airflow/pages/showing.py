@@ -28,7 +28,8 @@ HEADERS: Final = {
         "base-uri 'none'; frame-ancestors 'self'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # With "no-referrer" browsers send a form with `Origin: null`.
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 

@@ -42,6 +42,7 @@ class TaskContext:
         self._settings = found
         self.store_options = found.store_options
         self.recovery = found.recovery
+        self.operators = found.operators
         self.services = Services.of(found, ledger, user_connection, user_variable)
         self.store = self.services.store
         self.open_store = opener(self.store.url, found.store_options)

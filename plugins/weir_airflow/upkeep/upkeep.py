@@ -1,6 +1,7 @@
-"""Weir's housekeeping: every three minutes pending clears, releases and pages, every hour the sweep and the scrub.
+"""Weir's housekeeping: every three minutes pending clears and releases, every hour the sweep and the scrub.
 
-The tasks of a DAG are independent of each other: where one fails, the others still run, and the DagRun fails.
+The tasks of a DAG are independent of each other: where one fails, the others still run, and the DagRun fails. Beside it
+is the DAG whose runs are requests from Weir's pages.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, get_current_context, task
+
+from weir.requests.request import REQUESTS
 
 log = logging.getLogger(__name__).info
 
@@ -71,3 +74,31 @@ with DAG(
 
     sweep_store()
     scrub_results()
+
+
+_REQUESTS = """Requests from Weir's pages: each run is one, with who asks, and its note says what was done.
+
+A run is made by a button of a page. What it does is planned again, and done only if it is what was shown there and the
+user still may.
+"""
+
+with DAG(
+    REQUESTS,
+    schedule=None,
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    is_paused_upon_creation=False,
+    allowed_run_types=["manual"],
+    dagrun_timeout=timedelta(hours=12),
+    tags=["weir"],
+    doc_md=_REQUESTS,
+) as requests_dag:
+    # A person waits for it, and what it clears waits for nothing.
+    @task(retries=0, priority_weight=1_000_000, weight_rule="absolute")  # type: ignore[untyped-decorator]
+    def carry_out() -> str:
+        """Carry out the request, once."""
+        from weir_airflow.tasks.requests import carry_out_request  # noqa: PLC0415  imports the ledger
+
+        return carry_out_request(get_current_context(), log)
+
+    carry_out()

@@ -11,10 +11,10 @@ from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.recovery.questions import Question
 from weir.recovery.rules.plan import StepKind
+from weir.recovery.run_plans import reaching
 from weir.views.dataflows import dataflow_details, dataflow_overviews
 from weir.views.documents import document
 from weir.views.graphs import SubtaskStatus
-from weir.views.plans import reaching
 from weir.views.run_details import run_details
 
 DAY = "ladder@20130101T000000Z"

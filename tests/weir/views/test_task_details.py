@@ -10,8 +10,8 @@ from tests.weir.small_dataflow import World, ladder
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.recovery.rules.plan import StepKind
+from weir.recovery.run_plans import reaching
 from weir.views.dags import run_of_task
-from weir.views.plans import reaching
 from weir.views.task_details import task_details
 
 RUN = "ladder@20130101T000000Z"

@@ -8,20 +8,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell, what_was_cleared
+from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell
 from weir.cli.documents import print_document
 from weir.cli.options import AsJson
 from weir.cli.plan_report import print_plan
 from weir.cli.tables import print_line
 from weir.code.generation_rules import RepairCode
-from weir.coordination.airflow import AirflowStates
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Message, Misconfigured
 from weir.recovery.questions import Question, apply_answer
-from weir.recovery.rules.standing import Standing
-from weir.recovery.standing import clear_stopped
-from weir.views.plans import RunPlan, plan_of
+from weir.recovery.run_plans import RunPlan, have_go_on, plan_of
 
 
 def plan(
@@ -47,7 +44,7 @@ def plan(
         if apply:
             standing = planned.standing
             is_done = standing is None and not owed
-            said = "Nothing to do." if is_done else _settle(services, planned.run, owed, standing)
+            said = "Nothing to do." if is_done else _settle(services, planned, owed)
             print_line(said, Console(stderr=as_json))
 
 
@@ -72,24 +69,13 @@ def _draw(services: Services, planned: RunPlan, file: Path) -> None:
     file.write_text(svg_file(drawing_of(graph)))
 
 
-def _settle(services: Services, run: str, owed: int, standing: Standing | None) -> str:
+def _settle(services: Services, planned: RunPlan, owed: int) -> str:
     """Clear what has stopped and deliver the clears, if Airflow can be reached; return what was done, and is left."""
     left = (
         f"{owed} clear(s) are pending; delivered by the DAG weir_upkeep (is it unpaused?), or the next task of the "
         "dataflow"
         if owed
         else "By what the ledger knows, there is nothing to clear"
-    ) + f". What Airflow has given up of {run} is cleared where Airflow can be asked"
+    ) + f". What Airflow has given up of {planned.run} is cleared where Airflow can be asked"
 
-    def delivered(airflow: AirflowStates) -> str:
-        cleared = clear_stopped(services, run, standing, airflow)
-        pending, skipped = cleared.pending, cleared.others
-        done = what_was_cleared(cleared.delivered, pending)
-        if not pending and not skipped:
-            command = "" if standing is None else standing.root.command
-            why = "" if standing is not None and standing.stopped else " has stopped, so nothing"
-            return f"Nothing of {run}{why} is cleared" + (f". Next: {command}" if command else "")
-        again = f"; {skipped} that were skipped are cleared, too" if skipped else ""
-        return f"{done}{again}; is its DAG unpaused?"
-
-    return deliver_or_tell(left, delivered)
+    return deliver_or_tell(left, lambda airflow: have_go_on(services, planned, airflow))

@@ -1,22 +1,33 @@
-"""What would run again of a run, and how it stands: what `weir plan` prints and the page of a run shows."""
+"""What would run again of a run, and how it stands: what `weir plan` prints and applies, and the page of a run shows.
+
+Invariant: command, page and request compare a plan by one hash, that of what it would do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import AirflowStates
 from weir.coordination.services import Services
+from weir.ledger.database.tables import RunRow
 from weir.ledger.names import as_epoch
 from weir.ledger.runs import run_if_known
+from weir.recovery.pending_clears import what_was_cleared
 from weir.recovery.questions import Answer, Question, ask
 from weir.recovery.rules.plan import Plan, StepKind
-from weir.recovery.rules.standing import Stand, Standing
-from weir.recovery.standing import Asked, standing_to_tell, unknown_standings
+from weir.recovery.rules.standing import Stand, Standing, TaskFacts
+from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
 from weir.topology.ids import RunId
+from weir.topology.regions import RegionId
 
 Reach = Callable[[], AbstractContextManager[Asked]]
 """Gives Airflow, or why it cannot be asked."""
@@ -27,9 +38,36 @@ def reaching(airflow: AirflowStates) -> Reach:
     return lambda: nullcontext(Asked(airflow=airflow))
 
 
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """What is done if a plan is applied: the number of task instances that are cleared, and their DAGs, sorted.
+
+    `hash` is that of these task instances with their tries and their code, and of nothing that changes by itself.
+    """
+
+    hash: str
+    clears: int
+    dags: tuple[str, ...]
+
+
+def acts_of(session: Session, run: str, plan: Plan | None, stopped: Iterable[TaskFacts] = ()) -> Acts:
+    """Return what is done if a plan is applied, and the tasks go on that have stopped; nothing if it cannot be."""
+    if plan is not None and plan.impossible:
+        plan, stopped = None, ()
+    cleared = {(run, str(task.region)): (task.seen.try_number, "") for task in stopped if task.seen is not None}
+    code = "" if plan is None else plan.code
+    for step in () if plan is None else plan.of(StepKind.RERUN):
+        version = "" if step.code is None else step.code.code.version
+        of = (step.region.run_id(run), f"{step.region.name}[{step.region.subtask}]")
+        cleared[of] = (step.after_try, version if code == RepairCode.AS_IT_WAS.value else "")
+    text = json.dumps([code, sorted([*of, *what] for of, what in cleared.items())])
+    dags = session.scalars(select(RunRow.dag_id).where(RunRow.id.in_({of for of, _ in cleared})).distinct())
+    return Acts(hashlib.sha256(text.encode()).hexdigest()[:16], len(cleared), tuple(sorted(dags)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What would run again of a run, and how it stands.
+    """What would run again of a run, how it stands, and what is done if that is applied.
 
     `plan` is None of a run of which no task has begun; else `answer` gives it again, and is what is applied: they
     differ where Airflow computes again what is missing nowhere. `standing` is None where there is nothing to say of it,
@@ -40,11 +78,12 @@ class RunPlan:
     answer: Answer | None
     plan: Plan | None
     standing: Standing | None
+    acts: Acts
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of its document (docs/plan.md)."""
         told = {"run": self.run} if self.plan is None else self.plan.to_json()
-        return {**told, "standing": self.standing}
+        return {**told, "standing": self.standing, "acts": self.acts}
 
 
 def plan_of(services: Services, question: Question, reach: Reach) -> RunPlan:
@@ -55,13 +94,39 @@ def plan_of(services: Services, question: Question, reach: Reach) -> RunPlan:
     is_now = question.fail is None and not question.lost
     standing = _of_not_begun(services, question.run, reach) if is_now else None
     if standing is not None:
-        return RunPlan(run=standing.run, answer=None, plan=None, standing=standing)
+        return _with_acts(services, standing.run, None, None, standing)
     answer = _asked(services, question, reach)
     standing = standing_named(services, answer.run.id, answer.run.id, reach) if is_now else None
     shown, standing = _of_cleared(services, question, answer, standing, reach)
     if shown.plan.impossible and standing is not None and standing.behind is None:
         standing = replace(standing, command="")  # the plan says what helps
-    return RunPlan(run=answer.run.id, answer=answer, plan=shown.plan, standing=standing)
+    return _with_acts(services, answer.run.id, answer, shown.plan, standing)
+
+
+def _with_acts(
+    services: Services, run: str, answer: Answer | None, plan: Plan | None, standing: Standing | None
+) -> RunPlan:
+    with services.ledger.transaction() as session:
+        applied = None if answer is None else answer.plan
+        acts = acts_of(session, run, applied, () if standing is None else standing.stopped)
+    return RunPlan(run=run, answer=answer, plan=plan, standing=standing, acts=acts)
+
+
+def have_go_on(services: Services, planned: RunPlan, airflow: AirflowStates, by: str = "") -> str:
+    """Clear what has stopped of a run, deliver the pending clears, and return what was done. `by` names the person.
+
+    Raises Retryable or Misconfigured.
+    """
+    run, standing = planned.run, planned.standing
+    cleared = clear_stopped(services, run, standing, airflow, by)
+    pending, skipped = cleared.pending, cleared.others
+    done = what_was_cleared(cleared.delivered, pending)
+    if not pending and not skipped:
+        command = "" if standing is None else standing.root.command
+        why = "" if standing is not None and standing.stopped else " has stopped, so nothing"
+        return f"Nothing of {run}{why} is cleared" + (f". Next: {command}" if command else "")
+    again = f"; {skipped} that were skipped are cleared, too" if skipped else ""
+    return f"{done}{again}; is its DAG unpaused?"
 
 
 def _asked(services: Services, question: Question, reach: Reach) -> Answer:
@@ -98,6 +163,13 @@ def _of_cleared(
     cleared = tuple(each.region for each in standing.restarted)
     again = _asked(services, replace(question, code=RepairCode.NEWEST, cleared=cleared), reach)
     return again, stopped if again.plan.impossible else standing
+
+
+def plan_of_clear(services: Services, run: str, regions: Iterable[RegionId]) -> tuple[Plan, Acts]:
+    """Plan what a person's clear of some tasks restarts, by what the ledger knows: they run what is deployed."""
+    answer = ask(services, Question(run, code=RepairCode.NEWEST, cleared=tuple(regions), looks=False))
+    with services.ledger.transaction() as session:
+        return answer.plan, acts_of(session, answer.run.id, answer.plan)
 
 
 def standing_named(services: Services, run: str, name: str, reach: Reach) -> Standing | None:

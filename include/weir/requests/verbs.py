@@ -1,0 +1,203 @@
+"""What a person may ask for: each verb with the right that it needs, its plan, and how that is carried out.
+
+Invariant: a request is planned by the functions of the command that does it: on the page, when it is made, and when it
+is carried out; so the three hashes are equal where the same would be done.
+
+A verb is added by a line in `VERBS` and the function that plans it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from sqlalchemy import select
+
+from weir.coordination.airflow import AirflowStates, ClearItem, UserRights
+from weir.coordination.services import Services
+from weir.errors import Conflict, Message, Misconfigured
+from weir.integrity.repair import repair_runs
+from weir.integrity.verification import VerifyReport, verify_runs
+from weir.ledger.clears import task_of
+from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import named_run, run_by_id
+from weir.recovery.pending_clears import deliver, what_was_cleared
+from weir.recovery.questions import Question, apply_answer, region_named
+from weir.recovery.run_plans import Reach, have_go_on, plan_of, plan_of_clear
+from weir.requests.request import Request
+
+VERIFIES: Final = "verify"
+"""The hash of a verification, which restarts nothing, whatever the plan is."""
+
+SHOWN: Final = 3
+"""The largest number of things that are wrong that an answer names; the ledger, and so the page, has all."""
+
+
+class Right(Enum):
+    """What the user must be allowed to, in each DAG that the request is about."""
+
+    READ = "read"
+    """To read its task instances."""
+    EDIT = "edit"
+    """To edit them."""
+    OPERATE = "operate"
+    """To edit them, and the user is one of `[weir] operators`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What a request would do now: its hash, the DAGs whose task instances it is about, and how it is carried out.
+
+    `nothing` says why there is nothing to do; empty if there is. `carry_out` takes Airflow and the name of the person,
+    and returns what was done. `at` is what the address of the page has of it.
+    """
+
+    hash: str
+    dags: tuple[str, ...]
+    at: Mapping[str, str | int]
+    carry_out: Callable[[AirflowStates, str], str]
+    nothing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A verb: the right that it needs, its page (run, task or state), and the command that does the same."""
+
+    right: Right
+    page: str
+    command: str
+    plan: Callable[[Services, Request, Reach], Planned]
+
+    def as_command(self, request: Request) -> str:
+        """Return the command that does what is asked for."""
+        return self.command.format(name=request.name, what=request.what)
+
+
+def verb_of(request: Request) -> Verb:
+    """Return the verb of a request. Raises Misconfigured for one that there is not, and names those that there are."""
+    if request.verb not in VERBS:
+        raise Misconfigured(Message("requests.verb_unknown", verb=request.verb, known=list(VERBS)))
+    return VERBS[request.verb]
+
+
+def plan_request(services: Services, request: Request, reach: Reach) -> Planned:
+    """Plan a request; it changes nothing. The DAG that it names is among those that it is about.
+
+    Raises Misconfigured for what there is not, and as planning does.
+    """
+    found = verb_of(request).plan(services, request, reach)
+    return replace(found, dags=tuple(sorted({request.dag_id, *found.dags})))
+
+
+def require_same(request: Request, planned: Planned) -> None:
+    """Raise Conflict if a request would not do what its person saw, or if there is nothing to do."""
+    if planned.hash != request.hash:
+        raise Conflict(Message("requests.plan_changed", name=request.name))
+    if planned.nothing:
+        raise Conflict(Message("requests.nothing_to_do", nothing=planned.nothing))
+
+
+def refusal(request: Request, user: str, rights: Mapping[str, UserRights], operators: Collection[str]) -> str:
+    """Return why a user may not have a request carried out, given the rights in each DAG; empty if the user may."""
+    verb = verb_of(request)
+    for dag_id, found in rights.items():
+        if found.unknown:
+            return Message("requests.user_unknown", user=user, why=found.unknown)
+        if not (found.reads if verb.right is Right.READ else found.edits):
+            needed = "read" if verb.right is Right.READ else "edit"
+            return Message("requests.right_missing", user=user, needed=needed, dag_id=dag_id)
+    if verb.right is Right.OPERATE and user not in operators:
+        return Message("requests.no_operator", user=user)
+    return ""
+
+
+def _run(services: Services, request: Request) -> RunRow:
+    """Return the run of a request, of the DAG that it names."""
+    with services.ledger.transaction() as session:
+        row = named_run(session, request.name)
+    if row.dag_id != request.dag_id:
+        raise Misconfigured(Message("requests.run_of_other_dag", run=row.id, dag_id=request.dag_id))
+    return row
+
+
+def _apply(services: Services, request: Request, reach: Reach) -> Planned:
+    """Plan what `weir plan RUN --apply` does."""
+    run = _run(services, request)
+    planned = plan_of(services, Question(run.id, looks=request.looked), reach)
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:
+        if planned.answer is not None:
+            apply_answer(services, planned.answer, by=by)
+        return have_go_on(services, planned, airflow, by)
+
+    nothing = "" if planned.acts.clears else f"nothing of {planned.run} would run again"
+    acts = planned.acts
+    return Planned(hash=acts.hash, dags=acts.dags, at=_page_of(run), carry_out=carry_out, nothing=nothing)
+
+
+def _clear(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  every verb may ask Airflow
+    """Plan what a clear of one task instance in Airflow restarts."""
+    found = _run(services, request)
+    with services.ledger.transaction() as session:
+        run = run_by_id(session, found.id)
+        region = region_named(run, request.what)
+        task_id, index = task_of(session, run, region)
+    plan, acts = plan_of_clear(services, run.id, [region])
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:
+        item = ClearItem(run.dag_id, run.run_id, task_id, index, None, note=f"weir: {by} cleared it from its page")
+        (seen,) = airflow.inspect([item])
+        (answer,) = airflow.clear([replace(item, expected_try=seen.try_number)])
+        if not answer.cleared:
+            raise Conflict(Message("requests.not_cleared", region=region, state=answer.state or "waiting to run"))
+        return f"{region} of {run.id} is cleared, as if in Airflow"
+
+    at: dict[str, str | int] = {"run_id": run.run_id, "task_id": task_id, "map_index": index}
+    return Planned(hash=acts.hash, dags=acts.dags, at=at, carry_out=carry_out, nothing=plan.impossible)
+
+
+def _verify(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
+    """Plan what `weir verify RUN` does."""
+    run = _run(services, request)
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  every verb is carried out with them
+        return _told(verify_runs(services, run.id, f"request of {by}"))
+
+    return Planned(hash=VERIFIES, dags=(), at=_page_of(run), carry_out=carry_out)
+
+
+def _repair(services: Services, request: Request, reach: Reach) -> Planned:
+    """Plan what `weir verify RUN --repair` does: what it finds may have tasks of any run of the dataflow run again."""
+    run = _run(services, request)
+    planned = plan_of(services, Question(run.id, looks=request.looked), reach)
+    with services.ledger.transaction() as session:
+        dags = session.scalars(select(RunRow.dag_id).where(RunRow.dataflow == run.dataflow).distinct()).all()
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:
+        report = verify_runs(services, run.id, f"request of {by}")
+        repairs = repair_runs(services, report.bad, report.misfits, by)
+        owed = sum(each.owed for each in repairs)
+        cleared = [what_was_cleared(deliver(services, airflow, run.dataflow), owed)] if owed else []
+        return " ".join([_told(report), *(f"{each}." for each in repairs), *cleared])
+
+    return Planned(hash=planned.acts.hash, dags=tuple(dags), at=_page_of(run), carry_out=carry_out)
+
+
+def _told(report: VerifyReport) -> str:
+    wrong = [*report.bad, *report.misfits]
+    return f"{report} {'; '.join(str(each) for each in wrong[:SHOWN])}".strip()
+
+
+def _page_of(run: RunRow) -> dict[str, str | int]:
+    return {"run_id": run.run_id, "dataflow": run.dataflow}
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "apply": Verb(right=Right.EDIT, page="run", command="weir plan {name} --apply", plan=_apply),
+    "repair": Verb(right=Right.EDIT, page="run", command="weir verify {name} --repair", plan=_repair),
+    "verify": Verb(right=Right.READ, page="run", command="weir verify {name}", plan=_verify),
+    "clear": Verb(right=Right.EDIT, page="task", command="Airflow's button Clear, without Downstream", plan=_clear),
+}
+"""The verbs by name. The page, the worker and the docs know no other list."""
