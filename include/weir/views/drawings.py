@@ -25,10 +25,14 @@ from weir.views.graphs import ExchangeEdge, RegionNode, RunGraph, StageNode, Sub
 
 _LINE, _TITLE, _PAD, _MARGIN = 17, 20, 8, 12
 """The heights of a stage's line and of a box's title, the space inside a box and around the drawing, in pixels."""
-_BETWEEN_LAYERS, _BETWEEN_BOXES = 56, 22
+_BETWEEN_LAYERS, _BETWEEN_BOXES = 96, 22
 _CHARACTER: Final = 6.6
 """The width of a character of a label, in pixels."""
+_SMALL: Final = 6.7
+"""The same where it is small."""
 _NARROWEST, _WIDEST = 110, 240
+_LONGEST_HOW: Final = 15
+"""How many characters of what a line says fit between two layers."""
 _ROUNDS: Final = 12
 """How often the layout looks for fewer crossings."""
 
@@ -77,7 +81,8 @@ class Box:
     region: RegionNode
     title: Label
     stages: tuple[Label, ...]
-    counts: Mapping[SubtaskStatus, int]
+    said: str
+    """How many subtasks have which status, and what code."""
 
     @property
     def status(self) -> SubtaskStatus:
@@ -85,17 +90,9 @@ class Box:
         return self.region.worst
 
     @property
-    def said(self) -> str:
-        """How many subtasks have which status, and their code where it is not the first of the run."""
-        told = ", ".join(f"{count} {status.value}" for status, count in self.counts.items())
-        is_one = len(self.counts) == 1 and self.region.parallelism == 1
-        code = f"; code {' and '.join(map(str, self.region.generations))}" if self.is_of_later_code else ""
-        return f"{self.status.value if is_one else told}{code}"
-
-    @property
     def is_of_later_code(self) -> bool:
         """Whether any of it was computed by other code than its task had first in the run."""
-        return any(each > 1 for each in self.region.generations)
+        return _is_of_later_code(self.region)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +102,8 @@ class Line:
     points: str
     kind: str
     label: Label
+    how: Label | None = None
+    """How the reader reads: the keys, or that it reads all or as many subtasks index by index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +190,7 @@ def _place(nodes: list[Any], edges: list[Any]) -> None:
 def _size(region: RegionNode) -> tuple[float, float]:
     longest = max(len(_title(region)) + 2, *(len(_stage_text(each)) for each in region.stages))
     width = min(max(longest * _CHARACTER + 2 * _PAD, _NARROWEST), _WIDEST)
+    width = max(width, len(_said(region)) * _SMALL + 2 * _PAD)
     return width, _TITLE + len(region.stages) * _LINE + _LINE + _PAD
 
 
@@ -203,8 +203,23 @@ def _stage_text(stage: StageNode) -> str:
     return f"{_MARKS.get(stage.kind, '')}{stage.name}{checked}"
 
 
+def _said(region: RegionNode) -> str:
+    """Return how many subtasks have which status, and their code where it is not the first of the run."""
+    counts = counted(each.status for each in region.subtasks)
+    told = ", ".join(f"{count} {status.value}" for status, count in counts.items())
+    code = f"; code {' and '.join(map(str, region.generations))}" if _is_of_later_code(region) else ""
+    return f"{region.worst.value if region.parallelism == 1 else told}{code}"
+
+
+def _is_of_later_code(region: RegionNode) -> bool:
+    return any(each > 1 for each in region.generations)
+
+
 def _cut(text: str, width: float) -> str:
-    most = int((width - 2 * _PAD) / _CHARACTER)
+    return _first(text, int((width - 2 * _PAD) / _CHARACTER))
+
+
+def _first(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -247,7 +262,7 @@ def _box(region: RegionNode, view: _Room) -> Box:
             )
             for number, stage in enumerate(region.stages)
         ),
-        counts=counted(each.status for each in region.subtasks),
+        said=_said(region),
     )
 
 
@@ -275,10 +290,12 @@ def _line(producer: Box, reader: Box, edge: Any) -> Line:
     text = format_size(sum(sizes)) if sizes else ""
     x, y = (points[-2][0] + points[-1][0]) / 2, (points[-2][1] + points[-1][1]) / 2
     told = "\n".join(_exchange_text(each) for each in read)
+    how = ", ".join(dict.fromkeys(short for each in read if (short := _how(each))))
     return Line(
         points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points),
         kind=read[0].kind,
         label=Label(round(x, 1), round(y - 4, 1), text, told),
+        how=Label(round(x, 1), round(y + 11, 1), _first(how, _LONGEST_HOW), told) if how else None,
     )
 
 
@@ -286,20 +303,24 @@ def _loop(box: Box, read: list[ExchangeEdge]) -> Line:
     """Draw a line around the corner of a box that reads the epoch before."""
     x, y = box.x + box.width * 0.25, box.y + box.height
     points = [(x, y), (x, y + 9), (x + box.width * 0.5, y + 9), (x + box.width * 0.5, y)]
+    told = "\n".join(map(_exchange_text, read))
     return Line(
         points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points),
         kind=ExchangeKind.PREVIOUS.value,
-        label=Label(
-            round(x + box.width * 0.25, 1), round(y + 19, 1), "epoch before", "\n".join(map(_exchange_text, read))
-        ),
+        label=Label(round(x + box.width * 0.25, 1), round(y + 19, 1), "epoch before", told),
     )
 
 
 def _exchange_text(each: ExchangeEdge) -> str:
-    keys = f" by {', '.join(each.by)}" if each.by else ""
-    how = ", broadcast" if each.is_broadcast else ", index by index" if each.is_pointwise else ""
+    how = f" {_how(each)}" if each.by else f", {_how(each)}" if _how(each) else ""
     size = "" if each.bytes is None else f": {each.rows:,} rows, {format_size(each.bytes)}"
-    return f"{each.reader} reads {each.producer}, {each.kind}{keys}{how}{size}"
+    return f"{each.reader} reads {each.producer}, {each.kind}{how}{size}"
+
+
+def _how(each: ExchangeEdge) -> str:
+    if each.by:
+        return f"by {', '.join(each.by)}"
+    return "broadcast" if each.is_broadcast else "index by index" if each.is_pointwise else ""
 
 
 def svg_of(drawing: Drawing, link: Link = lambda _: None) -> Markup:
