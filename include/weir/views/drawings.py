@@ -89,11 +89,6 @@ class Box:
         """The status that a person has to see first."""
         return self.region.worst
 
-    @property
-    def is_of_later_code(self) -> bool:
-        """Whether any of it was computed by other code than its task had first in the run."""
-        return _is_of_later_code(self.region)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -207,12 +202,8 @@ def _said(region: RegionNode) -> str:
     """Return how many subtasks have which status, and their code where it is not the first of the run."""
     counts = counted(each.status for each in region.subtasks)
     told = ", ".join(f"{count} {status.value}" for status, count in counts.items())
-    code = f"; code {' and '.join(map(str, region.generations))}" if _is_of_later_code(region) else ""
+    code = f"; code {' and '.join(map(str, region.generations))}" if region.is_of_later_code else ""
     return f"{region.worst.value if region.parallelism == 1 else told}{code}"
-
-
-def _is_of_later_code(region: RegionNode) -> bool:
-    return any(each > 1 for each in region.generations)
 
 
 def _cut(text: str, width: float) -> str:

@@ -98,6 +98,11 @@ class RegionNode:
         return sum(each.bytes for each in self.subtasks)
 
     @property
+    def is_of_later_code(self) -> bool:
+        """Whether any of it was computed by other code than its task had first in the run."""
+        return any(each > 1 for each in self.generations)
+
+    @property
     def generations(self) -> tuple[int, ...]:
         """The versions of code that its newest attempts have run, in order, counted from 1 on."""
         return tuple(sorted({each.generation for each in self.subtasks if each.generation is not None}))

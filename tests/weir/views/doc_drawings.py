@@ -1,4 +1,4 @@
-"""The drawings of docs/figures that explain terms: `.venv/bin/python tests/doc_drawings.py` draws them anew.
+"""The drawings of docs/figures that explain terms: `.venv/bin/python tests/weir/views/doc_drawings.py` draws them anew.
 
 They are drawn by what draws pages and `--svg` files, of runs of small dataflows under the fake Airflow.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
