@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from weir.coordination.airflow import AirflowStates, ClearItem, UserRights
 from weir.coordination.services import Services
-from weir.errors import Conflict, Message, Misconfigured
+from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.integrity.repair import repair_runs
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
@@ -128,9 +128,8 @@ def _apply(services: Services, request: Request, reach: Reach) -> Planned:
     planned = plan_of(services, Question(run.id, looks=request.looked), reach)
 
     def carry_out(airflow: AirflowStates, by: str) -> str:
-        if planned.answer is not None:
-            apply_answer(services, planned.answer, by=by)
-        return have_go_on(services, planned, airflow, by)
+        owed = 0 if planned.answer is None else apply_answer(services, planned.answer, by=by)
+        return _or_pending(owed, lambda: have_go_on(services, planned, airflow, by))
 
     nothing = "" if planned.acts.clears else f"nothing of {planned.run} would run again"
     acts = planned.acts
@@ -179,10 +178,22 @@ def _repair(services: Services, request: Request, reach: Reach) -> Planned:
         report = verify_runs(services, run.id, f"request of {by}")
         repairs = repair_runs(services, report.bad, report.misfits, by)
         owed = sum(each.owed for each in repairs)
-        cleared = [what_was_cleared(deliver(services, airflow, run.dataflow), owed)] if owed else []
-        return " ".join([_told(report), *(f"{each}." for each in repairs), *cleared])
+        said = [_told(report), *(f"{each}." for each in repairs)]
+        if owed:
+            said.append(_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, run.dataflow), owed)))
+        return " ".join(said)
 
     return Planned(hash=planned.acts.hash, dags=tuple(dags), at=_page_of(run), carry_out=carry_out)
+
+
+def _or_pending(owed: int, delivered: Callable[[], str]) -> str:
+    """Deliver; where Airflow does not take clears that are recorded by now, say that, since they will be delivered."""
+    try:
+        return delivered()
+    except WeirError as error:
+        if not owed:
+            raise
+        return f"{owed} clear(s) are pending, and the DAG weir_upkeep delivers them. Airflow: {error}"
 
 
 def _told(report: VerifyReport) -> str:

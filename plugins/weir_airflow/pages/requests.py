@@ -67,7 +67,10 @@ async def form_of(request: Request) -> dict[str, str]:
     body = await request.body()
     if len(body) > _LARGEST:
         raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE)
-    return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=20))
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=20))
+    except ValueError:
+        return {}
 
 
 @router.post("/dags/{dag_id}/requests", dependencies=MAY_READ)

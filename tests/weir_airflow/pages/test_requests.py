@@ -15,16 +15,15 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import select
 from tests.weir.small_dataflow import World, ladder
+from tests.weir_airflow.conftest import PASSWORDS
 
-from weir.coordination.airflow import UserRights
-from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow, RunRow
+from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import plan_of, reaching
 from weir.requests.request import REQUESTS, Request
-from weir.requests.verbs import VERBS, Right, refusal
+from weir.requests.verbs import VERBS
 from weir.testing.fakes.ledgers import fast_folder
 
-PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 HOSTILE = '"><script>alert(1)</script>'
 DAY = "scheduled__2013-01-02"
 RUN = "ladder@20130102T000000Z"
@@ -137,15 +136,6 @@ def own(use):
     """A world that the test changes."""
     with two_days() as world:
         yield use(world)
-
-
-@pytest.fixture(scope="module")
-def tokens(api_url):
-    def token(user):
-        login = {"username": user, "password": PASSWORDS[user]}
-        return httpx.post(f"{api_url}/auth/token", json=login, timeout=30).json()["access_token"]
-
-    return {user: token(user) for user in PASSWORDS}
 
 
 @pytest.fixture
@@ -334,9 +324,7 @@ def test_a_right_that_was_withdrawn_meanwhile_is_missing(press, form, monkeypatc
         {"run_type": "operator_triggered"},
         {"triggering_user_name": None},
         {"conf": None},
-        {"conf": {"verb": "apply"}},
         {"conf": {"verb": "drop", "dag_id": "dag", "name": RUN, "hash": "x"}},
-        {"conf": {"verb": "apply", "dag_id": "dag", "name": ["x"], "hash": "x"}},
     ],
 )
 def test_only_a_person_has_a_request_carried_out_and_once(press, form, changed):
@@ -397,21 +385,6 @@ def test_who_may_read_has_every_byte_read_and_what_is_found_is_repaired_by_who_m
     assert (is_done, set(cleared())) == (True, {"raw-clean[0]"})
     with own.ledger.transaction() as session:
         assert session.scalars(select(FailoverRow)).one().cause.endswith("applied by worker")
-
-
-def test_the_rights_in_each_dag_count():
-    request = Request(verb="apply", dag_id="a", name="x", hash="x")
-    may, reads, nobody = UserRights(reads=True, edits=True), UserRights(reads=True), UserRights(unknown="gone")
-    assert refusal(request, "anna", {"a": may, "b": may}, ()) == ""
-    assert refusal(request, "anna", {"a": may, "b": reads}, ()).names["dag_id"] == "b"
-    assert refusal(request, "anna", {"a": may, "b": nobody}, ()).names["why"] == "gone"
-    assert VERBS["apply"].right is Right.EDIT
-
-
-def test_a_plan_names_the_dag_of_each_run_that_it_clears(own):
-    with own.ledger.transaction("ladder") as session:
-        session.get_one(RunRow, RUN).dag_id = "renamed"
-    assert plan_of(own.services, Question(RUN), reaching(own.airflow)).acts.dags == ("renamed",)
 
 
 @pytest.mark.parametrize("missing", ["paused", "stale", "broken", "base_url"])
