@@ -18,6 +18,7 @@ from weir.coordination.services import Services
 from weir.coordination.settled import Due, Settled
 from weir.errors import LedgerBehind, Message, Misconfigured, Retryable
 from weir.ledger.leases import drop_expired
+from weir.ledger.publications import has_late_runs, note_late_runs
 from weir.ledger.runs import newest_dataflow_settings
 from weir.notifications.channels import AirflowContext
 from weir.notifications.delivery import Hung, forget
@@ -108,7 +109,9 @@ class Settling:
         return f"{deleted}; {checkpoints}" if checkpoints else deleted
 
     def tell(self, dataflow: str, due: Due, settled: Settled) -> None:
-        """Tell receivers; one that has not answered for an hour is a failure."""
+        """Tell receivers; upkeep also of late epochs. One that has not answered for an hour is a failure."""
+        if due.is_thorough:
+            self._note_late_runs(dataflow)
         told, untold = deliver_notifications(self._services, dataflow, self._context, self._hung)
         if due.is_thorough:
             forget(self._services, dataflow)
@@ -119,6 +122,14 @@ class Settling:
             settled.done[where] = str(waiting)
             if waiting.needs_person:
                 settled.failed[where] = Retryable(str(waiting))
+
+    def _note_late_runs(self, dataflow: str) -> None:
+        services = self._services
+        with services.ledger.transaction() as session:
+            if not has_late_runs(session, dataflow, services.now()):
+                return
+        with services.ledger.transaction(dataflow) as session:
+            note_late_runs(session, dataflow, services.now())
 
     def deliver_versions(self, dataflow: str, settled: Settled) -> None:
         """Commit published versions into their targets.

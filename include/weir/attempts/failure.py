@@ -30,11 +30,20 @@ from weir.execution.run_state import CLOSE, DONE, AttemptState
 from weir.formats.manifest import COPY_NAME
 from weir.formats.notification import Event, Subject, person_event
 from weir.formats.paths import COPY, manifest_path
-from weir.ledger.attempts import LIVE, Origin, attempts_of, end, failures_since_clear, newest_attempts, tries_of_task
+from weir.ledger.attempts import (
+    LIVE,
+    Origin,
+    attempts_of,
+    end,
+    failures_since_clear,
+    newest_attempts,
+    times_cleared,
+    tries_of_task,
+)
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, FailoverRow, RunRow
 from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.leases import drop_leases
-from weir.ledger.outbox import tell, withdraw
+from weir.ledger.outbox import tell_incident, withdraw
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id, run_key
 from weir.recovery.applying import apply_plan, restart_others
@@ -49,6 +58,7 @@ from weir.restarts.delays import JITTER, PATIENCE, UNREGISTERED_DELAY
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
 from weir.secrecy import without_secrets
 from weir.store.errors import NotFound
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
@@ -127,7 +137,9 @@ def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureCl
     with services.ledger.transaction(failed.dataflow) as session:
         record_failed_begin(session, row)
         if action is Action.FAIL:
-            tell(session, _never_begun(row), services.now())
+            event = _never_begun(row)
+            of = RunId(event.run or f"{row.dag_id}/{row.run_id}")
+            tell_incident(session, of, event, services.now(), clear_number=failed.clear_number)
     reason = without_secrets(str(failed.error))
     return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=reason, failure=failure)
 
@@ -193,7 +205,8 @@ def give_up(session: Session, services: Services, row: AttemptRow) -> None:
     """Record that a failed attempt is followed by no other one; a clear and a notification follow from that."""
     row.state = AttemptState.FAILED.value
     add_clear_of_closing(session, services, row)
-    tell(session, _failed_for_good(session.get_one(RunRow, row.run), row), services.now())
+    event = _failed_for_good(session.get_one(RunRow, row.run), row)
+    tell_incident(session, row.run, event, services.now(), clear_number=times_cleared(session, row.run))
 
 
 def _failed_for_good(run: RunRow, row: AttemptRow) -> Event:

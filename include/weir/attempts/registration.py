@@ -44,6 +44,7 @@ from weir.ledger.clears import expect_again
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.epochs import require_interval
+from weir.ledger.outbox import note_acted
 from weir.ledger.reads import forget_reads
 from weir.ledger.restores import require_after_restore
 from weir.ledger.runs import (
@@ -397,6 +398,8 @@ def _enter(
         if row
         else origin_of(session, run.id, region, older, (request.max_tries, request.clear_number))
     )
+    if request.clear_number:
+        note_acted(session, run.id, request.clear_number)
     interrupt = _fence(older, origin, services, run)
     if row is not None and row.state == AttemptState.COMMITTED.value and region != CLOSE:
         return Registered(_attempt(run, region, row, None), run, topology, Origin.RETRY, interrupt, is_committed=True)

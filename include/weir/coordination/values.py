@@ -245,7 +245,8 @@ class FailedTry:
     """A try of a task instance that has failed, with the restart strategy that decides about it.
 
     `ti_id` is Airflow's id of the try: a DagRun that was created again counts its tries from 1 again. `epoch` tells the
-    run of a try that failed before it was registered; None where the DagRun has no data interval.
+    run of a try that failed before it was registered; None where the DagRun has no data interval. `clear_number` is how
+    often a person had cleared tasks of the DagRun.
     """
 
     dataflow: str
@@ -255,6 +256,7 @@ class FailedTry:
     error: BaseException
     strategy: RestartStrategy
     epoch: Epoch | None = None
+    clear_number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,11 @@ VERSION = 1
 NOTIFY = "notify"
 """The field with the receivers of notifications, which the ledger reads by itself."""
 
+PUBLISH_BY = "publish_by"
+"""The field with the seconds after the end of an epoch in which it is to be published; the ledger reads it, too."""
+
+LONGEST_PUBLISH_BY = timedelta(days=36_500)
+
 _RETENTION = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
 """The fields about retention; None leaves one to the deployment."""
 
@@ -70,6 +76,8 @@ class Dataflow:
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
     `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
     computed its result before. `notify` are the receivers of notifications: callback(...), webhook(...), notifier(...).
+    `publish_by` is how long after the end of its data interval an epoch is to be published; receivers are told of those
+    that are not.
     What looks like a secret in parameters or in Spark settings is refused, but for a record that `from_json` reads.
     Raises Misconfigured, which lists all problems and what to write instead.
     """
@@ -88,6 +96,7 @@ class Dataflow:
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
     notify: Sequence[Receiver] = field(default=(), kw_only=True)
+    publish_by: timedelta | None = field(default=None, kw_only=True)
     is_record: InitVar[bool] = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
@@ -109,6 +118,7 @@ class Dataflow:
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
             repair_code: RepairCode | str = RepairCode.NEWEST,
             notify: Sequence[Receiver] = (),
+            publish_by: timedelta | None = None,
             is_record: bool = False,
         ) -> None: ...
 
@@ -122,6 +132,7 @@ class Dataflow:
         object.__setattr__(self, "repair_code", _choice(self.name, "repair_code", self.repair_code, RepairCode))
         object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
+        self._check_publish_by()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
         if not is_record:
@@ -146,6 +157,13 @@ class Dataflow:
         retained: object = self.retained_checkpoints
         if retained is not None and (type(retained) is not int or retained < 1):
             raise Misconfigured(Message("dataflow.retained_checkpoints_wrong", name=self.name, retained=retained))
+
+    def _check_publish_by(self) -> None:
+        given: object = self.publish_by
+        if given is None:
+            return
+        if not isinstance(given, timedelta) or not timedelta() < given <= LONGEST_PUBLISH_BY:
+            raise Misconfigured(Message("dataflow.publish_by_wrong", name=self.name, given=shown(given)))
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name. Raises Misconfigured where there is none."""
@@ -186,6 +204,7 @@ class Dataflow:
             "on_reprocess": self.on_reprocess.value,
             "repair_code": self.repair_code.value,
             NOTIFY: [receiver.to_json() for receiver in self.notify],
+            PUBLISH_BY: None if self.publish_by is None else self.publish_by.total_seconds(),
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
@@ -209,6 +228,7 @@ class Dataflow:
             on_reprocess=document["on_reprocess"],
             repair_code=document["repair_code"],
             notify=tuple(Receiver.from_json(receiver) for receiver in document[NOTIFY]),
+            publish_by=None if document[PUBLISH_BY] is None else timedelta(seconds=document[PUBLISH_BY]),
             **{each: document[each] for each in _RETENTION},
             is_record=True,
         )

@@ -37,6 +37,16 @@ class EventKind(Enum):
     """The target of its sink has it, or rows equal to it."""
     PERSON_NEEDED = "person_needed"
     """Something will not go on by itself."""
+    DEADLINE_MISSED = "deadline_missed"
+    """An epoch was not published by its time."""
+    FAILED_OVER = "failed_over"
+    """Weir recovers from a loss or a failure."""
+    HEALED = "healed"
+    """What it has recovered from is over: its run is whole again."""
+
+
+ONLY_IF_ASKED_FOR: Final = (EventKind.FAILED_OVER, EventKind.HEALED)
+"""The kinds of what needs nobody: a receiver that names no kinds is not told of them."""
 
 
 class Channel(Enum):
@@ -51,7 +61,7 @@ class Channel(Enum):
 class Receiver:
     """Somebody who is told: a function, an Airflow connection or a notifier, by its `address`, with its options.
 
-    `kinds` are the kinds of events that it is told of; none given are all.
+    `kinds` are the kinds of events that it is told of; none given are all but `failed_over` and `healed`.
     """
 
     channel: Channel
@@ -76,9 +86,14 @@ class Receiver:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "kinds", _kinds(what, self.kinds))
 
+    @property
+    def wanted(self) -> tuple[EventKind, ...]:
+        """The kinds of events that it is told of."""
+        return self.kinds or tuple(kind for kind in EventKind if kind not in ONLY_IF_ASKED_FOR)
+
     def wants(self, kind: EventKind) -> bool:
         """Report whether it is told of events of a kind."""
-        return not self.kinds or kind in self.kinds
+        return kind in self.wanted
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -94,8 +109,9 @@ def callback(function: str, *, kinds: str | Sequence[str] = (), receiver: str = 
     """Call a function with each notification, a dict (docs/notifications.md), and the options as keyword arguments.
 
     `function` is "module:function"; the task that delivers imports it. Whatever it raises has it called again later.
-    `kinds` are the kinds of events that it is told of, such as "person_needed": all by default. `receiver` is the name
-    under which the ledger remembers what it was told; it tells apart two receivers with the same function.
+    `kinds` are the kinds of events that it is told of, such as "person_needed": by default all but "failed_over" and
+    "healed". `receiver` is the name under which the ledger remembers what it was told; it tells apart two receivers
+    with the same function.
     """
     return Receiver(Channel.CALLBACK, _reference("callback", function), options, _texts(kinds), receiver)
 

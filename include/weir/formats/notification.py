@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from weir.dataflow.notifications import EventKind
 from weir.formats.paths import checkpoint_path
@@ -106,4 +106,28 @@ def person_event(what: str, of: Subject, subject: tuple[str, ...], text: str, **
         epoch=of.epoch,
         run=of.run,
         details={"what": what, **details},
+    )
+
+
+def failed_over_event(of: Subject, incident: tuple[str, ...], text: str, **details: Any) -> Event:
+    """Return that a failure or a loss is recovered from; `incident` tells it apart from others."""
+    return _of_incident(EventKind.FAILED_OVER, of, incident, text, details)
+
+
+def healed_event(failed_over: str, of: Subject, text: str, **details: Any) -> Event:
+    """Return that a run is whole again after a failover; `failed_over` is the id of its event."""
+    incident = tuple(unquote(part) for part in failed_over.split("/")[2:])
+    return _of_incident(EventKind.HEALED, of, incident, text, {"failed_over": failed_over, **details})
+
+
+def deadline_event(of: Subject, text: str, **details: Any) -> Event:
+    """Return that an epoch was not published by its time."""
+    return _of_incident(EventKind.DEADLINE_MISSED, of, (str(of.epoch),), text, details)
+
+
+def _of_incident(
+    kind: EventKind, of: Subject, subject: tuple[str, ...], text: str, details: Mapping[str, Any]
+) -> Event:
+    return Event(
+        kind=kind, dataflow=of.dataflow, subject=subject, text=text, epoch=of.epoch, run=of.run, details=details
     )

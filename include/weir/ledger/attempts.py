@@ -143,6 +143,12 @@ def newest_attempts(session: Session, run: str) -> dict[RegionId, list[AttemptRo
     return found
 
 
+def times_cleared(session: Session, run: str) -> int:
+    """Return how often a person had cleared tasks of a run when the newest of its attempts began."""
+    numbers = select(func.max(AttemptRow.clear_number)).where(AttemptRow.run == run, AttemptRow.is_of_dag_run)
+    return session.scalar(numbers) or 0
+
+
 def origin_of(
     session: Session, run: str, region: RegionId, earlier: list[AttemptRow], clears: tuple[int, int]
 ) -> Origin:

@@ -6,6 +6,7 @@ Invariants:
   the order of its transactions, which exclude each other.
 - Only a process that holds a receiver tells it, as long as its lease lasts, by the database's clock.
 - An event stays until all receivers of its dataflow have got it.
+- An incident of a run is told once while it is open: a person whom a run needs is told so once until one has acted.
 
 The receivers are those of the newest run: notifications are no computation, and an old run that runs again tells those
 whom a person expects now.
@@ -18,15 +19,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import Select, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
-from weir.dataflow.dataflow import NOTIFY
-from weir.dataflow.notifications import Receiver
+from weir.dataflow.dataflow import NOTIFY, PUBLISH_BY
+from weir.dataflow.notifications import EventKind, Receiver
 from weir.formats.notification import Event
-from weir.ledger.database.outbox_tables import NotificationRow, ReceiverRow
+from weir.ledger.database.outbox_tables import IncidentRow, NotificationRow, ReceiverRow
 from weir.ledger.database.tables import RunRow
 from weir.ledger.leases import clock
+from weir.topology.ids import RunId
 from weir.wording import shortened
 
 KEPT: Final = timedelta(days=7)
@@ -42,13 +44,18 @@ _LONGEST_PAUSE: Final = timedelta(minutes=15)
 _TEXT: Final = 2000
 """The longest problem that is recorded, in characters."""
 
-_DECLARED = (
-    select(RunRow.pinned[NOTIFY])
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_pinned)
-    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
-    .limit(1)
-)
-"""Built once: each closing task runs this query for each event."""
+
+def _of_newest_run(field: str) -> Select[Any]:
+    return (
+        select(RunRow.pinned[field])
+        .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_pinned)
+        .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+        .limit(1)
+    )
+
+
+_DECLARED, _PUBLISH_BY = _of_newest_run(NOTIFY), _of_newest_run(PUBLISH_BY)
+"""Built once: each closing task runs these queries, the first for each event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +89,14 @@ class Waiting:
 # Events
 
 
-def tell(session: Session, event: Event, now: datetime) -> None:
+def tell(session: Session, event: Event, now: datetime) -> bool:
     """Record an event for the receivers of its dataflow, unless it is recorded, or none of them wants its kind.
 
-    A new receiver is told from here on.
+    A new receiver is told from here on. Report whether the event was recorded now.
     """
     declared = declared_receivers(session, event.dataflow)
     if not any(each.wants(event.kind) for each in declared) or _row_of(session, event.id) is not None:
-        return
+        return False
     at = clock(session, now)
     row = NotificationRow(
         event=event.id, dataflow=event.dataflow, kind=event.kind.value, at=at, document=event.to_json(at)
@@ -103,15 +110,81 @@ def tell(session: Session, event: Event, now: datetime) -> None:
                 session.add(ReceiverRow(dataflow=event.dataflow, name=each.name, told=row.id - 1, failures=0))
         elif each.name in known:
             _pass_over(session, each, known[each.name])
+    return True
 
 
 def withdraw(session: Session, event_id: str) -> None:
-    """Delete an event that turned out not to be so: who was told meanwhile stays told."""
+    """Delete an event that turned out not to be so, with its incident: who was told meanwhile stays told."""
     session.execute(delete(NotificationRow).where(NotificationRow.event == event_id))
+    session.execute(delete(IncidentRow).where(IncidentRow.event == event_id))
 
 
 def _row_of(session: Session, event_id: str) -> int | None:
     return session.scalar(select(NotificationRow.id).where(NotificationRow.event == event_id))
+
+
+# Incidents
+
+
+def tell_incident(
+    session: Session,
+    run: RunId,
+    event: Event,
+    now: datetime,
+    *,
+    failover: int = 0,
+    clear_number: int = 0,
+    end: EventKind | None = None,
+) -> None:
+    """Record an event of a run, and that what it is about is open: until it is over, another one is not recorded.
+
+    `clear_number` is how often a person had cleared tasks of the run by then. `end` is the kind of the event that it
+    ends with, of which alone a receiver may want to be told.
+    """
+    is_open = (IncidentRow.run == run) & (IncidentRow.kind == event.kind.value) & (IncidentRow.failover == failover)
+    if session.scalar(select(IncidentRow.id).where(is_open)) is not None:
+        return
+    is_end_wanted = end is not None and is_wanted(session, event.dataflow, end)
+    if not tell(session, event, now) and not is_end_wanted:
+        return
+    session.add(
+        IncidentRow(
+            run=run,
+            kind=event.kind.value,
+            failover=failover,
+            event=event.id,
+            clear_number=clear_number,
+            since=clock(session, now),
+        )
+    )
+
+
+def open_incidents(session: Session, run: RunId) -> list[IncidentRow]:
+    """Return the incidents of a run that are open, oldest first."""
+    return list(session.scalars(select(IncidentRow).where(IncidentRow.run == run).order_by(IncidentRow.id)))
+
+
+def note_acted(session: Session, run: RunId, clear_number: int | None = None) -> None:
+    """Record that a person has acted on a run: what stops it after that is told anew.
+
+    Where tasks of the run are cleared, `clear_number` is how often they now have been: those that begin after one clear
+    are no other act than the first of them.
+    """
+    needed = (IncidentRow.run == run) & (IncidentRow.kind == EventKind.PERSON_NEEDED.value)
+    if clear_number is not None:
+        needed &= IncidentRow.clear_number != clear_number
+    session.execute(delete(IncidentRow).where(needed))
+
+
+def note_begins_anew(session: Session, run: RunId) -> None:
+    """Record that all of a run is computed anew; a deadline that it has missed stays missed."""
+    kept = IncidentRow.kind == EventKind.DEADLINE_MISSED.value
+    session.execute(delete(IncidentRow).where(IncidentRow.run == run, ~kept))
+
+
+def forget_incidents(session: Session, run: str) -> None:
+    """Delete the incidents of a run, of which nothing is told any more."""
+    session.execute(delete(IncidentRow).where(IncidentRow.run == run))
 
 
 # Receivers
@@ -121,6 +194,17 @@ def declared_receivers(session: Session, dataflow: str) -> tuple[Receiver, ...]:
     """Return the receivers that the newest run of a dataflow is pinned to. Raises Misconfigured for unknown kinds."""
     found = cast("list[dict[str, Any]] | None", session.scalar(_DECLARED, {"dataflow": dataflow}))
     return tuple(Receiver.from_json(each) for each in found or ())
+
+
+def is_wanted(session: Session, dataflow: str, kind: EventKind) -> bool:
+    """Report whether a receiver of a dataflow is to be told of events of a kind."""
+    return any(each.wants(kind) for each in declared_receivers(session, dataflow))
+
+
+def declared_publish_by(session: Session, dataflow: str) -> timedelta | None:
+    """Return how long after its end an epoch is to be published, by the newest run of a dataflow."""
+    seconds = cast("float | None", session.scalar(_PUBLISH_BY, {"dataflow": dataflow}))
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def receiving_dataflows(session: Session) -> list[str]:
@@ -158,8 +242,8 @@ def _waiting(session: Session, receiver: Receiver, row: ReceiverRow, at: datetim
 
 
 def _not_told(receiver: Receiver, row: ReceiverRow) -> list[Any]:
-    kinds = [NotificationRow.kind.in_([kind.value for kind in receiver.kinds])] if receiver.kinds else []
-    return [NotificationRow.dataflow == row.dataflow, NotificationRow.id > row.told, *kinds]
+    is_wanted = NotificationRow.kind.in_([kind.value for kind in receiver.wanted])
+    return [NotificationRow.dataflow == row.dataflow, NotificationRow.id > row.told, is_wanted]
 
 
 # Telling a receiver

@@ -2,6 +2,10 @@
 
 A version that was assigned and is not recorded as complete may still become visible, if its process was suspended.
 The transaction that records it as complete records that its receivers are to be told.
+
+An epoch is late once its deadline has passed and nothing of it was published; by the ledger's clock. Whoever finds that
+first records it once: upkeep, or the transaction that publishes it. A run that began after its deadline never is: it is
+one of a backfill, or of a catch-up, and somebody knows.
 """
 
 from __future__ import annotations
@@ -12,13 +16,19 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict, Message
-from weir.formats.notification import Subject, published_event
+from weir.formats.notification import Subject, deadline_event, published_event
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
+from weir.ledger.database.outbox_tables import IncidentRow
 from weir.ledger.database.tables import PublicationRow, RunRow
-from weir.ledger.outbox import tell
+from weir.ledger.leases import clock
+from weir.ledger.outbox import declared_publish_by, is_wanted, tell, tell_incident
 from weir.ledger.runs import dataflow_of, epoch_of_run
+from weir.topology.ids import RunId
+
+_PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
 _LAST = (
     select(PublicationRow)
@@ -62,10 +72,13 @@ def begin_publication(
 def complete_publications(session: Session, run: str, attempt: str, now: datetime) -> None:
     """Record that the pointers of `attempt` exist. Raises Conflict if one has expired."""
     query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.attempt == attempt)
+    was_published = session.scalar(_PUBLISHED.where(PublicationRow.run == run).limit(1)) is not None
     for row in session.scalars(query):
         if is_expiring(row):
             raise Conflict(Message("ledger.version_expired", version=row.version, sink=row.sink))
         note_published(session, row, now)
+    if not was_published:
+        _note_late(session, session.get_one(RunRow, run), now, is_published=True)
 
 
 def note_published(session: Session, row: PublicationRow, now: datetime) -> None:
@@ -99,3 +112,55 @@ def published_versions(session: Session, run: str) -> dict[str, int]:
         .order_by(PublicationRow.sink)
     )
     return dict(session.execute(query).tuples().all())
+
+
+# Deadlines
+
+
+def has_late_runs(session: Session, dataflow: str, now: datetime) -> bool:
+    """Report whether `note_late_runs` would find any."""
+    return bool(_late_runs(session, dataflow, now))
+
+
+def note_late_runs(session: Session, dataflow: str, now: datetime) -> list[RunId]:
+    """Record that receivers are to be told of the open runs that have missed their deadline; return them."""
+    late = _late_runs(session, dataflow, now)
+    for row in late:
+        _note_late(session, row, now, is_published=False)
+    return [row.id for row in late]
+
+
+def _late_runs(session: Session, dataflow: str, now: datetime) -> list[RunRow]:
+    """Return the open runs that are late, and of which nobody was told; a dataflow has few open ones."""
+    publish_by = declared_publish_by(session, dataflow)
+    if publish_by is None or not is_wanted(session, dataflow, EventKind.DEADLINE_MISSED):
+        return []
+    is_open = (RunRow.dataflow == dataflow) & RunRow.closed_at.is_(None) & RunRow.has_dag_run
+    is_there = RunRow.deleted_at.is_(None) & RunRow.expired_at.is_(None)
+    is_due = RunRow.interval_end < clock(session, now) - publish_by
+    is_known = select(IncidentRow.id).where(
+        IncidentRow.run == RunRow.id, IncidentRow.kind == EventKind.DEADLINE_MISSED.value
+    )
+    is_published = _PUBLISHED.where(PublicationRow.run == RunRow.id)
+    query = select(RunRow).where(is_open, is_there, is_due, ~is_known.exists(), ~is_published.exists())
+    rows = session.scalars(query.order_by(RunRow.epoch))
+    return [row for row in rows if row.created_at <= row.interval_end + publish_by]
+
+
+def _note_late(session: Session, row: RunRow, now: datetime, *, is_published: bool) -> None:
+    publish_by, at = declared_publish_by(session, row.dataflow), clock(session, now)
+    deadline = None if publish_by is None else row.interval_end + publish_by
+    if deadline is None or at <= deadline or row.created_at > deadline:
+        return
+    text = f"{row.id} was to be published by {deadline:%Y-%m-%d %H:%M:%S}Z, and is not: `weir plan {row.id}` says why"
+    if is_published:
+        text = f"{row.id} was to be published by {deadline:%Y-%m-%d %H:%M:%S}Z, and was at {at:%Y-%m-%d %H:%M:%S}Z"
+    event = deadline_event(
+        Subject(row.dataflow, row.epoch, row.id),
+        text,
+        deadline=deadline.isoformat(),
+        published_at=at.isoformat() if is_published else None,
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+    )
+    tell_incident(session, row.id, event, now)

@@ -39,6 +39,7 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.epochs import require_sound_epoch
 from weir.ledger.names import SHOWN, as_epoch, unknown_run
+from weir.ledger.outbox import note_begins_anew
 from weir.ledger.results import latest_sizes, layouts_of_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.layouts import chosen_layouts, pinned_json
@@ -286,6 +287,7 @@ def hand_over(session: Session, row: RunRow, owner: Owner, task_prefix: str) -> 
     """Have another DagRun own the epoch of a run that is not pinned; its first task that begins pins the run."""
     row.dag_id, row.run_id, (row.interval_start, row.interval_end) = owner
     row.task_prefix, row.deleted_at = task_prefix, None
+    note_begins_anew(session, row.id)
     set_aside(session, row.id)
 
 

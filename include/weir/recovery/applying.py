@@ -16,6 +16,7 @@ from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.execution.failure_class import FailureClass
 from weir.ledger.clears import add_pending_clears
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.outbox import note_acted
 from weir.ledger.runs import Run, run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.planning import decide_now
@@ -50,6 +51,8 @@ def apply_plan(
         by_run[step.region.run][step.region.in_run(OWN_RUN)] = (step.after_try, f"weir: {step.reason}{applied}")
     for of, wanted in by_run.items():
         owner = run if of == OWN_RUN else run_by_id(session, of, run.topology)
+        if kind is FailoverKind.BY_HAND:
+            note_acted(session, owner.id)
         # The results of a closed run are no longer taken for valid without a check.
         session.get_one(RunRow, owner.id).closed_at = None
         add_pending_clears(session, owner, wanted, services.now(), failover, code)

@@ -14,12 +14,14 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import RepairCode, agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
+from weir.dataflow.notifications import EventKind
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
-from weir.ledger.attempts import attempts_of
+from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.outbox import open_incidents
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
@@ -31,6 +33,7 @@ from weir.ledger.snapshot import (
     readers_in_other_runs,
     run_state,
 )
+from weir.recovery.failovers import tell_healed
 from weir.recovery.rules.staleness import Replacement, clears_consumers, clears_later_epochs, reasons, stale_consumers
 from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -218,6 +221,26 @@ def note_whether_closed(session: Session, services: Services, run: Run, topology
         state = run_state(session, run, topology)
         is_closed = _is_whole(state) and not outdated_publication(session, run, state, closing)
     mark_closed(session, run.id, services.now() if is_closed else None)
+    _end_incidents(session, services, run, is_closed=is_closed)
+
+
+def _end_incidents(session: Session, services: Services, run: Run, *, is_closed: bool) -> None:
+    """End the incidents that a commit has mended: what failed for good has run again, or the run is whole again."""
+    for incident in open_incidents(session, run.id):
+        match EventKind(incident.kind):
+            case EventKind.PERSON_NEEDED:
+                is_over = not _has_failed(session, run)
+            case EventKind.FAILED_OVER:
+                is_over = is_closed and tell_healed(session, run.id, incident.failover, incident.event, services.now())
+            case _:
+                is_over = False
+        if is_over:
+            session.delete(incident)
+
+
+def _has_failed(session: Session, run: Run) -> bool:
+    """Report whether a task of a run stands failed for good."""
+    return any(tries[-1].state == AttemptState.FAILED.value for tries in newest_attempts(session, run.id).values())
 
 
 def outdated_publication(session: Session, run: Run, state: RunState, closing: AttemptRow) -> str:

@@ -11,19 +11,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from enum import Enum
+from typing import Final
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.notifications import EventKind
 from weir.execution.metrics import RECOMPUTED_BYTES, RECOMPUTED_SECONDS, SPARED_BYTES, SPARED_SECONDS
 from weir.execution.run_state import DONE, AttemptState
+from weir.formats.notification import Event, Subject, failed_over_event, healed_event
 from weir.ledger.attempts import Origin
 from weir.ledger.counts import count
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.runs import Run, dataflow_of
-from weir.recovery.rules.plan import Cost, Plan, StepKind, total_of
+from weir.ledger.outbox import tell, tell_incident
+from weir.ledger.runs import Run, dataflow_of, epoch_of_run
+from weir.recovery.rules.plan import SHOWN, Cost, Plan, StepKind, total_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
+from weir.wording import shortened
+
+_TEXT: Final = 2000
+"""The longest cause that a notification has, in characters."""
 
 
 class FailoverKind(Enum):
@@ -63,7 +71,40 @@ def record_failover(
         total = total_of(step.cost for step in plan.spared() if step.after_try)
         of = run.dataflow.name
         count(session, SPARED_SECONDS.of(total.seconds, of), SPARED_BYTES.of(total.bytes, of))
+        if plan.of(StepKind.RERUN) or plan.of(StepKind.JOINED):
+            event = _failed_over(run, failover, plan)
+            tell_incident(session, run.id, event, now, failover=failover.id, end=EventKind.HEALED)
     return failover.id
+
+
+def _failed_over(run: Run, failover: FailoverRow, plan: Plan) -> Event:
+    rerun, spared = plan.of(StepKind.RERUN), plan.spared()
+    return failed_over_event(
+        Subject(run.dataflow.name, run.epoch, run.id),
+        (run.id, failover.attempt or failover.kind, f"{failover.decided_at:%Y%m%dT%H%M%S.%fZ}"),
+        shortened(f"{run.id} recovers: {plan.cause}; {plan.summary()}", _TEXT),
+        trigger=failover.kind,
+        cause=shortened(plan.cause, _TEXT),
+        rerun=len(rerun),
+        awaited=len(plan.of(StepKind.JOINED)),
+        spared=len(spared),
+        tasks=[str(step.region) for step in rerun[:SHOWN]],
+    )
+
+
+def tell_healed(session: Session, run: RunId, failover: int, event: str, now: datetime) -> bool:
+    """Record that receivers are to be told of the end of a failover's incident, if all that it restarted has committed.
+
+    `event` is the id of the one that began it. Report whether it has ended.
+    """
+    members = _members(session, failover)
+    if not all(_has_committed(session, *each) for member in members for each in _repaired(session, member)):
+        return False
+    of = Subject(dataflow_of(run), epoch_of_run(run), run)
+    cause = shortened(members[0].cause, _TEXT) if members else ""
+    text = shortened(f"{run} is whole again, after this: {cause}", _TEXT)
+    tell(session, healed_event(event, of, text, cause=cause, failovers=len(members)), now)
+    return True
 
 
 def _open_incident(session: Session, run: str) -> int | None:
@@ -71,11 +112,14 @@ def _open_incident(session: Session, run: str) -> int | None:
     if newest is None:
         return None
     root = newest.incident or newest.id
-    members = list(
-        session.scalars(select(FailoverRow).where(or_(FailoverRow.id == root, FailoverRow.incident == root)))
-    )
-    repaired = [step for member in members for step in _repaired(session, member)]
+    repaired = [step for member in _members(session, root) for step in _repaired(session, member)]
     return root if repaired and not any(_has_committed(session, *each) for each in repaired) else None
+
+
+def _members(session: Session, root: int) -> list[FailoverRow]:
+    """Return the failovers of an incident, oldest first."""
+    query = select(FailoverRow).where(or_(FailoverRow.id == root, FailoverRow.incident == root))
+    return list(session.scalars(query.order_by(FailoverRow.id)))
 
 
 def _repaired(session: Session, failover: FailoverRow) -> list[tuple[RunId, str, int, int]]:

@@ -40,6 +40,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.leases import leased
+from weir.ledger.outbox import forget_incidents
 from weir.ledger.results import transition
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
@@ -156,6 +157,7 @@ def expire(session: Session, run: str, reason: str, now: datetime) -> None:
     _forget_results(session, run, now)
     _forget_attempts(session, run)
     _forget_failovers(session, run)
+    forget_incidents(session, run)
     forget_checks(session, run)
     row.expired_at = now
 

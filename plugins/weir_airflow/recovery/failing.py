@@ -21,7 +21,7 @@ from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_n
 from weir.ledger.runs import epoch_of
 from weir_airflow.tasks.context import TaskContext, airflow_api
 from weir_airflow.tasks.ports import AirflowTask
-from weir_airflow.tasks.running import data_interval, task_key
+from weir_airflow.tasks.running import clear_number, data_interval, task_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,6 +64,7 @@ def _book(exception: BaseException, try_number: int, max_tries: int, context: Co
             error=exception,
             strategy=strategy,
             epoch=_epoch(context),
+            clear_number=clear_number(context),
         )
         users = UsersOfTask(
             coordinator=task_context.coordinator,

@@ -105,7 +105,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         task_prefix=declared.task_prefix,
         interval=data_interval(context),
         session_url=session_url,
-        clear_number=getattr(context["dag_run"], "clear_number", None) or 0,
+        clear_number=clear_number(context),
         parameters=parameters_of(declared, context),
         previous=previous_run(context) if declared.topology.reads_previous else None,
         restart=declared.restart_strategy(deployed),
@@ -131,6 +131,11 @@ def task_key(context: Context) -> TaskKey:
     """Identify the task instance; a mapped one has its index, any other -1."""
     ti = context["ti"]
     return TaskKey(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
+
+
+def clear_number(context: Context) -> int:
+    """Return how often a person had cleared tasks of the DagRun when this try began."""
+    return getattr(context["dag_run"], "clear_number", None) or 0
 
 
 def data_interval(context: Context) -> tuple[datetime, datetime]:

@@ -134,10 +134,17 @@ def test_a_record_is_written_as_the_golden_file_is():
         keep="2 runs",
         on_reprocess="mark",
         notify=[callback("alerts:tell", kinds=["person_needed"], channel="#ops"), webhook("ops_http", "/weir")],
+        publish_by=timedelta(hours=6),
     )
     written = json.loads((GOLDEN / "dataflow-v1.json").read_text())
     assert flow.to_json() == written
     assert Dataflow.from_json(written) == flow
+
+
+@pytest.mark.parametrize("given", [6, "6 hours", True, timedelta(), timedelta(hours=-1), timedelta.max], ids=str)
+def test_a_deadline_is_a_time_after_the_end_of_the_interval(given):
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.publish_by_wrong", name="flow")):
+        Dataflow("flow", [source("a", "p:a"), sink("a", "out")], publish_by=given)
 
 
 def test_a_stage_s_connection_to_spark_is_pinned():

@@ -5,7 +5,15 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from weir.dataflow import EventKind
-from weir.formats.notification import Subject, checkpoint_event, person_event, published_event
+from weir.formats.notification import (
+    Subject,
+    checkpoint_event,
+    deadline_event,
+    failed_over_event,
+    healed_event,
+    person_event,
+    published_event,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "notification-v1.json"
 AT = datetime(2013, 1, 2, 6, tzinfo=UTC)
@@ -16,6 +24,10 @@ def events():
     yield checkpoint_event(EventKind.CHECKPOINT_COMPLETED, OF, 4, "is complete", full_bytes=9, incremental_bytes=1)
     yield published_event(OF, "delays", 2, "t0001-a", "p.json")
     yield person_event("task_failed", OF, ("t0003-b",), "report has failed for good: x", task_id="report")
+    yield deadline_event(OF, "was to be published", deadline="2013-01-02T06:00:00+00:00", published_at=None)
+    failed_over = failed_over_event(OF, (OF.run, "t0003-b"), "recovers", trigger="loss", cause="x", tasks=["a[0]"])
+    yield failed_over
+    yield healed_event(failed_over.id, OF, "is whole again", cause="x", failovers=1)
 
 
 def test_the_format_is_that_of_the_golden_file():

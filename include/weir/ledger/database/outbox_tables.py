@@ -1,7 +1,7 @@
 """Defines the tables of the outbox: what happened to dataflows, and how far their receivers have been told.
 
-Invariants: an event has one row, by its id, and a receiver of a dataflow one, by its name. Rows refer to no other
-table: a run may expire before its receivers have been told.
+Invariants: an event has one row, by its id, and a receiver of a dataflow one, by its name; a run has one row for each
+incident that is open. Rows refer to no other table: a run may expire before its receivers have been told.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from weir.ledger.database.columns import LARGE, Prose
 from weir.ledger.database.tables import Table
+from weir.topology.ids import RunId
 
 
 class NotificationRow(Table):
@@ -57,3 +58,21 @@ class ReceiverRow(Table):
     problem: Mapped[str | None] = mapped_column(Prose)
     problem_since: Mapped[datetime | None]
     retry_at: Mapped[datetime | None]
+
+
+class IncidentRow(Table):
+    """Something about a run that its receivers have been told of, and that is not over: they are not told of it again.
+
+    `kind` is that of the event, whose id is `event`. `failover` is the failover that recovers from it, else 0;
+    `clear_number` how often a person had cleared tasks of the run by then.
+    """
+
+    __tablename__ = "incident"
+    __table_args__ = (UniqueConstraint("run", "kind", "failover"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    run: Mapped[RunId] = mapped_column(String(250))
+    kind: Mapped[str] = mapped_column(String(40))
+    failover: Mapped[int] = mapped_column(Integer, default=0)
+    event: Mapped[str] = mapped_column(Text)
+    clear_number: Mapped[int] = mapped_column(Integer, default=0)
+    since: Mapped[datetime]

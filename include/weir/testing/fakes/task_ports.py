@@ -196,6 +196,7 @@ def failed_try(dataflow: str, request: BeginRequest, error: BaseException, strat
         error=error,
         strategy=strategy,
         epoch=epoch_of(request.interval[0]),
+        clear_number=request.clear_number,
     )
 
 
