@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from tests.weir.faulty import EVER, TASKS, Faulty
 from tests.weir.notifications import receiving
+from tests.weir.notifications.faulty import EVER, TASKS, Faulty
 
 from weir.dataflow import EventKind
 from weir.recovery.questions import Question, apply_answer, ask

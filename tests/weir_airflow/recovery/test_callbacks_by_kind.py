@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.definitions.retry_policy import RetryAction
-from tests.weir.faulty import ATTEMPTS, EVER, Faulty
+from tests.weir.notifications.faulty import ATTEMPTS, EVER, Faulty
 
 from weir.coordination.values import TaskKey
 from weir.execution.run_state import CLOSE
