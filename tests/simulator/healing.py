@@ -116,6 +116,12 @@ def heal(world: World) -> None:
         require("what_is_published_outlives_collection", _wrong(world))
 
 
+def _is_told_all(world: World) -> bool:
+    """Report whether somebody is told, and the ledger has lost nothing of what was to be told."""
+    is_own = world.airflow.flow.name == world.scene.flow.name
+    return bool(world.scene.flow.notify) and is_own and not world.is_lossy and not world.rebuilders
+
+
 def _tell_all(world: World) -> None:
     """Deliver notifications until none waits: each pass ends where the receiver fails."""
     name = world.scene.flow.name
@@ -250,6 +256,9 @@ def _run_until_well(world: World) -> None:
         if not ill:
             return
         stuck = [task for task in ill if task.state in ("failed", "skipped")]
+        if _is_told_all(world):
+            failed = [each for each in stuck if each.state == "failed" and each.key not in world.airflow.marked]
+            require("a_person_is_told_of_what_stands_still", world.on_call.visit(failed))
         require("all_heals_without_a_person", _unneeded(world, stuck or ill))
         stuck = _without_late_runs(world, stuck)
         stuck = _do_as_is_said(world, stuck)

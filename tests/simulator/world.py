@@ -19,6 +19,7 @@ from tests.simulator.history.history import History
 from tests.simulator.ledger import SimulatedLedger
 from tests.simulator.listings import Listings
 from tests.simulator.observer import Broken, Observer
+from tests.simulator.on_call import OnCall
 from tests.simulator.process import BACK, NO_FAULT, FaultKind, Process, ProcessFault
 from tests.simulator.receiver import RECEIVED_BY, Log
 from tests.simulator.store import Condition, MemoryFiles
@@ -88,7 +89,7 @@ class World:
         self.observer = Observer(self.history)
         self.airflow.on_stop = self.observer.attempt_stopped
         self.airflow.on_look = self.observer.airflow_was_asked
-        self.received = Log(self.history)
+        self.received, self.on_call = Log(self.history), OnCall(self.history, scene.flow.name)
         self.airflow.context = lambda: {RECEIVED_BY: self.received}
         self.suspended: list[Process] = []
         self.pressed: set[Process] = set()
