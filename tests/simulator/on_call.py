@@ -42,9 +42,9 @@ class OnCall:
         for run in sorted(runs) if self._history.ledger.runs() else ():  # receivers are those of a run that has begun
             if told[run] <= self._told[run]:
                 yield f"{run} stands still, and nobody was told: {sorted(str(key) for key, _ in now)}"
-        for run, count in told.items() if self._visits else ():
-            if count > self._told[run] + 1:
-                yield f"a person was told of {run} {count - self._told[run]} times"
+        for of, count in told.items() if self._visits else ():
+            if count > self._told[of] + 1:
+                yield f"a person was told of {of} {count - self._told[of]} times"
         self._seen, self._told, self._visits = self._seen | now.keys(), told, self._visits + 1
 
     def _count(self) -> Counter[str]:
