@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from types import SimpleNamespace
 
 import httpx
@@ -385,6 +386,18 @@ def test_who_may_read_has_every_byte_read_and_what_is_found_is_repaired_by_who_m
     assert (is_done, set(cleared())) == (True, {"raw-clean[0]"})
     with own.ledger.transaction() as session:
         assert session.scalars(select(FailoverRow)).one().cause.endswith("applied by worker")
+
+
+def test_what_somebody_has_triggered_by_hand_is_shown_as_text(get, world):
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.utils.types import DagRunTriggeredByType
+
+    hostile = {"verb": HOSTILE, "dag_id": "dag", "name": RUN, "hash": "x", "what": HOSTILE}
+    for conf in (hostile, {"x": 1}, None):
+        trigger_dag(REQUESTS, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=HOSTILE, conf=conf)
+    text = get(run_id=DAY).text
+    assert HOSTILE not in text
+    assert unescape(text).count(HOSTILE) == 3  # the verb, what, and by whom: the others are about no run
 
 
 @pytest.mark.parametrize("missing", ["paused", "stale", "broken", "base_url"])
