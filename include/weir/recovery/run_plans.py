@@ -23,10 +23,10 @@ from weir.ledger.names import as_epoch
 from weir.ledger.runs import run_if_known
 from weir.recovery.pending_clears import what_was_cleared
 from weir.recovery.questions import Answer, Question, ask
-from weir.recovery.rules.plan import Plan, StepKind
+from weir.recovery.rules.plan import WITH_CODE, Plan, StepKind
 from weir.recovery.rules.standing import Stand, Standing, TaskFacts
 from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
-from weir.topology.ids import RunId
+from weir.topology.ids import OWN_RUN, RunId
 from weir.topology.regions import RegionId
 
 Reach = Callable[[], AbstractContextManager[Asked]]
@@ -40,7 +40,9 @@ def reaching(airflow: AirflowStates) -> Reach:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What is done if a plan is applied: the number of task instances that are cleared, and their DAGs, sorted.
+    """What is done if a plan is applied: the number of task instances that are cleared, and the DAGs, sorted.
+
+    The DAGs are those of all that is cleared, at once or once an input has changed.
 
     `hash` is that of these task instances with their tries and their code, and of nothing that changes by itself.
     """
@@ -52,16 +54,20 @@ class Acts:
 
 def acts_of(session: Session, run: str, plan: Plan | None, stopped: Iterable[TaskFacts] = ()) -> Acts:
     """Return what is done if a plan is applied, and the tasks go on that have stopped; nothing if it cannot be."""
-    if plan is not None and plan.impossible:
-        plan, stopped = None, ()
-    cleared = {(run, str(task.region)): (task.seen.try_number, "") for task in stopped if task.seen is not None}
-    code = "" if plan is None else plan.code
-    for step in () if plan is None else plan.of(StepKind.RERUN):
-        version = "" if step.code is None else step.code.code.version
-        of = (step.region.run_id(run), f"{step.region.name}[{step.region.subtask}]")
-        cleared[of] = (step.after_try, version if code == RepairCode.AS_IT_WAS.value else "")
-    text = json.dumps([code, sorted([*of, *what] for of, what in cleared.items())])
-    dags = session.scalars(select(RunRow.dag_id).where(RunRow.id.in_({of for of, _ in cleared})).distinct())
+    is_possible = plan is None or not plan.impossible
+    steps = plan.steps if plan is not None and is_possible else ()
+    with_own_code = plan is not None and plan.code == RepairCode.AS_IT_WAS.value
+    cleared = {
+        (run, task.region.in_run(OWN_RUN)): (task.seen.try_number, "")
+        for task in (stopped if is_possible else ())
+        if task.seen is not None
+    }
+    for step in (each for each in steps if each.kind is StepKind.RERUN):
+        version = step.code.code.version if with_own_code and step.code is not None else ""
+        cleared[step.region.run_id(run), step.region.in_run(OWN_RUN)] = (step.after_try, version)
+    runs = {of for of, _ in cleared} | {step.region.run_id(run) for step in steps if step.kind in WITH_CODE}
+    text = json.dumps([with_own_code, sorted([of, str(region), *what] for (of, region), what in cleared.items())])
+    dags = session.scalars(select(RunRow.dag_id).where(RunRow.id.in_(runs)).distinct())
     return Acts(hashlib.sha256(text.encode()).hexdigest()[:16], len(cleared), tuple(sorted(dags)))
 
 

@@ -10,9 +10,12 @@ from tests.messages.kinds import of_kind
 from weir.coordination.airflow import UserRights
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
-from weir.recovery.run_plans import reaching
+from weir.recovery.rules.plan import Plan, Step, StepKind
+from weir.recovery.run_plans import acts_of, reaching
 from weir.requests.request import Request
 from weir.requests.verbs import VERBS, Right, plan_request, refusal, require_same
+from weir.topology.ids import RunRef
+from weir.topology.regions import RegionId
 
 PAGES = Path(__file__).parents[3] / "docs" / "pages.md"
 DAY = "ladder@20130101T000000Z"
@@ -102,6 +105,20 @@ def test_each_dag_counts_that_a_plan_is_about(lost):
     with pytest.raises(Misconfigured, check=of_kind("requests.run_of_other_dag", dag_id="dag")):
         planned(lost)
     assert planned(lost, dag_id="renamed")[1].dags == ("renamed",)
+
+
+def test_the_dag_of_a_later_run_counts_that_is_cleared_if_its_input_changes(done):
+    other = done.run_days(2)[-1]
+    at_once, later = RegionId("joined", 0), RegionId("totals", 0, RunRef("ladder@20130102T000000Z"))
+    steps = [
+        Step(kind=StepKind.RERUN, region=at_once, after_try=1, reason=""),
+        Step(kind=StepKind.IF_CHANGED, region=later, after_try=1, reason=""),
+    ]
+    plan = Plan(failed=None, cause="", steps=tuple(steps))
+    with done.ledger.transaction("ladder") as session:
+        session.scalars(select(RunRow).where(RunRow.run_id == other)).one().dag_id = "later"
+        assert acts_of(session, DAY, plan).dags == ("dag", "later")
+        assert acts_of(session, DAY, replace(plan, impossible="gone")).dags == ()
 
 
 @pytest.mark.parametrize(
