@@ -93,7 +93,7 @@ COORDINATOR: Final = (
     _fault(
         "a-result-from-before-a-clear-is-adopted",
         f"{ATTEMPTS}begin",
-        "    return committed.max_tries == present.max_tries",
+        "    return committed.max_tries == present.max_tries and since <= {Origin.RETRY.value}",
         "    return True",
         "A retry after a person's clear adopts the result that the person wanted recomputed.",
     ),
