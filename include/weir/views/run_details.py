@@ -102,7 +102,7 @@ def _missing(plan: Plan) -> str:
     named = first_few([each.region for each in again], SHOWN)
     rest = "apply the plan, or let the next task that needs them do so"
     tasks, spared = tasks_counted(len(again)), len(plan.spared())
-    return f"Results are missing: {tasks} would run again ({named}), {spared} spared; {rest}."
+    return f"Results are missing. {tasks} would run again ({named}), {spared} spared: {rest}."
 
 
 def _sentence(
