@@ -93,6 +93,14 @@ def test_callbacks_of_the_dag_around_a_group_are_called_in_the_same_way(flow):
     assert [called(task, "on_retry_callback", dict(own)) for task in dag.tasks] == [[1]] * len(dag.tasks)
 
 
+def test_callbacks_of_a_dag_are_those_of_its_runs_and_reach_no_task(flow):
+    dag = dataflow_dag(flow, start_date=START, on_failure_callback=told)
+    assert dag.on_failure_callback is told
+    for task in dag.tasks:
+        for kind in CALLBACKS:
+            assert called(task, kind, {WORD: FailureClass.APPLICATION}) == []
+
+
 def test_airflow_sends_no_mail_at_a_retry(flow):
     dag = dataflow_dag(flow, start_date=START, default_args={"email": "night@example.com", "retry_delay": timedelta(1)})
     said = [

@@ -36,9 +36,9 @@ def tell(context):
     with (Path(CONTROL) / "told").open("a") as file:
         print(context["dag"].dag_id, context["ti"].task_id, context["ti"].map_index, file=file)
 
-TOLD = {"on_retry_callback": tell}
+TOLD = {"on_retry_callback": tell, "on_failure_callback": tell}
 dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
-dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0)
+dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0, default_args=TOLD)
 dataflow_dag(
     flow("mind"),
     schedule="@daily",
@@ -186,7 +186,7 @@ EXPECTED = {bucket: sum(range(bucket, 100, 10)) for bucket in range(10)}
 
 
 def told(world):
-    """Whom the users' callbacks at a retry have told of, by DAG."""
+    """Whom the users' callbacks at a retry and at a failure have told of, by DAG."""
     file, found = world / "told", {}
     for line in file.read_text().splitlines() if file.exists() else ():
         dag_id, _, task = line.partition(" ")
@@ -225,6 +225,7 @@ def test_what_lies_in_an_interval_without_length_is_refused_in_one_try_when_it_b
     note = failure_of(world, "fall", "numbers")
     assert "CronDataIntervalTimetable('0 0 * * *')" in note
     assert "2013-01-03T00:00:00+00:00 to 2013-01-03T00:00:00+00:00" in note
+    assert sorted(told(world)["fall"]) == ["numbers 0", "numbers 1"]
     with Ledger.open(f"sqlite:///{world}/ledger.db").transaction() as session:
         assert session.query(RunRow).filter_by(dataflow="fall").all() == []
 
