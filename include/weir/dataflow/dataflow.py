@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.arguments import answering, require, shown
 from weir.dataflow.codec import stage_from_json, stage_to_json
-from weir.dataflow.notifications import Receiver, sound_receivers
+from weir.dataflow.notifications import EventKind, Receiver, sound_receivers
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import OnReprocess, State
@@ -164,6 +164,8 @@ class Dataflow:
             return
         if not isinstance(given, timedelta) or not timedelta() < given <= LONGEST_PUBLISH_BY:
             raise Misconfigured(Message("dataflow.publish_by_wrong", name=self.name, given=shown(given)))
+        if not any(receiver.wants(EventKind.DEADLINE_MISSED) for receiver in self.notify):
+            raise Misconfigured(Message("dataflow.publish_by_tells_nobody", name=self.name))
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name. Raises Misconfigured where there is none."""

@@ -148,14 +148,7 @@ def tell_incident(
     if not tell(session, event, now) and not is_end_wanted:
         return
     session.add(
-        IncidentRow(
-            run=run,
-            kind=event.kind.value,
-            failover=failover,
-            event=event.id,
-            clear_number=clear_number,
-            since=clock(session, now),
-        )
+        IncidentRow(run=run, kind=event.kind.value, failover=failover, event=event.id, clear_number=clear_number)
     )
 
 

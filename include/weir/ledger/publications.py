@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import bindparam, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict, Message
@@ -24,9 +24,8 @@ from weir.formats.pointer import Pointer
 from weir.ledger.database.outbox_tables import IncidentRow
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.leases import clock
-from weir.ledger.outbox import declared_publish_by, is_wanted, tell, tell_incident
+from weir.ledger.outbox import declared_publish_by, tell, tell_incident
 from weir.ledger.runs import dataflow_of, epoch_of_run
-from weir.topology.ids import RunId
 
 _PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
@@ -122,18 +121,16 @@ def has_late_runs(session: Session, dataflow: str, now: datetime) -> bool:
     return bool(_late_runs(session, dataflow, now))
 
 
-def note_late_runs(session: Session, dataflow: str, now: datetime) -> list[RunId]:
-    """Record that receivers are to be told of the open runs that have missed their deadline; return them."""
-    late = _late_runs(session, dataflow, now)
-    for row in late:
+def note_late_runs(session: Session, dataflow: str, now: datetime) -> None:
+    """Record that receivers are to be told of the open runs that have missed their deadline."""
+    for row in _late_runs(session, dataflow, now):
         _note_late(session, row, now, is_published=False)
-    return [row.id for row in late]
 
 
 def _late_runs(session: Session, dataflow: str, now: datetime) -> list[RunRow]:
     """Return the open runs that are late, and of which nobody was told; a dataflow has few open ones."""
     publish_by = declared_publish_by(session, dataflow)
-    if publish_by is None or not is_wanted(session, dataflow, EventKind.DEADLINE_MISSED):
+    if publish_by is None:
         return []
     is_open = (RunRow.dataflow == dataflow) & RunRow.closed_at.is_(None) & RunRow.has_dag_run
     is_there = RunRow.deleted_at.is_(None) & RunRow.expired_at.is_(None)
@@ -143,7 +140,7 @@ def _late_runs(session: Session, dataflow: str, now: datetime) -> list[RunRow]:
     )
     is_published = _PUBLISHED.where(PublicationRow.run == RunRow.id)
     query = select(RunRow).where(is_open, is_there, is_due, ~is_known.exists(), ~is_published.exists())
-    rows = session.scalars(query.order_by(RunRow.epoch))
+    rows = session.scalars(query.order_by(RunRow.epoch).options(defer(RunRow.pinned)))
     return [row for row in rows if row.created_at <= row.interval_end + publish_by]
 
 

@@ -15,12 +15,14 @@ from weir.code.generation_rules import RepairCode, agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.dataflow.notifications import EventKind
+from weir.execution.failure_class import FailureClass
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
 from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.outbox import open_incidents
 from weir.ledger.reads import reads_of
 from weir.ledger.results import NewResult
@@ -239,8 +241,15 @@ def _end_incidents(session: Session, services: Services, run: Run, *, is_closed:
 
 
 def _has_failed(session: Session, run: Run) -> bool:
-    """Report whether a task of a run stands failed for good."""
-    return any(tries[-1].state == AttemptState.FAILED.value for tries in newest_attempts(session, run.id).values())
+    """Report whether a task of a run stands failed for good, maybe before it was registered."""
+    newest = {region: tries[-1] for region, tries in newest_attempts(session, run.id).items()}
+    if any(row.state == AttemptState.FAILED.value for row in newest.values()):
+        return True
+    for begin in failed_begins_of(session, run.dataflow.name, run.dag_id, run.run_id):
+        since = newest.get(region_of_begin(begin))
+        if begin.failure == FailureClass.FATAL.value and (since is None or since.try_number < begin.try_number):
+            return True
+    return False
 
 
 def outdated_publication(session: Session, run: Run, state: RunState, closing: AttemptRow) -> str:

@@ -147,6 +147,12 @@ def test_a_deadline_is_a_time_after_the_end_of_the_interval(given):
         Dataflow("flow", [source("a", "p:a"), sink("a", "out")], publish_by=given)
 
 
+@pytest.mark.parametrize("receivers", [[], [callback("a:b", kinds="person_needed")]], ids=["none", "of others"])
+def test_a_deadline_that_nobody_is_told_of_is_refused(receivers):
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.publish_by_tells_nobody", name="flow")):
+        Dataflow("flow", [source("a", "p:a"), sink("a", "out")], publish_by=timedelta(hours=6), notify=receivers)
+
+
 def test_a_stage_s_connection_to_spark_is_pinned():
     stage = source("a", "p:a", task=TaskSettings(spark_conn_id="big"))
     flow = Dataflow("flow", [stage, sink("a", "out")])

@@ -16,6 +16,8 @@ from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.outbox_tables import IncidentRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.questions import Question, apply_answer, ask
+from weir.restarts.strategy import NoRestart
+from weir.testing.fakes.task_ports import failed_try
 from weir.upkeep import RECEIVERS, settle_everywhere
 
 FUNCTION = "tests.weir.notifications.receiving:tell"
@@ -241,3 +243,20 @@ def test_tasks_that_fail_before_they_begin_are_one_incident_of_their_run(world):
     world.airflow.run_until_quiet()
     settle(world)
     assert people() == ["flights", "flights"]
+
+
+def test_an_incident_of_a_task_that_never_began_lasts_until_that_task_has_run(told):
+    told.airflow.dag_run()
+    told.airflow.step(told.airflow.task("scheduled__2013-01-01", "weather"))
+    routes = told.airflow.task("scheduled__2013-01-01", "routes")
+    request = replace(told.airflow.request(routes), try_number=1)
+    failed = failed_try("ladder", request, Misconfigured("no such connection"), NoRestart())
+    told.airflow.coordinator.fail(failed, lambda: told.airflow)
+    seen = []
+    while (ready := told.airflow._ready()) is not None:
+        seen.append((incidents(told), routes.state))
+        told.airflow.step(ready)
+    assert all(open_then == ["person_needed"] for open_then, state in seen if state is None)
+    assert incidents(told) == []
+    settle(told)
+    assert people() == ["routes"]

@@ -75,4 +75,3 @@ class IncidentRow(Table):
     failover: Mapped[int] = mapped_column(Integer, default=0)
     event: Mapped[str] = mapped_column(Text)
     clear_number: Mapped[int] = mapped_column(Integer, default=0)
-    since: Mapped[datetime]
