@@ -13,7 +13,7 @@ from typing import Any
 from weir.attempts.coordinator import Coordinator
 from weir.attempts.notes import (
     try_to_annotate,
-    try_to_note_end_of_wait,
+    try_to_note_begin,
     try_to_note_wait,
     try_to_withdraw_note,
 )
@@ -42,7 +42,7 @@ from weir.coordination.values import (
 )
 from weir.errors import Conflict, Fenced, InputUnreadable, Message, ResultUnavailable, Retryable
 from weir.execution.failure_class import FailureClass, classify
-from weir.execution.failure_words import SAYS
+from weir.execution.failure_words import WARNED
 
 
 def run_attempt(
@@ -62,7 +62,7 @@ def run_attempt(
     match outcome:
         case Begun():
             try_to_have_run_closed(task, described)
-            try_to_note_end_of_wait(task, described.key, outcome.attempt)
+            try_to_note_begin(task, described.key, outcome.attempt)
             engine.connect()
             return _compute(task, engine, described.key, outcome)
         case Adopted():
@@ -166,4 +166,4 @@ def _note_warnings(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evalu
         return
     for warning in warnings:
         task.log(f"Committed, with a warning: {warning}")
-    try_to_annotate(task, key, f"{SAYS}committed, with a warning: {'; '.join(warnings)}")
+    try_to_annotate(task, key, f"{WARNED}{'; '.join(warnings)}")

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weir.attempts.notes import try_to_note_wait, try_to_withdraw_note, try_to_withdraw_run_note
+from weir.attempts.notes import try_to_note_close, try_to_note_wait, try_to_withdraw_note
 from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import end_without_result, ready_outcome, settle
 from weir.coordination.settled import CLEARS, Due
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
+from weir.ledger.runs import epoch_of, run_key
 
 
 def run_close(
@@ -43,8 +44,8 @@ def run_close(
         task.log(_told(sink, outcome.summary[sink]))
     announce(described, outcome.versions)
     try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
-    if described.clear_number:
-        try_to_withdraw_run_note(task, described.key)
+    run = run_key(dataflow, epoch_of(described.interval[0]))
+    try_to_note_close(task, run, described.key, was_cleared=described.clear_number > 0)
     settle(task, dataflow, Due(runs=None, receivers=True))
     return dict(outcome.summary)
 

@@ -22,7 +22,7 @@ from weir.coordination.values import (
     TaskKey,
 )
 from weir.errors import StoreFull
-from weir.execution.failure_words import PastFailure
+from weir.execution.failure_words import PastTries
 from weir.formats.region_job import RegionReport
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
@@ -80,9 +80,9 @@ class Coordinator:
         """Add labels to a recorded failure and return all of its labels. Raises Retryable."""
         return failure.label(self._services, dataflow, attempt, labels)
 
-    def past_failures(self, dataflow: str, key: TaskKey, try_number: int) -> list[PastFailure]:
-        """Return the failures before a try, since the task last committed or a person cleared it. Raises Retryable."""
-        return failure.past_failures(self._services, dataflow, key, try_number)
+    def past_tries(self, dataflow: str, key: TaskKey, try_number: int) -> PastTries:
+        """Return what has become of a task since it last committed before a try. Raises Retryable."""
+        return failure.past_tries(self._services, dataflow, key, try_number)
 
     def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
         """Plan the compaction of the state that a region keeps; None if none is needed. Raises Retryable."""

@@ -24,7 +24,7 @@ from weir.coordination.services import Services, attempt_folder
 from weir.coordination.values import Action, FailedTry, FailureDecision, TaskKey
 from weir.errors import Conflict, DiskFull, Fault, Message, ResultUnavailable, Retryable, WeirError
 from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
-from weir.execution.failure_words import PastFailure, message_of
+from weir.execution.failure_words import PastFailure, PastTries, message_of
 from weir.execution.labels import built_in_labels
 from weir.execution.run_state import CLOSE, DONE, AttemptState
 from weir.formats.manifest import COPY_NAME
@@ -447,23 +447,26 @@ def override(
     return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)
 
 
-def past_failures(services: Services, dataflow: str, key: TaskKey, try_number: int) -> list[PastFailure]:
-    """Return the failures of a task instance since it last committed, or a person last cleared it. Raises Retryable."""
+def past_tries(services: Services, dataflow: str, key: TaskKey, try_number: int) -> PastTries:
+    """Return what has become of a task instance since it last committed before a try. Raises Retryable."""
     found: list[AttemptRow] = []
+    is_by_person = False
     with services.ledger.transaction() as session:
         tries = _of_task(dataflow, key).where(AttemptRow.try_number.between(1, try_number))
         for row in session.scalars(tries.order_by(AttemptRow.try_number)):
-            is_earlier = row.try_number < try_number
-            if row.origin == Origin.CLEARED_BY_PERSON.value or (is_earlier and row.state in DONE):
+            is_by_person = is_by_person or row.origin == Origin.CLEARED_BY_PERSON.value
+            if row.try_number < try_number and row.state in DONE:
                 found.clear()
-            if is_earlier and row.failure is not None and row.state not in DONE:
+                is_by_person = False
+            elif row.try_number < try_number and row.failure is not None:
                 found.append(row)
         failovers = select(FailoverRow).where(FailoverRow.attempt.in_([row.id for row in found]))
         plans = {row.attempt: Plan.from_json(row.plan) for row in session.scalars(failovers)}
-        return [
+        failures = (
             PastFailure(failure=str(row.failure), error=row.error or "", again=_run_again(plans.get(row.id), row))
             for row in found
-        ]
+        )
+        return PastTries(tuple(failures), is_by_person)
 
 
 def _run_again(plan: Plan | None, row: AttemptRow) -> int:

@@ -1,7 +1,8 @@
 """Notes at task instances and DagRuns, which Airflow's UI shows.
 
 Invariants: a green task shows no failure of an earlier try, and a failed one shows why it failed. A DagRun that Airflow
-calls a success is closed, or its note says that it is not. A note of a person's stays. No note has a secret in it.
+calls a success is closed, or its note says that it is not; one that has healed says what was lost and what it took. A
+note of a person's, which does not begin as Weir's do, stays, below Weir's words. No note has a secret in it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from weir.attempts.ports import Airflow, Log, TaskPorts
@@ -19,15 +20,26 @@ from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt, Awaiting, BeginRequest, TaskKey
 from weir.errors import Retryable, WeirError
-from weir.execution.failure_words import CLEARS, NOTE_LENGTH, SAYS, healed, healed_by_clear, note_of_failure
+from weir.execution.failure_words import (
+    BY_PERSON,
+    SAYS,
+    PastTries,
+    note_of_failure,
+    noted,
+    own_part,
+    succeeded,
+    waited,
+)
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import newest_attempts
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import FailoverRow, RunRow
 from weir.ledger.runs import epoch_of, run_key
 from weir.ledger.snapshot import committed_attempt
+from weir.recovery.past_failovers import failovers_of_run, told
 from weir.recovery.standing import Asked, standing_of
 from weir.restarts.delays import FIRST_WAIT
 from weir.secrecy import without_secrets
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
 NOT_CLOSED: Final = f"{SAYS}this run is not closed, and nothing was published of it. "
@@ -48,6 +60,8 @@ _REASONS: Final = {
 _MOST: Final = 200
 """The largest number of open runs of a dataflow that upkeep looks at, newest first."""
 
+_IS_UNTOLD: Final = FailoverRow.is_told.is_(False)
+
 _MOST_ASKED: Final = 60
 """The largest number of tasks that a wait asks Airflow for, oldest run first."""
 
@@ -65,16 +79,23 @@ def annotate_or_log(airflow: Callable[[], Airflow], key: TaskKey, note: str, log
         log(f"No note was left at the task instance: {error}")
 
 
-def annotate(airflow: Airflow, key: TaskKey, note: str) -> None:
-    """Set the task instance's note, and try once more where Airflow does not answer. Raises Retryable, Misconfigured.
+def annotate(airflow: Airflow, key: TaskKey, note: str, seen: str | None = None) -> None:
+    """Set Weir's words in the task instance's note, and try once more where Airflow does not answer.
 
-    Upkeep leaves the notes of failures that are still missing.
+    `seen` is the note that stands there; without it Airflow is asked. Raises Retryable, Misconfigured. Upkeep leaves
+    the notes of failures that are still missing.
     """
-    note = without_secrets(note)[:NOTE_LENGTH]  # in this order: half a secret does not look like one
+    note = without_secrets(note)  # before it is cut: half a secret does not look like one
     try:
-        airflow.annotate(key, note)
+        _set(airflow, key, note, seen)
     except Retryable:
-        airflow.annotate(key, note)
+        _set(airflow, key, note, seen)
+
+
+def _set(airflow: Airflow, key: TaskKey, note: str, seen: str | None) -> None:
+    before = airflow.note(key) if seen is None else seen
+    if (after := noted(note, before)) != before:
+        airflow.annotate(key, after)
 
 
 def try_to_note_wait(task: TaskPorts, request: BeginRequest, awaiting: Awaiting) -> None:
@@ -90,8 +111,7 @@ def try_to_note_wait(task: TaskPorts, request: BeginRequest, awaiting: Awaiting)
         if seen and not seen.startswith(SAYS):
             return
         reason = awaiting.reason if awaiting.is_for_target else _why_it_waits(task, request, awaiting)
-        if seen != f"{SAYS}{reason}":
-            annotate(task.airflow, key, f"{SAYS}{reason}")
+        annotate(task.airflow, key, f"{SAYS}{reason}", seen)
     except WeirError as error:
         task.log(f"No note was left at the task instance: {error}")
 
@@ -105,48 +125,62 @@ def _why_it_waits(task: TaskPorts, request: BeginRequest, awaiting: Awaiting) ->
     return awaiting.reason if found is None or found.behind is None else found.as_note()
 
 
-def try_to_note_end_of_wait(task: TaskPorts, key: TaskKey, attempt: Attempt) -> None:
-    """Replace the note that a try waits, since what it has waited for is there; notes of others stay."""
-    if not attempt.has_waited:
+def try_to_note_begin(task: TaskPorts, key: TaskKey, attempt: Attempt) -> None:
+    """Replace the note that the task waits, or that it had failed before a person cleared it; notes of others stay."""
+    if not attempt.has_waited and not attempt.is_by_person:
         return
     try:
-        if task.airflow.note(key).startswith(SAYS):
-            at = task.coordinator.services.now()
-            task.airflow.annotate(key, f"{SAYS}it has waited for others until {at:%Y-%m-%d %H:%M:%S} UTC")
+        seen = task.airflow.note(key)
+        if own_part(seen):
+            note = waited(task.coordinator.services.now()) if attempt.has_waited else BY_PERSON
+            annotate(task.airflow, key, note, seen)
     except WeirError as error:
-        task.log(f"The note that it waits is still at the task instance: {error}")
+        task.log(f"An old note is still at the task instance: {error}")
 
 
 def try_to_withdraw_note(
     task: TaskPorts, dataflow: str, key: TaskKey, try_number: int, *, may_have_waited: bool = False
 ) -> None:
-    """Say that this try has succeeded, and what had happened, in place of what an earlier try or a wait has noted.
+    """Say what had happened before this try succeeded, in place of what an earlier try, a clear or a wait has noted.
 
-    A try that was killed could leave no note, and gets one now; notes of others stay, and what a clear has noted where
-    nothing had gone wrong.
+    A try that was killed could leave no note, and gets one now; notes of others stay.
     """
     if try_number <= 1 and not may_have_waited:
         return
     try:
         seen = task.airflow.note(key)
-        if seen and not seen.startswith((SAYS, CLEARS)):
+        own = own_part(seen)
+        if seen and not own:
             return
-        failures = task.coordinator.past_failures(dataflow, key, try_number) if try_number > 1 else []
-        note = healed_by_clear(seen) if seen.startswith(CLEARS) and not failures else healed(failures, try_number)
-        if (seen or failures) and note:
-            annotate(task.airflow, key, note)
+        past = task.coordinator.past_tries(dataflow, key, try_number) if try_number > 1 else PastTries()
+        note = succeeded(own, past)
+        if own and not note and try_number <= 1:
+            note = waited(task.coordinator.services.now())
+        annotate(task.airflow, key, note, seen)
     except WeirError as error:
         task.log(f"The note of an earlier try is still at the task instance: {error}")
 
 
-def try_to_withdraw_run_note(task: TaskPorts, key: TaskKey) -> None:
-    """Remove the note that the DagRun is not closed, and keep what a person has noted there."""
+def try_to_withdraw_own_note(task: TaskPorts, key: TaskKey) -> None:
+    """Remove what an earlier try has noted: nothing of it is left to be said."""
+    annotate_or_log(lambda: task.airflow, key, "", task.log)
+
+
+def try_to_note_close(task: TaskPorts, run: RunId, key: TaskKey, *, was_cleared: bool) -> None:
+    """Remove the note that the DagRun is not closed, and say what has healed in it; a person's note stays."""
     try:
-        seen = task.airflow.seen_run(key.dag_id, key.run_id)
-        if seen is not None and seen.note.startswith(NOT_CLOSED):
-            task.airflow.annotate_run(key.dag_id, key.run_id, seen.note.partition("\n\n")[2])
+        if was_cleared:
+            _say_closed(task.airflow, key)
+        for line in _say_healed(task.coordinator.services, task.airflow, run):
+            task.log(line)
     except WeirError as error:
-        task.log(f"The DagRun's note still says that it is not closed: {error}")
+        task.log(f"The DagRun's note is not up to date: {error}")
+
+
+def _say_closed(airflow: Airflow, key: TaskKey) -> None:
+    seen = airflow.seen_run(key.dag_id, key.run_id)
+    if seen is not None and seen.note.startswith(NOT_CLOSED):
+        airflow.annotate_run(key.dag_id, key.run_id, noted("", seen.note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +281,7 @@ def _say_not_closed(airflow: Airflow, answer: ClearAnswer) -> bool:
     seen = airflow.seen_run(item.dag_id, item.run_id)
     if seen is None or seen.state != "success" or seen.note.startswith(NOT_CLOSED):
         return False
-    airflow.annotate_run(item.dag_id, item.run_id, f"{note}\n\n{seen.note}".rstrip()[:NOTE_LENGTH])
+    airflow.annotate_run(item.dag_id, item.run_id, noted(note, seen.note))
     annotate(airflow, _key(item), note)
     return True
 
@@ -264,6 +298,44 @@ def _say_why_failed(services: Services, airflow: Airflow, run: str, failed: _Fai
     note = failed.note if state == "failed" else f"{MARKED}{failed.note.removeprefix(SAYS)}"
     annotate(airflow, _key(failed.item), note)
     return True
+
+
+def annotate_healed_runs(services: Services, airflow: Airflow) -> list[str]:
+    """Say at each DagRun that has healed what was lost and what it took; return a line for the log for each.
+
+    These are closed runs with failovers of which nothing more comes, and of which no note was left. Raises Retryable if
+    the ledger does not answer.
+    """
+    is_there = RunRow.closed_at.is_not(None) & RunRow.has_dag_run & RunRow.deleted_at.is_(None)
+    healed = select(RunRow.id).join(FailoverRow, FailoverRow.run == RunRow.id).where(is_there, _IS_UNTOLD).distinct()
+    with services.ledger.transaction() as session:
+        runs = list(session.scalars(healed.limit(_MOST)))
+    lines: list[str] = []
+    for run in runs:
+        try:
+            lines.extend(_say_healed(services, airflow, run))
+        except WeirError as error:
+            lines.append(without_secrets(f"The note may be missing at run {run}: {error}"))
+    return lines
+
+
+def _say_healed(services: Services, airflow: Airflow, run: RunId) -> Iterator[str]:
+    """Leave the note of a run that has healed, if it has none, and yield a line. Raises Retryable or Misconfigured."""
+    with services.ledger.transaction() as session:
+        if session.scalar(select(FailoverRow.id).where(FailoverRow.run == run, _IS_UNTOLD).limit(1)) is None:
+            return
+        row, failovers = session.get_one(RunRow, run), failovers_of_run(session, run)
+        if row.closed_at is None or not all(each.is_over for each in failovers):
+            return
+        dag_id, run_id, dataflow = row.dag_id, row.run_id, row.dataflow
+        note = without_secrets(f"{SAYS}{told(session, failovers)}")
+    seen = airflow.seen_run(dag_id, run_id)
+    if seen is not None:
+        airflow.annotate_run(dag_id, run_id, noted(note, seen.note))
+        yield f"The note of DagRun {run_id} of DAG {dag_id} says what has healed"
+    with services.ledger.transaction(dataflow) as session:
+        is_of_note = (FailoverRow.run == run) & (FailoverRow.id <= failovers[-1].id)
+        session.execute(update(FailoverRow).where(is_of_note).values(is_told=True))
 
 
 def _is_failed(services: Services, run: str, failed: _Failed) -> bool:

@@ -446,6 +446,7 @@ def _attempt(run: Run, region: RegionId, row: AttemptRow, chosen: ChosenCode | N
         generation=0 if chosen is None else chosen.generation,
         deployed="" if chosen is None else chosen.deployed,
         has_waited=row.waits > 0,
+        is_by_person=row.origin == Origin.CLEARED_BY_PERSON.value,
     )
 
 

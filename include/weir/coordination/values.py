@@ -107,6 +107,8 @@ class Attempt:
     deployed: str = ""
     """The version of its task's code that was deployed when it began."""
     has_waited: bool = False
+    is_by_person: bool = False
+    """True if a person has cleared its task, so that it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

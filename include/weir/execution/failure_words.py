@@ -7,8 +7,9 @@ decided comes after that, and labels last.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from weir.execution.failure_class import FailureClass
@@ -27,6 +28,27 @@ VISIBLE: Final = 100
 
 NOTE_LENGTH: Final = 1000
 """Airflow's limit of a note, in characters."""
+
+_GAP: Final = "\n\n"
+"""Between Weir's words, which have no empty line, and the note of a person's below them."""
+
+_NOT_TRIED: Final = "not tried again"
+_AFTER_OTHERS: Final = "it runs again after what is missing"
+_TRIED: Final = "tried again"
+_FAILED: Final = re.compile(rf"{SAYS}(?P<what>.+?); (?:{_NOT_TRIED}|{_AFTER_OTHERS}|{_TRIED}(?: in \d+ s)?)\.(?: |$)")
+"""The note of a failed try, as `note_of_failure` composes it."""
+
+_STORY: Final = "`weir why` shows all tries"
+
+HEALED: Final = f"{SAYS}healed: "
+_AGAIN: Final = f"{SAYS}it ran again"
+_WAITED: Final = f"{SAYS}it has waited for others"
+WARNED: Final = f"{SAYS}committed, with a warning: "
+_OVER: Final = (HEALED, _AGAIN, _WAITED, WARNED)
+"""How the notes begin that say what is over, and stay right while nothing else happens."""
+
+BY_PERSON: Final = f"{SAYS}it runs again after a clear by hand"
+"""The note of a try that a person has asked for, in place of what an earlier one has noted."""
 
 _OWN_KIND: Final = re.compile(
     r"(?:Misconfigured|Retryable|ResultUnavailable|Corrupt|Conflict|EngineLost|InputUnreadable|QualityFailed|Internal|"
@@ -87,6 +109,24 @@ def message_of(error: BaseException) -> str:
     return without_secrets(". ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))
 
 
+def own_part(note: str) -> str:
+    """Return Weir's words of a note; empty where a person has written all of it."""
+    return note.partition(_GAP)[0] if note.startswith((SAYS, CLEARS)) else ""
+
+
+def noted(own: str, seen: str) -> str:
+    """Return the note that has `own` in place of Weir's words in `seen`; what a person has noted stays below it.
+
+    Where there is no place for both, that of the person's stays alone.
+    """
+    person = seen.removeprefix(own_part(seen)).strip("\n") if own_part(seen) else seen
+    own = re.sub(r"\n\s*\n", "\n", own)
+    if not person or not own:
+        return (own or person)[:NOTE_LENGTH]
+    room = NOTE_LENGTH - len(person) - len(_GAP)
+    return person if room < VISIBLE else f"{own[:room]}{_GAP}{person}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastFailure:
     """A failed try before one that has succeeded; `again` is how many tasks its recovery has run again."""
@@ -94,6 +134,14 @@ class PastFailure:
     failure: str
     error: str
     again: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PastTries:
+    """The failed tries of a task since it last committed, and whether a person has cleared it since then."""
+
+    failures: tuple[PastFailure, ...] = ()
+    is_by_person: bool = False
 
 
 def note_of_failure(
@@ -106,11 +154,11 @@ def note_of_failure(
     """
     happened = happened_in(kind, message)
     if delay is None:
-        follows = "not tried again"
+        follows = _NOT_TRIED
     elif kind == FailureClass.BACKTRACK.value:
-        follows = "it runs again after what is missing"
+        follows = _AFTER_OTHERS
     else:
-        follows = "tried again" if delay < 1 else f"tried again in {delay:.0f} s"
+        follows = _TRIED if delay < 1 else f"{_TRIED} in {delay:.0f} s"
     what = shortened(happened, VISIBLE - len(f"{SAYS}; {follows}."))
     told = what == happened and message.endswith(what.removeprefix(_LOST))
     decided = reason.replace(message, "").strip().rstrip(":").strip() if told else reason
@@ -119,32 +167,46 @@ def note_of_failure(
     return f"{head}{shortened(f' {decided}', NOTE_LENGTH - len(head + tail)) if decided else ''}{tail}"
 
 
-def healed(failures: Sequence[PastFailure], try_number: int) -> str:
-    """Compose the note of a try that has succeeded after failures: what had happened, and what it took."""
-    if not failures:
-        return f"{SAYS}try {try_number} has succeeded{'; `weir why` shows the earlier ones' if try_number > 1 else ''}"
-    told: dict[str, int] = {}
-    for each in failures:
-        text = _past(each)
-        told[text] = told.get(text, 0) + 1
-    texts = (text if count == 1 else f"{text} ({count} times)" for text, count in told.items())
-    return f"{SAYS}healed: {'; '.join(texts)}. `weir why` shows all tries"
+def succeeded(own: str, past: PastTries) -> str:
+    """Compose the note of a try that has succeeded: what had gone wrong before it, or why it ran again.
 
-
-def healed_by_clear(note: str) -> str:
-    """Compose the note of a task that was cleared with `note`, and has succeeded; empty where nothing had gone wrong.
-
-    A task that runs again since its input has changed has nothing to heal: the note of its clear says why it ran.
+    `own` are Weir's words of the note that stands there. Empty where nothing is to be said.
     """
+    if past.failures:
+        return healed(past)
+    if own.startswith(CLEARS):
+        return _ran_after_clear(own)
+    if failed := _FAILED.match(own):  # the ledger has no attempt of it: it did not answer, or the try had not begun
+        return f"{HEALED}{failed['what']}. {_STORY}"
+    if own.startswith(_OVER) and not past.is_by_person:
+        return own
+    return f"{_AGAIN} after a clear by hand" if own and past.is_by_person else ""
+
+
+def healed(past: PastTries) -> str:
+    """Compose the note of a try that has succeeded after failures: what had happened, and what it took."""
+    counted: dict[str, int] = {}
+    for each in past.failures:
+        text = _past(each)
+        counted[text] = counted.get(text, 0) + 1
+    texts = "; ".join(text if count == 1 else f"{text} ({count} times)" for text, count in counted.items())
+    return f"{HEALED}{texts}{', and cleared by hand' if past.is_by_person else ''}. {_STORY}"
+
+
+def waited(at: datetime) -> str:
+    """Compose the note of a task that has waited, and does not any more."""
+    return f"{_WAITED} until {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _ran_after_clear(note: str) -> str:
+    """Compose the note of a task that Weir has cleared with `note`, and that has succeeded since."""
     if lost := _CLEARED_FOR_LOSS.search(note):
-        return f"{SAYS}healed: {lost['first']} {_fault(lost)}, and was computed again. `weir why` shows all tries"
+        return f"{HEALED}{lost['first']} {_fault(lost)}, and was computed again. {_STORY}"
     if failed := _CLEARED_FOR_FAILURE.search(note):
-        return f"{SAYS}healed: {failed['first']} had failed. `weir why` shows all tries"
+        return f"{HEALED}{failed['first']} had failed. {_STORY}"
     if files := _CLEARED_FOR_FILES.search(note):
-        return (
-            f"{SAYS}healed: the published files of {files['first']} were {files['fault']}. `weir why` shows all tries"
-        )
-    return ""
+        return f"{HEALED}the published files of {files['first']} were {files['fault']}. {_STORY}"
+    return f"{_AGAIN}: {note.removeprefix(CLEARS)}"
 
 
 def happened_in(kind: str, message: str) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun
 from weir.execution.airflow_words import CLEARABLE, MISSING, UNSUCCESSFUL
-from weir.execution.failure_words import NOTE_LENGTH
+from weir.execution.failure_words import NOTE_LENGTH, noted
 
 _ITEMS_A_QUERY: Final = 300
 _Key = tuple[str, str, int]
@@ -207,7 +207,7 @@ def _record(
 ) -> None:
     note = answer.item.note
     if note:
-        _write_note(cleared, note[:NOTE_LENGTH], user_id)
+        _write_note(cleared, noted(note, cleared.note or ""), user_id)
     extra = {"note": note, "state": answer.state, "try_number": answer.try_number}
     session.add(Log(event="weir_clear", task_instance=cleared, owner=user_name, extra=json.dumps(extra)))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
-from weir.attempts.notes import annotate_open_runs
+from weir.attempts.notes import annotate_healed_runs, annotate_open_runs
 from weir.coordination.settled import CLEARS, Settled
 from weir.settling import Settling
 from weir.telemetry.gauges import gauges_everywhere
@@ -25,8 +25,9 @@ def deliver_pending_clears(log: Log) -> dict[str, Any]:
         settled = Settling(task_context.services, lambda: task_context.airflow).settle(None, CLEARS)
         _report(settled, log)
         log(f"{settled.pending} clear(s) remain pending" if settled.pending else "No clear is pending")
-        for line in annotate_open_runs(task_context.services, task_context.airflow):
-            log(line)
+        for annotate in (annotate_open_runs, annotate_healed_runs):
+            for line in annotate(task_context.services, task_context.airflow):
+                log(line)
     return {"owed": settled.pending}
 
 

@@ -6,10 +6,12 @@ import pytest
 from sqlalchemy import select
 
 from weir.attempts import notes
-from weir.attempts.notes import MARKED, NOT_CLOSED, annotate, annotate_open_runs
+from weir.attempts.notes import MARKED, NOT_CLOSED, annotate, annotate_healed_runs, annotate_open_runs
 from weir.attempts.registration import region_of_task
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.execution.failure_words import BY_PERSON, HEALED
+from weir.ledger.database.tables import DataflowRow, FailoverRow, RunRow
+from weir.recovery.past_failovers import failovers_of_run, told
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.testing.fakes.airflow import Killed
 
@@ -138,24 +140,123 @@ def test_a_task_that_failed_and_that_weir_cleared_says_why_it_had_failed(world):
     assert "bad stage" in world.airflow.task(run, "weather").notes[-1]
 
 
-def test_a_clears_note_stays_at_the_green_task_where_nothing_had_gone_wrong(world):
+def test_the_note_of_a_clear_says_why_the_task_ran_again_once_it_has_succeeded(world):
     run = world.run_first(1)
     task = world.airflow.task(run, "weather")
     world.content["weather"] = "corrected"
     world.airflow.clear_by_hand(run, "weather")
     world.airflow.run_until_quiet()
     assert task.notes == []
-    (note,) = world.airflow.task(run, "joined", 0).notes
-    assert note.startswith("weir: ")
+    cleared, done = world.airflow.task(run, "joined", 0).notes
+    assert cleared.startswith("weir: ")
+    assert done == f"Weir: it ran again: {cleared.removeprefix('weir: ')}"
+
+
+def test_a_note_of_long_ago_does_not_stay_when_a_person_clears_the_task_again(world):
+    """Not while it runs, and not when it has succeeded: it was about tries before the last success."""
+    fail_once(world, "weather", ValueError("boom"))
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    task = world.airflow.task(run, "weather")
+    assert task.notes[-1].startswith(HEALED)
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.run_until_quiet()
+    assert task.notes[-2] == BY_PERSON
+    assert "boom" not in task.notes[-1]
+    assert task.notes[-1] not in (BY_PERSON, "")
+
+
+def test_a_failure_that_a_person_has_mended_and_cleared_is_told_as_mended(world):
+    fail_once(world, "weather", SyntaxError("bad stage"))
+    run = world.airflow.dag_run()
+    world.airflow.run_until_quiet()
+    task = world.airflow.task(run, "weather")
+    task.notes.pop()  # the fake keeps the reason of a failure there, too
+    world.airflow.clear_by_hand(run, "weather")
+    world.airflow.run_until_quiet()
+    assert task.state == "success"
+    assert task.notes[-2] == BY_PERSON
+    assert task.notes[-1].startswith(f"{HEALED}SyntaxError: bad stage")
+
+
+def test_a_person_s_note_stays_below_those_of_failures_and_of_what_heals_them(world):
+    run = world.run_first(1)
+    world.airflow.clear_by_hand(run, "weather")
+    task = world.airflow.task(run, "weather")
+    task.notes.append("the provider has corrected its file")
+    fail_once(world, "weather", ValueError("boom"))
+    world.airflow.run_until_quiet()
+    _, failed, mended = task.notes
+    for note, begin in ((failed, "Weir: ValueError: boom"), (mended, f"{HEALED}ValueError: boom")):
+        assert note.startswith(begin)
+        assert note.endswith("\n\nthe provider has corrected its file")
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_note_of_a_closing_task_that_failed_does_not_stay_when_the_run_is_closed(world):
     run = world.run_first(1)
-    world.airflow.task(run, "weir_close").notes.append("Weir: backtrack, tried again. something was lost")
+    world.airflow.task(run, "weir_close").notes.append("Weir: something was lost; tried again. backtrack 1 of 20")
     world.airflow.clear_by_hand(run, "weir_close")
     world.airflow.run_until_quiet()
-    assert world.airflow.task(run, "weir_close").notes[-1].startswith("Weir: try 2 has succeeded; ")
+    assert world.airflow.task(run, "weir_close").notes[-1].startswith(f"{HEALED}something was lost. ")
+
+
+def healed_by_a_plan(world):
+    """A closed run of which a result was lost, and has been recomputed; the same content needs no new close."""
+    run = world.run_first(1)
+    world.lose("joined", 1)
+    apply_answer(world.services, ask(world.services, Question(RUN)))
+    world.airflow.deliver_clears("ladder")
+    return run
+
+
+def test_the_note_of_a_run_says_what_was_lost_and_spared_when_it_has_healed_and_no_more_after_that(world):
+    run = healed_by_a_plan(world)
+    assert annotate_healed_runs(world.services, world.airflow) == []
+    world.airflow.run_until_quiet()
+    assert closed(world)
+    world.airflow.run_notes.setdefault(run, "watch this one")
+    annotate_healed_runs(world.services, world.airflow)
+    with world.ledger.transaction() as session:
+        sentence = told(session, failovers_of_run(session, RUN))
+    assert world.airflow.run_notes[run].startswith(f"Weir: {sentence}")
+    world.airflow.run_notes[run] = "as a person has it now"
+    assert annotate_healed_runs(world.services, world.airflow) == []
+    assert world.airflow.run_notes[run] == "as a person has it now"
+
+
+def test_a_run_that_heals_before_it_is_closed_says_so_when_it_is(world):
+    run = world.airflow.dag_run()
+    world.airflow.step(world.airflow.task(run, "weather"))
+    world.lose("weather", 0)
+    world.airflow.run_notes[run] = "watch this one"
+    world.airflow.run_until_quiet()
+    assert closed(world)
+    own, person = world.airflow.run_notes[run].split("\n\n")
+    assert own.startswith("Weir: ")
+    assert "weather[0]" in own
+    assert person == "watch this one"
+
+
+def test_a_run_without_failovers_has_no_note_and_asks_airflow_for_none(world):
+    world.airflow.annotate_run = lambda *_: pytest.fail("noted")
+    world.airflow.seen_run = lambda *_: pytest.fail("asked")
+    world.run_first(1)
+    assert annotate_healed_runs(world.services, world.airflow) == []
+
+
+def test_a_healed_run_that_airflow_does_not_take_a_note_of_gets_it_later(world):
+    run = healed_by_a_plan(world)
+    world.airflow.run_until_quiet()
+    world.airflow.run_notes.clear()
+    with world.ledger.transaction("ladder") as session:
+        session.scalars(select(FailoverRow)).one().is_told = False
+    world.airflow.reachable = False
+    (line,) = annotate_healed_runs(world.services, world.airflow)
+    assert RUN in line
+    world.airflow.reachable = True
+    assert len(annotate_healed_runs(world.services, world.airflow)) == 1
+    assert world.airflow.run_notes[run].startswith("Weir: ")
 
 
 def test_upkeep_leaves_the_note_of_a_final_failure_that_airflow_did_not_take(world):
@@ -279,7 +380,7 @@ def test_a_failed_task_that_turns_green_while_upkeep_looks_gets_no_note_of_its_f
     world.airflow.inspect = recover
     assert annotate_open_runs(world.services, world.airflow) == []
     assert task.state == "success"
-    assert not any("bad stage" in note for note in task.notes)
+    assert [note for note in task.notes if not note.startswith(HEALED)] == []
 
 
 @pytest.mark.parametrize("state", ["success", "failed"])

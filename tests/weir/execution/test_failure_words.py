@@ -1,21 +1,35 @@
 """A note begins with what happened; what follows is in the first hundred characters, and labels come last."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from weir.errors import Fault, Loss, ResultUnavailable
 from weir.execution.failure_class import FailureClass
 from weir.execution.failure_words import (
+    BY_PERSON,
+    CLEARS,
+    HEALED,
     NOTE_LENGTH,
     SAYS,
     VISIBLE,
+    WARNED,
     PastFailure,
-    healed,
-    healed_by_clear,
+    PastTries,
     message_of,
     note_of_failure,
+    noted,
+    own_part,
+    succeeded,
+    waited,
 )
 
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 LABELS = {"type": "application", "exception": "KeyError", "team": "routes"}
+
+
+def healed(*failures, is_by_person=False):
+    return succeeded("", PastTries(failures, is_by_person))
 
 
 def lost(fault, count):
@@ -43,7 +57,7 @@ def test_what_happened_and_what_follows_is_visible_and_labels_come_last(kind, me
 
 @pytest.mark.parametrize("fault", Fault)
 def test_what_became_of_inputs_is_told_and_counted(fault):
-    one, two = (healed([PastFailure(failure="backtrack", error=lost(fault, n), again=n)], 2) for n in (1, 2))
+    one, two = (healed(PastFailure(failure="backtrack", error=lost(fault, n), again=n)) for n in (1, 2))
     assert one.startswith(f"{SAYS}healed: the input clean[0] ")
     assert two.startswith(f"{SAYS}healed: 2 inputs ")
     assert "a task ran again" in one
@@ -53,11 +67,57 @@ def test_what_became_of_inputs_is_told_and_counted(fault):
 @pytest.mark.parametrize("fault", Fault)
 def test_a_result_that_a_clear_had_computed_again_is_named(fault):
     loss = Loss("shop@20130101T000000Z", "clean", 0, "k/128", "t1", fault, "x: y, z")
-    assert healed_by_clear(f"weir: {loss}; needed by totals[0]").startswith(f"{SAYS}healed: clean[0] ")
+    assert succeeded(f"weir: {loss}; needed by totals[0]", PastTries()).startswith(f"{SAYS}healed: clean[0] ")
 
 
-def test_a_clear_where_nothing_had_gone_wrong_is_no_healing():
-    assert healed_by_clear("weir: clean[0] (plain) of shop@20130101T000000Z has changed") == ""
+@pytest.mark.parametrize("note", ["weir: clean[0] (plain) of shop@20130101T000000Z has changed", BY_PERSON])
+def test_a_clear_where_nothing_had_gone_wrong_is_no_healing_and_why_it_ran_again_stays(note):
+    by_person = not note.startswith("weir: ")
+    told = succeeded(note, PastTries(is_by_person=by_person))
+    assert told.startswith(SAYS)
+    assert "healed" not in told
+    assert note.removeprefix("weir: ") in told or by_person
+    assert succeeded(told, PastTries()) == told
+
+
+@pytest.mark.parametrize("kind", [FailureClass.APPLICATION, FailureClass.BACKTRACK])
+@pytest.mark.parametrize("delay", [None, 0.5, 7.0])
+def test_a_failure_that_only_its_note_knows_is_told_as_mended(kind, delay):
+    note = note_of_failure("KeyError: 'price'; more", "because.", LABELS, delay=delay, kind=kind.value)
+    assert succeeded(note, PastTries()).startswith(f"{HEALED}KeyError: 'price'; more. ")
+
+
+def test_a_failure_before_a_clear_by_hand_is_told_as_mended_and_the_clear_too():
+    told = healed(PastFailure(failure="application", error="KeyError: 'k'"), is_by_person=True)
+    assert told.startswith(f"{HEALED}KeyError: 'k'")
+    assert "by hand" in told
+
+
+def test_what_is_over_stays_until_a_person_has_the_task_run_again():
+    for note in (healed(PastFailure(failure="killed", error="")), waited(WHEN), f"{WARNED}late rows"):
+        assert succeeded(note, PastTries()) == note
+        assert succeeded(note, PastTries(is_by_person=True)) not in (note, "")
+
+
+def test_of_a_task_without_a_note_or_failures_nothing_is_said():
+    assert succeeded("", PastTries()) == succeeded("", PastTries(is_by_person=True)) == ""
+
+
+@pytest.mark.parametrize("seen", ["", "mine", f"{SAYS}old", f"{CLEARS}old", f"{SAYS}old\n\nmine\n\nand more"])
+def test_weirs_words_replace_weirs_and_a_persons_stay_below(seen):
+    person = seen.partition("mine")[1] + seen.partition("mine")[2]
+    said = noted(f"{SAYS}new\n\nwith an empty line", seen)
+    assert said.startswith(f"{SAYS}new\nwith an empty line")
+    assert said.removeprefix(own_part(said)).strip() == person
+    assert noted("", said) == person
+
+
+@pytest.mark.parametrize("length", [10, 500, 880, 900, 1_000])
+def test_a_persons_note_is_whole_where_there_is_no_place_for_both(length):
+    said = noted(SAYS + "x" * 2_000, "p" * length)
+    assert said.endswith("p" * length)
+    assert len(said) <= NOTE_LENGTH
+    assert not own_part(said) or len(own_part(said)) >= VISIBLE
 
 
 WORKER = """PythonException: \n  An exception was thrown from the Python worker. Please see the stack trace below.
@@ -77,7 +137,7 @@ EXECUTOR = """SparkException: Job aborted due to stage failure: Task 0 in stage 
 )
 def test_what_a_worker_or_an_executor_of_spark_has_raised_comes_first(message, inner):
     assert note_of_failure(message, message, {}, delay=2.0, kind="application").startswith(f"{SAYS}{inner}")
-    assert inner in healed([PastFailure(failure="application", error=message)], 2)
+    assert inner in healed(PastFailure(failure="application", error=message))
 
 
 QUERY = """Misconfigured: stage bad: sql/bad.sql, line 1: SELECT product, sum(prize) AS money FROM rows GROUP BY product
@@ -111,14 +171,10 @@ def test_the_cause_is_visible_whatever_stands_before_it(message, causes):
 
 def test_a_released_input_was_not_deleted():
     released = Loss("shop@20130101T000000Z", "clean", 0, "plain", "t1", Fault.MISSING, "it was released")
-    assert "released" in healed([PastFailure(failure="backtrack", error=message_of(ResultUnavailable((released,))))], 2)
+    assert "released" in healed(PastFailure(failure="backtrack", error=message_of(ResultUnavailable((released,)))))
 
 
 def test_equal_failures_are_told_once_with_their_number():
     killed = PastFailure(failure="killed", error="")
-    assert healed([killed, killed, PastFailure(failure="application", error="KeyError: 'k'")], 4).count("killed") == 1
-    assert "(2 times)" in healed([killed, killed], 3)
-
-
-def test_without_a_failure_only_the_success_is_told():
-    assert "healed" not in healed([], 2)
+    assert healed(killed, killed, PastFailure(failure="application", error="KeyError: 'k'")).count("killed") == 1
+    assert "(2 times)" in healed(killed, killed)

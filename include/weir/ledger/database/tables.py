@@ -298,7 +298,8 @@ class SourceSliceRow(Table):
 class FailoverRow(Table):
     """A decision to restart regions: its cause, and the plan as it was applied.
 
-    `incident` is the failover that it belongs to; the first of an incident has none.
+    `incident` is the failover that it belongs to; the first of an incident has none. `is_told` says that the note of
+    the run's DagRun tells what has come of it.
     """
 
     __tablename__ = "failover"
@@ -314,6 +315,7 @@ class FailoverRow(Table):
     kind: Mapped[str] = mapped_column(String(20))
     labels: Mapped[dict[str, Any] | None]
     incident: Mapped[int | None]
+    is_told: Mapped[bool] = mapped_column(Boolean, default=False)
 
 
 class PendingClearRow(Table):

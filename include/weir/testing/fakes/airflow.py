@@ -19,6 +19,7 @@ from weir.coordination.values import Action, BeginRequest, DeliveredClear, TaskK
 from weir.dataflow import Dataflow
 from weir.errors import Message, Retryable
 from weir.execution.airflow_words import MISSING, UNSUCCESSFUL
+from weir.execution.failure_words import noted
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
 from weir.restarts.strategy import RestartStrategy
@@ -349,7 +350,7 @@ class FakeAirflow:
                 answers.append(answer)
                 continue
             self._reset(task)
-            task.notes.append(item.note)
+            task.notes.append(noted(item.note, self.note(task.key)))
             answers.append(ClearAnswer(item, answer.state, answer.try_number, cleared=True))
         return answers
 
