@@ -15,7 +15,7 @@ from typing import Final
 from weir.execution.failure_class import FailureClass
 from weir.execution.labels import BUILT_IN, TYPE, shown
 from weir.secrecy import without_secrets
-from weir.wording import shortened
+from weir.wording import first_few, shortened
 
 SAYS: Final = "Weir: "
 """How the notes begin that a task leaves at its own task instance. Those of clears do not."""
@@ -95,6 +95,9 @@ _FAULTS: Final = {
 """What had become of an input, by the value of its Fault."""
 
 _LOST: Final = "Spark was lost: "
+
+_NAMED: Final = 3
+"""The most results that a sentence names."""
 
 _PAST: Final[Mapping[str, str]] = {
     FailureClass.KILLED.value: "its process was killed",
@@ -207,6 +210,15 @@ def _ran_after_clear(note: str) -> str:
     if files := _CLEARED_FOR_FILES.search(note):
         return f"{HEALED}the published files of {files['first']} were {files['fault']}. {_STORY}"
     return f"{_AGAIN}: {note.removeprefix(CLEARS)}"
+
+
+def cause_in_short(cause: str) -> str:
+    """Return a failover's cause as a part of a sentence: results and what had become of them, or what a task raised."""
+    by_fault: dict[str, list[str]] = {}
+    for lost in _CLEARED_FOR_LOSS.finditer(cause):
+        by_fault.setdefault(_fault(lost), []).append(lost["first"])
+    losses = (f"{first_few([*dict.fromkeys(names)], _NAMED)} {fault}" for fault, names in by_fault.items())
+    return "; ".join(losses) or shortened(happened_in("", cause), 2 * VISIBLE)
 
 
 def happened_in(kind: str, message: str) -> str:

@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.values import ClearOutcome
+from weir.execution.failure_words import cause_in_short
 from weir.execution.run_state import DONE, AttemptState
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow
 from weir.ledger.results import NotDeterministic, findings_of
@@ -75,7 +76,8 @@ def told(session: Session, failovers: Sequence[PastFailover]) -> str:
     has_changed = newest is not None and newest > first.decided_at
     spared, after = last.spared, "a new version was published" if has_changed else "what is published did not change"
     return (
-        f"{_HAPPENED[first.kind]} at {first.decided_at:%H:%M} UTC on {first.decided_at:%Y-%m-%d}: {first.cause}. "
+        f"{_HAPPENED[first.kind]} at {first.decided_at:%H:%M} UTC on {first.decided_at:%Y-%m-%d}: "
+        f"{cause_in_short(first.cause).removesuffix('.')}. "
         f"{tasks_counted(sum(each.recomputed.regions for each in of_incident))} ran again, {spared} "
         f"{'was' if spared == 1 else 'were'} spared; {after}."
     )

@@ -19,6 +19,7 @@ from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.region_job import CopyToRead, InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
+from weir.units import format_size
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log
@@ -135,7 +136,8 @@ class Copies:
             copies=tuple(sorted(read_from.copies)),
         )
         self.store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
-        self.log(f"copied {stage.name}: {written.digest.rows} rows, {described.bytes} bytes; a retry resumes after it")
+        rows, size = f"{written.digest.rows:,} rows", format_size(described.bytes)
+        self.log(f"copied {stage.name}: {rows}, {size}; a retry resumes after it")
         files = tuple(f"{copy.spark_folder}/{file.name}" for file in written.files)
         return self._read(
             stage,

@@ -36,6 +36,7 @@ from weir.formats.region_job import (
 from weir.intervals import interval_of
 from weir.store.code import read_archive
 from weir.store.store import Store
+from weir.units import format_size
 from weir.wording import shortened
 from weir_spark.checks.checking import check_all
 from weir_spark.files.failures import file_of, refusal_in
@@ -319,7 +320,7 @@ class _Execution:
         with measured(self.seconds, f"seal {name}"):
             report = writer.report(written, stage.name, output, self.store)
         size = sum(file.bytes for file in report.files)
-        self.log(f"wrote {name}: {report.digest.rows} rows, {size} bytes, {len(report.files)} file(s)")
+        self.log(f"wrote {name}: {report.digest.rows:,} rows, {format_size(size)}, {len(report.files)} file(s)")
         return report
 
     def _write_state(self, stage: StageToRun, output: OutputToWrite) -> OutputReport:
@@ -330,8 +331,8 @@ class _Execution:
             report = write_state(handle, stage.name, output, self.store)
         changed = 0 if report.state is None else report.state.changed
         bounds = None if report.state is None else report.state.rows
-        rows = f"{report.digest.rows}" if bounds is None else f"at most {bounds.most}"
-        self.log(f"wrote state {stage.name}: {changed} rows changed, {rows} in all")
+        rows = f"{report.digest.rows:,}" if bounds is None else f"at most {bounds.most:,}"
+        self.log(f"wrote state {stage.name}: {changed:,} rows changed, {rows} in all")
         return report
 
 

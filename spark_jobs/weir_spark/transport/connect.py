@@ -132,10 +132,11 @@ class ConnectEngine:
         thread.join(_STOP_SECONDS)
 
     def _compute(self, job: SparkJob, session: SparkSession, store: Store, log: Log) -> RegionReport:
-        session.registerProgressHandler(ProgressLog(log))
+        progress = ProgressLog(log)
+        session.registerProgressHandler(progress)
         self._check_not_stopped(job)
         log(f"region {job.region}[{job.subtask}] runs on Spark {session.version} at {self.address}")
-        return region.run(job, session, store, log, self._look_ups)
+        return region.run(job, session, store, progress.log, self._look_ups)
 
     def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():

@@ -38,6 +38,7 @@ from weir.settings import store_options
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
 from weir_spark.transport.failures import translate_of_own_session, unreadable, with_notes_of
+from weir_spark.transport.progress import ProgressLog, polled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,14 +141,18 @@ def _run_in_own_session(job: SparkJob, store: Store, step: Step) -> None:
 def _compute(job: SparkJob, session: SparkSession, store: Store) -> RegionReport:
     from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
 
-    return region.run(job, session, store, _log, look_ups_of_driver())
+    progress = ProgressLog(_log)
+    with polled(session.sparkContext.statusTracker(), progress):
+        return region.run(job, session, store, progress.log, look_ups_of_driver())
 
 
 def _write_inputs(job: SparkJob, session: SparkSession, store: Store) -> None:
     """Write what an application reads: there is no report before it has ended."""
     from weir_spark.region.application import write_inputs  # noqa: PLC0415
 
-    write_inputs(job, session, store, _log)
+    progress = ProgressLog(_log)
+    with polled(session.sparkContext.statusTracker(), progress):
+        write_inputs(job, session, store, progress.log)
 
 
 def look_ups_of_driver(environ: Mapping[str, str] = os.environ) -> LookUps:

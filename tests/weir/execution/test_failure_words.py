@@ -16,6 +16,7 @@ from weir.execution.failure_words import (
     WARNED,
     PastFailure,
     PastTries,
+    cause_in_short,
     message_of,
     note_of_failure,
     noted,
@@ -68,6 +69,16 @@ def test_what_became_of_inputs_is_told_and_counted(fault):
 def test_a_result_that_a_clear_had_computed_again_is_named(fault):
     loss = Loss("shop@20130101T000000Z", "clean", 0, "k/128", "t1", fault, "x: y, z")
     assert succeeded(f"weir: {loss}; needed by totals[0]", PastTries()).startswith(f"{SAYS}healed: clean[0] ")
+
+
+def test_the_cause_of_a_failover_is_told_in_short():
+    parts = [Loss("shop@20130101T000000Z", "clean", at, "k/128", "t1", Fault.MISSING, "x: y, z") for at in range(5)]
+    parts.append(Loss("shop@20130101T000000Z", "rated", 0, "plain", "t1", Fault.DAMAGED, "the manifest, too"))
+    told = cause_in_short("; ".join(map(str, parts)))
+    assert told.startswith("clean[0], clean[1], clean[2]")
+    assert "rated[0] had been damaged" in told
+    assert "x: y" not in told
+    assert cause_in_short("RuntimeError: no licence\nat line 3").startswith("RuntimeError: no licence")
 
 
 @pytest.mark.parametrize("note", ["weir: clean[0] (plain) of shop@20130101T000000Z has changed", BY_PERSON])
