@@ -87,6 +87,23 @@ def test_a_running_stack_is_all_ok_and_is_not_changed(subject, known_store):
     assert sorted(known_store.folders("")) == before
 
 
+def test_no_log_of_a_try_that_succeeded_has_a_line_at_error(stack, api):
+    """Of all that the tests before have run, lost, killed, cleared and made wait; each try has a log of its own."""
+    logs = stack.task_logs
+    read, found = 0, {}
+    for folder in logs.glob("dag_id=*"):
+        dag = folder.name.partition("=")[2]
+        for each in api.task_instances(dag) if api.has_dag(dag) else []:
+            place = [f"map_index={each.map_index}"] if each.map_index >= 0 else []
+            names = [f"run_id={each.run_id}", f"task_id={each.task_id}", *place, f"attempt={each.try_number}.log"]
+            if each.state == "success" and (log := folder.joinpath(*names)).exists():
+                lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+                read += len(lines)
+                found |= {str(log): line for line in lines if line.get("level") in ("error", "critical")}
+    assert read > 0
+    assert found == {}
+
+
 @pytest.mark.soak
 def test_what_is_broken_is_found_and_the_advice_mends_it(subject, stack, known_store, api):
     wrong = json.loads(subject.environment["AIRFLOW_CONN_SPARK_CONNECT_WEIR"]) | {"port": 1}
