@@ -355,9 +355,10 @@ class FakeAirflow:
         return answers
 
     def note(self, key: TaskKey) -> str:
-        """Return the newest note. Raises Retryable."""
+        """Return the newest note; the reason of a failure, which is kept beside notes, is none. Raises Retryable."""
         self._require_reachable()
-        return self.tasks[key].notes[-1] if key in self.tasks and self.tasks[key].notes else ""
+        task = self.tasks.get(key)
+        return "" if task is None else next((each for each in reversed(task.notes) if each != task.failed_because), "")
 
     def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:  # noqa: ARG002 - there is one DAG
         """Return state and note of a DagRun. Raises Retryable."""
