@@ -131,7 +131,7 @@ def try_to_note_begin(task: TaskPorts, key: TaskKey, attempt: Attempt) -> None:
         return
     try:
         seen = task.airflow.note(key)
-        if own_part(seen):
+        if own_part(seen).startswith(SAYS):  # the note of a clear says why this try runs
             note = waited(task.coordinator.services.now()) if attempt.has_waited else BY_PERSON
             annotate(task.airflow, key, note, seen)
     except WeirError as error:

@@ -20,7 +20,7 @@ from weir.coordination.settled import Due
 from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
 from weir.errors import Conflict, Fenced, Internal, LedgerBehind, Message, WeirError
 from weir.execution.failure_class import FailureClass
-from weir.execution.failure_words import note_of_failure
+from weir.execution.failure_words import SAYS, note_of_failure
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
@@ -35,7 +35,7 @@ HEARTBEAT_SECONDS: Final = 30.0
 CATCHES_UP: Final = 3
 """How often a begin has the ledger catch up: the store may show more when it looks again."""
 
-CLOSED_ANEW: Final = "weir: a region of this run runs again, and the run is closed after it"
+CLOSED_ANEW: Final = "weir: a task of this run was cleared, and the run is closed after it"
 
 _LEFT_OUT: Final = ("skipped", "upstream_failed")
 """Airflow's states of a closing task that has not run, and would not."""
@@ -97,7 +97,7 @@ def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[s
         task.fail(outcome.reason)
     if isinstance(outcome, NotInRecord):
         task.log(outcome.note)
-        annotate(task.airflow, key, outcome.note)
+        annotate(task.airflow, key, f"{SAYS}{outcome.note}")
         return {"note": outcome.note}
     raise Internal(Message("attempts.illegal_end", key=key, name=type(outcome).__name__))
 

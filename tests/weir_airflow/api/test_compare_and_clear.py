@@ -111,19 +111,27 @@ def test_a_dry_run_says_what_it_would_clear_and_changes_nothing(new_run, clear, 
     assert (look.run(run_id), look.task(run_id, "spring")) == ("success", ("success", 1, None))
 
 
-def test_a_second_clear_replaces_the_note(new_run, clear, look):
-    run_id = new_run("running")
-    clear(wanted(run_id, "spring"), note="first")
-    clear(wanted(run_id, "mouth"), note="other")
+@pytest.mark.parametrize("mine", ["", "the provider has corrected its file"])
+def test_a_second_clear_replaces_the_note_of_the_first_and_a_persons_stays(new_run, clear, look, mine):
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
 
+    from weir_airflow.api.compare_and_clear import annotate
+
+    run_id = new_run("running")
+    with create_session() as session:
+        annotate(session, wanted(run_id, "spring"), mine)
+    clear(wanted(run_id, "spring"), note="weir: first")
+    clear(wanted(run_id, "mouth"), note="weir: other")
     with create_session() as session:
         session.query(TaskInstance).filter_by(run_id=run_id, task_id="spring").update(
             {"state": "success", "try_number": 2}
         )
-    clear(wanted(run_id, "spring", expected_try=2), note="x" * 2000)
-    assert look.task(run_id, "spring")[2] == "x" * 1000
+    clear(wanted(run_id, "spring", expected_try=2), note=f"weir: {'x' * 2000}")
+    note = look.task(run_id, "spring")[2]
+    assert note.startswith("weir: xxx")
+    assert note.endswith(mine or "x")
+    assert len(note) == 1000
 
 
 def test_each_clear_is_in_the_audit_log_with_its_owner(new_run, clear):
