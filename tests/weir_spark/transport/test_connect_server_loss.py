@@ -14,7 +14,7 @@ from tests.messages.kinds import of_kind
 from weir.errors import EngineLost
 from weir_spark.transport.connect import ConnectEngine
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("seen_at_work")]
 
 
 def test_a_server_that_is_not_there_is_a_reason_to_try_again_later(jobs, pipeline) -> None:
@@ -55,7 +55,7 @@ def test_losing_the_server_in_the_middle_is_a_reason_to_try_again_and_no_interru
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_for(lambda: any(line.startswith("Spark:") for line in lines) or not thread.is_alive())
+        wait_for(lambda: any("Spark's tasks" in line for line in lines) or not thread.is_alive())
         server.send(how)
         thread.join(90)
     assert [type(error) for error in errors] == [EngineLost], errors
