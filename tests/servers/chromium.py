@@ -31,7 +31,7 @@ _WAITS = """new Promise((done, failed) => {
     let found;
     try { found = (() => (%s))(); } catch (error) { found = null; }
     const isLate = performance.now() - begin > %d;
-    if (found) done(found);
+    if (found) done(found.nodeType ? true : found);
     else if (isLate) failed(new Error("not shown; what is: " + document.body.innerText.slice(0, 2000)));
     else setTimeout(look, 20);
   };
@@ -40,7 +40,7 @@ _WAITS = """new Promise((done, failed) => {
 
 _PLACE = """(() => {
   const element = %s;
-  if (!element) return null;
+  if (!element || element.ownerDocument.readyState !== "complete") return null;
   element.scrollIntoView({block: "center"});
   const frame = element.ownerDocument.defaultView.frameElement;
   const around = frame ? frame.getBoundingClientRect() : {x: 0, y: 0};
@@ -193,9 +193,9 @@ class Page:
             self.requested.append(told["request"]["url"])
         elif method == "Runtime.exceptionThrown":
             self.problems.append(json.dumps(told["exceptionDetails"])[:2000])
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
+        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "assert"):
             self.problems.append(json.dumps(told["args"])[:2000])
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+        elif method == "Log.entryAdded" and told["entry"]["level"] == "error":
             self.problems.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
 
     def looks(self, *, width: int = 1280, height: int = 900, is_dark: bool = False, is_printed: bool = False) -> None:

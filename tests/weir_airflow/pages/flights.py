@@ -6,6 +6,7 @@ Names and texts that others give (of DAGs, runs, receivers, errors) are as hosti
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from tests.weir.checking import NOT_NULL, UNIQUE, with_suites, write_suite
@@ -30,19 +31,32 @@ from weir.dataflow import (
 )
 from weir.restarts.strategy import RestartStrategy
 
-DAG = "flüge.naïve_日本語-daily"
 HEALED, PENDING, STOPPED = (f"scheduled__2013-01-{day:02}" for day in (2, 3, 4))
 """A result of the first was lost and computed again; the second waits for its target, the third for a person."""
 
-HOSTILE = (
-    """<script>alert("x")</script> 'Größe' überschritten: java.lang.OutOfMemoryError\tat """ + "org.apache.spark." * 30
+
+@dataclass(frozen=True)
+class Names:
+    """What others give."""
+
+    dag: str
+    receiver: str
+    error: str
+
+
+HOSTILE = Names(
+    dag="flüge.naïve_日本語-daily",
+    receiver="<b>phone</b> of 'Zoë'",
+    error="""<script>alert("x")</script> 'Größe' überschritten: java.lang.OutOfMemoryError\tat """
+    + "org.apache.spark." * 30,
 )
+PLAIN = Names(dag="flight_delays", receiver="on_call", error="java.lang.OutOfMemoryError: Java heap space")
 
 SECONDS = {"flights-clean": 94, "weather": 12, "joined": 210, "aircraft": 48, "totals": 31, "routes": 55}
 ROWS = {"flights": 6_000, "clean": 6_000, "joined": 9_000, "weather": 400}
 
 
-def flow(lake):
+def flow(lake, names):
     """Flights are cleaned and joined with the weather; delays are summed, and each aircraft's history is kept."""
     into = target("tests.weir.sinks.file_target:FileTarget", folder=str(lake))
     by = {"by": CONTENT}
@@ -78,18 +92,18 @@ def flow(lake):
         ],
         keep="60 days",
         retained_checkpoints=2,
-        notify=[callback("tests.weir.notifications.receiving:tell", receiver="<b>phone</b> of 'Zoë'", who="phone")],
+        notify=[callback("tests.weir.notifications.receiving:tell", receiver=names.receiver, who="phone")],
     )
 
 
-def four_days(folder):
+def four_days(folder, names):
     """The days; what it is stored in stays until its ledger is closed."""
     lake = folder / "lake"
     lake.mkdir(parents=True)
-    world = ReaderWorld(folder, flow(lake))
+    world = ReaderWorld(folder, flow(lake, names))
     world.airflow.engine.rows = ROWS
-    world.airflow.dag_id = DAG
-    world.airflow.during = lambda key: pass_time(world, key)
+    world.airflow.dag_id = names.dag
+    world.airflow.during = lambda key: pass_time(world, key, names)
     keeps_state(world).airflow.engine.plan = {
         epoch(day): {f"N{number}": day for number in range(day * 40, day * 40 + 400)} for day in range(1, 5)
     }
@@ -115,11 +129,11 @@ def a_day(world, day):
     rest(world)
 
 
-def pass_time(world, key):
+def pass_time(world, key, names):
     world.airflow.time += timedelta(seconds=SECONDS.get(key.task_id, 20))
     if key.run_id == STOPPED and key.task_id == "routes":
         world.airflow.strategy = RestartStrategy.from_options({"restart-strategy.type": "none"})
-        raise RuntimeError(HOSTILE)
+        raise RuntimeError(names.error)
 
 
 @contextmanager
@@ -132,7 +146,7 @@ def away(lake):
     receiving.away.discard("phone")
 
 
-AIRFLOW_DAG = f"""
+AIRFLOW_DAG = """
 from datetime import datetime, UTC
 from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable
 
@@ -147,7 +161,7 @@ def region(task_id, parallelism=1):
     return Region.partial(task_id=task_id).expand(subtask=list(range(parallelism)))
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")
-with DAG({DAG!r}, schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
+with DAG("THE DAG", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
     clean, weather, joined = region("flights-clean", 3), region("weather"), region("joined", 3)
     totals, routes, aircraft = region("totals", 2), region("routes"), region("aircraft", 2)
     close = region("weir_close")
@@ -164,9 +178,10 @@ def enter(enter_dags, world):
     from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    enter_dags("flights_of_pages.py", AIRFLOW_DAG)
+    dag_id = world.airflow.dag_id
+    enter_dags("flights_of_pages.py", AIRFLOW_DAG.replace("THE DAG", dag_id))
     with create_session() as session:
-        dag = DBDagBag().get_latest_version_of_dag(DAG, session=session)
+        dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
         for run_id in sorted({key.run_id for key in world.airflow.tasks}):
             day = datetime.fromisoformat(run_id.removeprefix("scheduled__")).replace(tzinfo=UTC)
             dag.create_dagrun(
@@ -180,6 +195,6 @@ def enter(enter_dags, world):
                 start_date=day,
                 session=session,
             )
-        for ti in session.query(TaskInstance).filter_by(dag_id=DAG):
+        for ti in session.query(TaskInstance).filter_by(dag_id=dag_id):
             task = world.airflow.task(ti.run_id, ti.task_id, ti.map_index)
             ti.state, ti.try_number = task.state, task.try_number

@@ -17,7 +17,6 @@ from weir.testing.fakes.ledgers import fast_folder
 from weir_airflow.api.quality_link import QualityLink
 
 PAGES = Path(__file__).parents[3] / "plugins" / "weir_airflow" / "pages"
-PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 OF_A_DAG = ("recovery", "state", "sinks", "quality")
 TASK = {"run_id": RUN.format(2), "task_id": "clean", "map_index": "1"}
 
@@ -34,15 +33,6 @@ def world():
                 row.began_at -= timedelta(minutes=1)
         yield world
         world.ledger.close()
-
-
-@pytest.fixture(scope="module")
-def tokens(api_url):
-    def token(user):
-        login = {"username": user, "password": PASSWORDS[user]}
-        return httpx.post(f"{api_url}/auth/token", json=login, timeout=30).json()["access_token"]
-
-    return {user: token(user) for user in PASSWORDS}
 
 
 @pytest.fixture

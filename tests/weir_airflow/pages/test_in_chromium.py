@@ -5,13 +5,11 @@ from __future__ import annotations
 from urllib.parse import quote, urlencode
 
 import pytest
-from tests.weir_airflow.pages.flights import DAG, HEALED, STOPPED
-
-OF_DAG = f"/weir/dags/{quote(DAG, safe='')}"
+from tests.weir_airflow.pages.flights import HEALED, HOSTILE, STOPPED
 
 
 def of_dag(name, **asked):
-    return f"{OF_DAG}/{name}" + (f"?{urlencode(asked)}" if asked else "")
+    return f"/weir/dags/{quote(HOSTILE.dag, safe='')}/{name}" + (f"?{urlencode(asked)}" if asked else "")
 
 
 PAGES = {

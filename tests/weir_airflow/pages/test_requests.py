@@ -430,3 +430,25 @@ def test_a_user_whom_airflow_cannot_look_up_by_name_may_nothing():
     found = rights_named(SimpleNamespace(), "anna", "dag")
     assert (found.reads, found.edits) == (False, False)
     assert "SimpleNamespace" in found.unknown
+
+
+@pytest.mark.parametrize("around", ["", f"/dags/dag/runs/{DAY}/plugin/weir-run"], ids=["alone", "in Airflow's frame"])
+def test_a_person_presses_the_button_and_sees_what_becomes_of_it_without_a_reload(own, api_url, browsing, around):
+    in_frame = "document.querySelector('iframe').contentDocument" if around else "document"
+    of_apply = f"[...{in_frame}.forms].find(form => form.elements.verb.value === 'apply')"
+    with browsing("worker") as page:
+        page.looks()
+        page.open(f"{api_url}{around or f'/weir/dags/dag/run?run_id={DAY}'}", "document.querySelector('iframe, main')")
+        page.click(f"[...{in_frame}.links].find(link => link.search.includes('look=true'))")
+        page.click(f"{of_apply}?.querySelector('button:enabled')")
+        page.wait_for(f"{in_frame}.body.innerText.includes('waits for a worker')")
+        assert carried_out()[1]
+        page.wait_for(f"/by worker/.test({in_frame}.body.innerText) && {of_apply} === undefined")
+        assert set(cleared()) == {"raw-clean[0]"}
+        assert page.problems == []
+
+
+def test_a_person_who_may_not_edit_finds_no_button_to_press(world, api_url, browsing):
+    with browsing("reader") as page:
+        page.open(f"{api_url}/weir/dags/dag/run?run_id={DAY}&look=true")
+        assert page.tell("document.querySelector('form input[value=apply]').form.querySelector('button').disabled")
