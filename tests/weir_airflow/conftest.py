@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -86,11 +86,19 @@ def _migrate():
 
 @pytest.fixture(scope="session")
 def api_url(airflow_home):
-    """Airflow's real API with the plugin, served over HTTP by a thread of this process."""
-    import uvicorn
+    """Airflow's real API with the plugin."""
     from airflow.api_fastapi.app import create_app
 
-    config = uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_level="warning")
+    with served(create_app()) as url:
+        yield url
+
+
+@contextmanager
+def served(app):
+    """Serve an app over HTTP by a thread of this process."""
+    import uvicorn
+
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.servers.chromium import running_chromium, why_no_chromium
 from tests.weir_airflow.conftest import PASSWORDS
-from tests.weir_airflow.pages.flights import HOSTILE, enter, four_days
+from tests.weir_airflow.pages.flights import HOSTILE, entered, four_days
 
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -29,14 +29,15 @@ def names():
 
 
 @pytest.fixture(scope="module")
-def flights(enter_dags, names):
+def flights(enter_dags, api_url, names):
     """The world of `flights.py`, which Airflow knows, too."""
     with fast_folder() as folder, pytest.MonkeyPatch.context() as patch:
         world = four_days(folder, names)
-        enter(enter_dags, world)
+        patch.setenv("AIRFLOW__API__BASE_URL", api_url)
         patch.setenv("WEIR_STORE", str(folder / "store"))
         patch.setenv("WEIR_LEDGER", f"sqlite:///{folder}/ledger.db")
-        yield world
+        with entered(enter_dags, world):
+            yield world
         world.ledger.close()
 
 

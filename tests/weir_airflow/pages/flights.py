@@ -29,6 +29,7 @@ from weir.dataflow import (
     source,
     target,
 )
+from weir.ledger.housekeeping import ALL, UPKEEP, note_done
 from weir.restarts.strategy import RestartStrategy
 
 HEALED, PENDING, STOPPED = (f"scheduled__2013-01-{day:02}" for day in (2, 3, 4))
@@ -119,6 +120,8 @@ def four_days(folder, names):
     with away(lake):
         a_day(world, 3)
         a_day(world, 4)
+    with world.ledger.transaction(ALL) as session:
+        note_done(session, UPKEEP, ALL, datetime.now(UTC))
     return world
 
 
@@ -170,16 +173,26 @@ with DAG("THE DAG", schedule=daily, start_date=datetime(2013, 1, 1, tzinfo=UTC))
 """
 
 
-def enter(enter_dags, world):
-    """Let Airflow's database have the DAG, and its runs as they are in the world."""
+@contextmanager
+def entered(enter_dags, world):
+    """Let Airflow's database have the DAG with its runs as they are in the world; then no more."""
+    from airflow.api.common.delete_dag import delete_dag
+
+    dag_id = world.airflow.dag_id
+    file, _ = enter_dags("flights_of_pages.py", AIRFLOW_DAG.replace("THE DAG", dag_id))
+    enter_runs(world, dag_id)
+    yield
+    file.unlink()
+    delete_dag(dag_id)  # other tests look at all DAGs
+
+
+def enter_runs(world, dag_id):
     from airflow.models.dagbag import DBDagBag
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    dag_id = world.airflow.dag_id
-    enter_dags("flights_of_pages.py", AIRFLOW_DAG.replace("THE DAG", dag_id))
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
         for run_id in sorted({key.run_id for key in world.airflow.tasks}):

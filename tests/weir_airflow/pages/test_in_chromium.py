@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import pytest
+from tests.weir_airflow.conftest import served
+from tests.weir_airflow.pages import screenshots
 from tests.weir_airflow.pages.flights import HEALED, HOSTILE, STOPPED
 
 
@@ -90,8 +92,55 @@ def test_the_keyboard_reaches_each_link_and_shows_where_it_is(browsing, api_url,
     with browsing() as page:
         page.looks()
         page.open(api_url + PAGES[name])
-        wanted = page.tell("(window.links = [...document.querySelectorAll('a, button, summary')]).length")
+        wanted = page.tell("(window.links = [...document.querySelectorAll('a, button:enabled, summary')]).length")
         for number in range(wanted):
             page.press("Tab")
             assert page.tell(f"document.activeElement === links[{number}]"), number
         assert page.tell("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+TABS = {
+    "dag": "plugin/weir-dataflow",
+    "run": f"runs/{HEALED}/plugin/weir-run",
+    "task": f"runs/{HEALED}/tasks/joined/mapped/1/plugin/weir-task",
+}
+
+FRAME = "document.querySelector('iframe')?.contentDocument"
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_tab_shows_the_page_in_airflow_and_its_links_to_airflow_leave_the_frame(browsing, api_url, flights, tab):
+    of_airflow = f"{api_url}/dags/{quote(HOSTILE.dag)}"
+    with browsing() as page:
+        page.looks()
+        page.open(f"{of_airflow}/{TABS[tab]}", f"{FRAME}?.querySelector('.said')")
+        page.click(f"{FRAME}.querySelector('dl a[data-airflow], header a[data-airflow]')")
+        page.wait_for("!location.pathname.includes('plugin')")
+        assert unquote(page.tell("location.href")).startswith(unquote(of_airflow))
+        assert page.tell("document.querySelector('iframe')") is None
+        assert page.problems == []
+
+
+def test_below_a_path_of_a_proxy_the_pages_lead_to_each_other(chromium, tokens, flights, monkeypatch):
+    from airflow.api_fastapi import app
+
+    monkeypatch.setattr(app, "API_ROOT_PATH", "/airflow/")
+    monkeypatch.setattr(app, "AUTH_MANAGER_FASTAPI_APP_PREFIX", "/airflow/auth")
+    with served(app.create_app()) as url, chromium.page(cookies={"_token": tokens["reader"]}, of=url) as page:
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", f"{url}/airflow")
+        page.open(f"{url}/airflow/plugin/weir", f"{FRAME}?.querySelector('tbody a')")
+        page.click(f"{FRAME}.querySelector('tbody a')")
+        page.click(f"{FRAME}.querySelector('.dataflow') && [...{FRAME}.links].find(link => link.text === 'Sinks')")
+        page.click(
+            f"{FRAME}.querySelector('[aria-current]')?.text === 'Sinks' && {FRAME}.querySelector('a[data-airflow]')"
+        )
+        page.wait_for(f"decodeURI(location.pathname) === '/airflow/dags/{HOSTILE.dag}'")
+        assert page.problems == []
+
+
+def test_the_documentation_shows_each_page_by_a_small_picture():
+    text = (screenshots.FOLDER.parents[1] / "pages.md").read_text()
+    kept = {file.stem: file.stat().st_size for file in screenshots.FOLDER.glob("*.png")}
+    assert {*screenshots.SHOWN, "in-airflow"} <= set(kept)
+    assert [name for name in kept if f"](figures/pages/{name}.png)" not in text] == []
+    assert max(kept.values()) < 120_000

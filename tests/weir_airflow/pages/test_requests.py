@@ -451,4 +451,5 @@ def test_a_person_presses_the_button_and_sees_what_becomes_of_it_without_a_reloa
 def test_a_person_who_may_not_edit_finds_no_button_to_press(world, api_url, browsing):
     with browsing("reader") as page:
         page.open(f"{api_url}/weir/dags/dag/run?run_id={DAY}&look=true")
-        assert page.tell("document.querySelector('form input[value=apply]').form.querySelector('button').disabled")
+        assert page.tell("[...document.forms].map(form => form.elements.verb.value)") == ["verify"]
+        assert f"weir plan {RUN} --apply" in page.tell("document.body.innerText")
