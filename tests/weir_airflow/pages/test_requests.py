@@ -440,7 +440,12 @@ def test_a_person_presses_the_button_and_sees_what_becomes_of_it_without_a_reloa
         page.looks()
         page.open(f"{api_url}{around or f'/weir/dags/dag/run?run_id={DAY}'}", "document.querySelector('iframe, main')")
         page.click(f"[...{in_frame}.links].find(link => link.search.includes('look=true'))")
-        page.click(f"{of_apply}?.querySelector('button:enabled')")
+        page.wait_for(of_apply)
+        planned = plan_of(own.services, Question(RUN, looks=True), reaching(own.airflow)).fields()["steps"]
+        tasks = f"[...{in_frame}.querySelectorAll('main table')][0].querySelectorAll('tbody th')"
+        shown = page.tell(f"[...{tasks}].map(each => each.innerText)")
+        assert shown == [step["region"] for step in planned if step["kind"] != "spared"]
+        page.click(f"{of_apply}.querySelector('button:enabled')")
         page.wait_for(f"{in_frame}.body.innerText.includes('waits for a worker')")
         assert carried_out()[1]
         page.wait_for(f"/by worker/.test({in_frame}.body.innerText) && {of_apply} === undefined")
