@@ -107,16 +107,18 @@ def reads_of(session: Session, attempt: str, current: str | None = None) -> tupl
 
 def _members_of(session: Session, names: set[str]) -> Mapping[str, _Members]:
     """Return the members of read sets; a set is named by its content, so that it can be cached."""
-    unknown = names - _known_members.keys()
+    found = {name: members for name in names if (members := _known_members.get(name)) is not None}
+    unknown = names - found.keys()
     if unknown:
-        if len(_known_members) > _MOST_KNOWN:
+        new = {
+            name: tuple((int(subtask), str(attempt), str(digest)) for subtask, attempt, digest in members)
+            for name, members in session.connection().execute(_SETS, {"names": list(unknown)}).tuples()
+        }
+        if len(_known_members) > _MOST_KNOWN:  # other threads go on with what they have found
             _known_members.clear()
-            unknown = names
-        for name, members in session.connection().execute(_SETS, {"names": list(unknown)}):
-            _known_members[name] = tuple(
-                (int(subtask), str(attempt), str(digest)) for subtask, attempt, digest in members
-            )
-    return _known_members
+        _known_members.update(new)
+        found |= new
+    return found
 
 
 def _results_read(source: Sequence[str], members: _Members, current: str | None) -> Iterator[ReadResult]:

@@ -1,5 +1,6 @@
 """Transactions that only read: they wait for no other, see one instant, and refuse what PostgreSQL would refuse."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -8,9 +9,11 @@ from tests.messages.kinds import of_kind
 from tests.store_guard import StoreInTransaction
 
 from weir.errors import Internal, WeirError
+from weir.ledger import reads
 from weir.ledger.database import sqlite as sqlite_module
 from weir.ledger.database.tables import DataflowRow, HousekeepingRow
 from weir.ledger.ledger import Ledger
+from weir.ledger.reads import reads_of_current
 from weir.store.store import Store
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -127,3 +130,18 @@ def test_the_store_refuses_a_thread_that_holds_the_ledger(ledger, ask):
     with ledger.transaction():
         store.replace("file", b"")
     store.delete("file")
+
+
+def test_threads_that_read_at_once_keep_what_they_have_found(world, monkeypatch):
+    world.run_days(1, 2)
+    monkeypatch.setattr(reads, "_known_members", {})
+    monkeypatch.setattr(reads, "_MOST_KNOWN", 0)
+
+    def read(number):
+        with world.ledger.transaction() as session:
+            return reads_of_current(session, f"ladder@2013010{1 + number % 2}T000000Z")
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(read, range(200)))
+    assert found[0] != found[1]
+    assert found == found[:2] * 100
