@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from weir.coordination.services import Services
-    from weir.store.store import Store
 
 
 OWN: Final = frozenset({"WEIR_STORE", "WEIR_LEDGER"})
@@ -66,11 +65,3 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
 
 def _no_ledger(name: str) -> Misconfigured:
     return Misconfigured(Message("environment.no_ledger", name=name))
-
-
-def open_store(url: str) -> Store:
-    """Open another store than that of the settings; a store with the same URL scheme gets the same options."""
-    from weir.store.store import opener  # noqa: PLC0415  fsspec is slow to import
-
-    found = settings()
-    return opener(found.store, found.store_options)(url)

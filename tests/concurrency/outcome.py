@@ -23,7 +23,6 @@ from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.snapshots.source import find_source, require_whole
 from weir.store.errors import NotFound
 from weir.store.published import published
-from weir.store.store import Store
 from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 _NUMBERS = {"id", "failover", "incident", "revision", "timeline", "closed_result"}
@@ -117,7 +116,7 @@ def _snapshots(world):
         if row.deleted_at is not None or (row.subsumed_at is not None and not row.is_savepoint):
             continue
         try:
-            require_whole(find_source(world.services, row.dataflow, str(row.number), Store.open))
+            require_whole(find_source(world.services, row.dataflow, str(row.number)))
         except Misconfigured as error:
             yield f"{row.kind} {row.number} of {row.dataflow} is kept: {error}"
 

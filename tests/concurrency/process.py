@@ -269,8 +269,8 @@ def release(services, airflow, _asked):
 COMMANDS = {
     "release": release,
     "upkeep": upkeep,
-    "restore": lambda services, _airflow, asked: restore(services, asked.restore, Store.open),
-    "savepoint": lambda services, _airflow, asked: create(services, asked.savepoint, Store.open),
+    "restore": lambda services, _airflow, asked: restore(services, asked.restore),
+    "savepoint": lambda services, _airflow, asked: create(services, asked.savepoint),
 }
 
 

@@ -16,7 +16,6 @@ from at_once import AtOnce
 from ladder import expected_running_totals
 
 from weir.coordination.services import Services
-from weir.environment import open_store
 from weir.execution.partition_state import PartitionState
 from weir.formats.codec import manifest_from_json
 from weir.formats.paths import MANIFEST
@@ -140,8 +139,8 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     driver.run(SECOND)
     driver.green()
     services = Services(ledger=driver.ledger, store=driver.store)
-    savepoint = create(services, SavepointRequest(driver.dag, None, None, None), open_store)
-    restore(services, RestoreRequest(driver.dag, savepoint.name, fork="fork"), open_store)
+    savepoint = create(services, SavepointRequest(driver.dag, None, None, None))
+    restore(services, RestoreRequest(driver.dag, savepoint.name, fork="fork"))
     change_a_row(restored_file(driver))
     fork = driver.beside("fork", **FORK)
     run_id = fork.start(THIRD)
@@ -151,7 +150,7 @@ def test_a_restored_state_with_a_changed_row_is_read_by_nobody(driver):
     assert "damaged" in error
     assert results(fork, SECOND, "history") == [(PartitionState.LOST, True)]
     assert published(fork.store, "fork", "sums", epoch(THIRD)) is None
-    restore(services, RestoreRequest(driver.dag, savepoint.name, fork="again"), open_store)
+    restore(services, RestoreRequest(driver.dag, savepoint.name, fork="again"))
     again = driver.beside("again", **FORK)
     again.await_green(again.start(THIRD))
     assert again.totals(epoch(THIRD)) == expected_running_totals({}, [epoch(day) for day in (FIRST, SECOND, THIRD)])

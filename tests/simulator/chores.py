@@ -24,7 +24,7 @@ from weir.coordination.read_leases import claimed
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
 from weir.coordination.settled import Settled
-from weir.errors import LedgerBehind, Misconfigured, WeirError
+from weir.errors import LedgerBehind, WeirError
 from weir.formats.checkpoint import KeyedSnapshot, StatePartition
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.leases import drop_leases
@@ -181,7 +181,7 @@ def make_savepoint(world: World, event: Event) -> None:
     kept = sorted(row.number for row in world.history.snapshots.known.values() if row.is_retained)
     if kept:
         asked = SavepointRequest(world.airflow.flow.name, kept[event.number % len(kept)])
-        run_by_hand(world, lambda: create(world.services, asked, _elsewhere, _counted), event.fault)
+        run_by_hand(world, lambda: create(world.services, asked, _counted), event.fault)
 
 
 def _counted(store: Store, state: KeyedSnapshot, part: StatePartition, expired_until: int | None) -> int:
@@ -202,19 +202,19 @@ def go_back(world: World, event: Event) -> None:
     if kept:
         fork = FORK if event.verb is Verb.FORK else None
         wish = RestoreRequest(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
-        run_by_hand(world, lambda: restore(world.services, wish, _elsewhere), event.fault)
+        run_by_hand(world, lambda: restore(world.services, wish), event.fault)
 
 
 def tidy_savepoints(world: World, event: Event) -> None:
     """Complete or abandon the savepoints of processes that were killed long ago."""
-    run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), event.fault)
+    run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name), event.fault)
 
 
 def complete_savepoints(world: World) -> None:
     """Complete or abandon the savepoints of processes that were killed, when these are old enough."""
     if any(row.is_savepoint and row.status == "pending" for row in world.history.snapshots.known.values()):
         world.airflow.wait((world.services.retention.orphan_age + world.history.slack) // timedelta(minutes=1))
-        run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name, _elsewhere), NO_FAULT)
+        run_by_hand(world, lambda: tidy(world.services, world.airflow.flow.name), NO_FAULT)
 
 
 # The ledger
@@ -281,7 +281,3 @@ def _process(airflow: SimulatedAirflow, do: Callable[[], object]) -> Process:
 
     airflow.started += 1
     return Process(airflow.started, work)
-
-
-def _elsewhere(url: str) -> Store:
-    raise Misconfigured(f"a simulation has one store, and {url} is not in it")

@@ -26,6 +26,7 @@ from tests.simulator.store import Condition, MemoryFiles
 
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
+from weir.errors import Misconfigured
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay
 from weir.settings import EXPECTATIONS
@@ -70,6 +71,7 @@ class World:
         self.services = Services(
             ledger=self.ledger,
             store=self.store,
+            open_store=_elsewhere,
             now=self._now,
             new_uuid=lambda: uuid.UUID(int=next(numbers) << 96),
             recovery=RecoverySettings(largest_plan=scene.largest_plan),
@@ -184,3 +186,7 @@ class World:
 
     def _airflow_answered(self, answers: list[ClearAnswer]) -> None:
         self.observer.airflow_answered(answers)
+
+
+def _elsewhere(url: str) -> Store:
+    raise Misconfigured(f"a simulation has one store, and {url} is not in it")

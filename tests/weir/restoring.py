@@ -12,7 +12,6 @@ from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, 
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import SavepointRequest, create
-from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z", "20130104T000000Z", "20130105T000000Z")
@@ -100,7 +99,7 @@ def attempts_of_day(world, day, dataflow="ladder"):
 
 def restore(world, source, **more):
     """Restore, as the command line does."""
-    return restore_snapshot(world.services, RestoreRequest("ladder", str(source), **more), Store.open)
+    return restore_snapshot(world.services, RestoreRequest("ladder", str(source), **more))
 
 
 def second_airflow(world, flow):
@@ -115,7 +114,7 @@ def keep_savepoints(world, *days):
     numbers = {epoch: number for number, epoch in checkpoints(world).items()}
     for day in days:
         asked = SavepointRequest("ladder", numbers[EPOCHS[day - 1]], name=f"day{day}")
-        create(world.services, asked, Store.open)
+        create(world.services, asked)
 
 
 def record_other_rows(world, day, subtask=0, **other):

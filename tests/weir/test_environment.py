@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.messages.kinds import of_kind
 
-from weir.environment import command_environment, open_store, opened_services, settings
+from weir.environment import command_environment, opened_services, settings
 from weir.errors import Misconfigured
 from weir.local_stack import FILE_NAME, PROJECT_VARIABLE, STATE_FOLDER, LocalStack
 from weir.testing.fakes.ledgers import new_ledger
@@ -96,11 +96,3 @@ def test_the_ledger_and_the_store_of_the_environment_are_opened(own):
     new_ledger(own / "own.db").close()
     with opened_services() as services, services.ledger.transaction() as session:
         assert str(session.get_bind().url).endswith("own.db")
-
-
-def test_another_store_gets_the_options_only_if_it_has_the_same_scheme(monkeypatch, own):
-    monkeypatch.setenv("WEIR_STORE", f"file://{own}/own")
-    monkeypatch.setenv("WEIR_STORE_OPTIONS", '{"timeout": "soon"}')
-    assert open_store("memory://other").url == "memory://other"
-    with pytest.raises(Misconfigured, check=of_kind("store.time_limit_wrong")):
-        open_store(f"file://{own}/other")

@@ -17,7 +17,7 @@ from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.settings import EXPECTATIONS, Settings
-from weir.store.store import Store
+from weir.store.store import Store, opener
 from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, new_attempt_id
 from weir.topology.layouts import SMALL_RESULT
 
@@ -42,6 +42,8 @@ class Services:
     expectations: str = EXPECTATIONS
     small_result: int = SMALL_RESULT
     """The bytes up to which a result is written plain, and filtered when it is read."""
+    open_store: Callable[[str], Store] = Store.open
+    """Opens another store by its URL, with the options of this one where both are of one kind."""
     connections: Connections = from_environment
     """Looks up the connections of sinks, of receivers of notifications and of functions."""
     variables: Variables = variable_from_environment
@@ -59,6 +61,7 @@ class Services:
         return cls(
             ledger=ledger,
             store=Store.open(settings.store, settings.store_options),
+            open_store=opener(settings.store, settings.store_options),
             recovery=settings.recovery,
             retention=settings.retention,
             expectations=settings.expectations,

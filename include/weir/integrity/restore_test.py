@@ -42,7 +42,6 @@ from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restored_results import makers_in, partitions_in
 from weir.snapshots.scratch import RestoreTestPlace, restore_test_place
 from weir.snapshots.source import (
-    OpenStore,
     Source,
     folder_at,
     folder_of_savepoint,
@@ -128,9 +127,7 @@ def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[st
     return (name,)
 
 
-def run_restore_test(
-    services: Services, dataflow: str, which: str | None, open_store: OpenStore, check: Check
-) -> RestoreTestReport:
+def run_restore_test(services: Services, dataflow: str, which: str | None, check: Check) -> RestoreTestReport:
     """Restore a checkpoint or savepoint to a scratch place, and check its results.
 
     `which` is a number, a savepoint's name or its folder; None is the newest retained checkpoint. Raises Misconfigured
@@ -138,13 +135,13 @@ def run_restore_test(
     """
     services.store_id()
     for _ in range(ROUNDS):
-        found = restore_test_source(services, dataflow, which, open_store)
+        found = restore_test_source(services, dataflow, which)
         if isinstance(found.source, str):
             return RestoreTestReport(
                 dataflow=dataflow, source=found.description, epoch=found.epoch, problem=found.source
             )
         with _leased(services, found.source):
-            report = _restored_and_checked(services, found, found.source, open_store, check)
+            report = _restored_and_checked(services, found, found.source, check)
         if report.is_right or is_still_kept(services, found):
             return _recorded(services, found.source, report)
         if which is not None:
@@ -152,12 +149,10 @@ def run_restore_test(
     raise Misconfigured(Message("integrity.subsumed_meanwhile", description=found.description, dataflow=dataflow))
 
 
-def restore_test_source(
-    services: Services, dataflow: str, which: str | None, open_store: OpenStore
-) -> RestoreTestSource:
+def restore_test_source(services: Services, dataflow: str, which: str | None) -> RestoreTestSource:
     """Find the checkpoint or savepoint; `which` is None for the newest checkpoint. Raises Misconfigured."""
     if which is not None and "/" in which:
-        return _in_folder(services, which, open_store)
+        return _in_folder(services, which)
     with services.ledger.transaction() as session:
         require_dataflow(session, dataflow)
         rows = [row for row in checkpoints_of(session, dataflow) if _is_kept(row)]
@@ -168,7 +163,7 @@ def restore_test_source(
     if len(wanted) != 1:
         known = ", ".join(f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows[-_SHOWN:]) or "none"
         raise Misconfigured(Message("integrity.not_kept", dataflow=dataflow, which=which or "at all", known=known))
-    return _known(services, wanted[0], open_store)
+    return _known(services, wanted[0])
 
 
 def _is_kept(row: CheckpointRow) -> bool:
@@ -176,14 +171,14 @@ def _is_kept(row: CheckpointRow) -> bool:
     return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
 
 
-def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> RestoreTestSource:
+def _known(services: Services, row: CheckpointRow) -> RestoreTestSource:
     folder = savepoint_url(row, services.store.url)
     name = folder or str(row.number)
     description = f"{row.kind} {row.number} of {row.dataflow} (epoch {row.epoch})"
     found: Source | str
     try:
         if row.is_savepoint:
-            found = read_savepoint(folder_of_savepoint(services, row, open_store))
+            found = read_savepoint(folder_of_savepoint(services, row))
         else:
             found = read_checkpoint(services, row.dataflow, row.number)
     except Misconfigured as error:
@@ -192,8 +187,8 @@ def _known(services: Services, row: CheckpointRow, open_store: OpenStore) -> Res
     return RestoreTestSource(found, name, description, row.epoch)
 
 
-def _in_folder(services: Services, url: str, open_store: OpenStore) -> RestoreTestSource:
-    folder = folder_at(services, url, open_store)
+def _in_folder(services: Services, url: str) -> RestoreTestSource:
+    folder = folder_at(services, url)
     try:
         folder.store.size(folder.at(SAVEPOINT))
     except NotFound as error:
@@ -230,15 +225,13 @@ def _leased(services: Services, source: Source) -> Iterator[None]:
 
 
 def _restored_and_checked(
-    services: Services, found: RestoreTestSource, source: Source, open_store: OpenStore, check: Check
+    services: Services, found: RestoreTestSource, source: Source, check: Check
 ) -> RestoreTestReport:
     made = source.checkpoint
     with restore_test_place(services) as place:
         _register(place, source)
         try:
-            restored = restore(
-                place.services, RestoreRequest(made.dataflow, found.name, fork=place.dataflow), open_store
-            )
+            restored = restore(place.services, RestoreRequest(made.dataflow, found.name, fork=place.dataflow))
         except Misconfigured as error:
             return RestoreTestReport(
                 dataflow=made.dataflow, source=found.description, epoch=made.epoch, problem=str(error)

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from weir.coordination.read_leases import ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
-from weir.environment import open_store
 from weir.errors import Fault, Loss, Message, Misconfigured
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest, StateFile
@@ -190,7 +189,7 @@ def open_snapshot(services: Services, dataflow: str, which: str, name: str, clos
             is_own = row is None or not row.is_savepoint
         if is_own:
             return _open_checkpoint(services, dataflow, int(which), name, closing)
-    source = find_source(services, dataflow, which, open_store)
+    source = find_source(services, dataflow, which)
     with services.ledger.transaction() as session:  # a lease on no result
         lease = ReadLease(claimed(session, services, dataflow, [], reader("weir.open")))
     closing.callback(lease.close)

@@ -47,7 +47,7 @@ from weir.snapshots.restored_results import (
     write_restored,
 )
 from weir.snapshots.restored_run import drop_clears, fence_all, restored_run, topology_for
-from weir.snapshots.source import OpenStore, Source, find_source, renamed, require_retained, require_whole
+from weir.snapshots.source import Source, find_source, renamed, require_retained, require_whole
 from weir.topology.regions import PartitionId
 
 ROUNDS = 3
@@ -92,7 +92,7 @@ class _Plan:
         return self.replaced, self.is_repinned, self.place.lineage, self.place.numbers
 
 
-def restore(services: Services, request: RestoreRequest, open_store: OpenStore) -> Restored:
+def restore(services: Services, request: RestoreRequest) -> Restored:
     """Restore a checkpoint or savepoint; nothing is changed where that fails, or where it is in effect already.
 
     Raises Misconfigured if it does not exist, is incomplete or not retained, is incompatible with the present dataflow,
@@ -100,7 +100,7 @@ def restore(services: Services, request: RestoreRequest, open_store: OpenStore) 
     lost a fork of that name, and Conflict if tasks committed meanwhile in each round.
     """
     store_id = services.store_id()
-    source = find_source(services, request.dataflow, request.source, open_store)
+    source = find_source(services, request.dataflow, request.source)
     _require_target(request, source.checkpoint)
     if request.fork is not None:
         require_not_behind(services, request.fork)  # it may have lost a fork of that name

@@ -45,7 +45,6 @@ from weir.ledger.runs import newest_dataflow_settings
 from weir.snapshots.source import (
     Folder,
     NotThere,
-    OpenStore,
     Source,
     find_source,
     folder_at,
@@ -136,9 +135,7 @@ Count = Callable[[Store, KeyedSnapshot, StatePartition, int | None], int]
 """Counts the rows of a partition that were last updated after a time."""
 
 
-def create(
-    services: Services, request: SavepointRequest, open_store: OpenStore, count: Count = counted_rows
-) -> Savepoint:
+def create(services: Services, request: SavepointRequest, count: Count = counted_rows) -> Savepoint:
     """Copy a checkpoint with all of its files to a folder of its own.
 
     Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer:
@@ -148,22 +145,22 @@ def create(
     """
     services.store_id()
     require_not_behind(services, request.dataflow)
-    tidy(services, request.dataflow, open_store)
-    made = _made_by_earlier_try(services, request, open_store)
+    tidy(services, request.dataflow)
+    made = _made_by_earlier_try(services, request)
     if made is not None:
         return made
     for _ in range(ROUNDS - 1):
         try:
-            return _create(services, request, open_store, count)
+            return _create(services, request, count)
         except _NumberTaken:
             continue
         except NotThere:
             if request.checkpoint is not None:
                 raise
-    return _create(services, request, open_store, count)
+    return _create(services, request, count)
 
 
-def _made_by_earlier_try(services: Services, request: SavepointRequest, open_store: OpenStore) -> Savepoint | None:
+def _made_by_earlier_try(services: Services, request: SavepointRequest) -> Savepoint | None:
     """Return the savepoint that an earlier try of a request has made, or remove what that try has left."""
     if not request.key:
         return None
@@ -174,7 +171,7 @@ def _made_by_earlier_try(services: Services, request: SavepointRequest, open_sto
             return _savepoint(services, row)
     for row in rows:
         if row.deleted_at is None:
-            _remove(services, row, folder_of_savepoint(services, row, open_store))
+            _remove(services, row, folder_of_savepoint(services, row))
     return None
 
 
@@ -182,13 +179,13 @@ class _NumberTaken(Conflict):
     """Another command took the number in whose folder the savepoint was to be."""
 
 
-def _create(services: Services, request: SavepointRequest, open_store: OpenStore, count: Count) -> Savepoint:
+def _create(services: Services, request: SavepointRequest, count: Count) -> Savepoint:
     with services.ledger.transaction() as session:
         row = _wanted(session, request)
         number = next_number(session, request.dataflow)
     source = read_checkpoint(services, request.dataflow, row.number)
     source = replace(source, checkpoint=_counted(source, count))
-    folder = _folder(services, request, number, open_store)
+    folder = _folder(services, request, number)
     require_free(folder)
     now = services.now()
     savepoint, copies = as_savepoint(source.checkpoint, number, _attempt_of(services, request), now.isoformat())
@@ -280,13 +277,13 @@ def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
     raise Misconfigured(Message("snapshots.nothing_to_save", dataflow=request.dataflow, wanted=wanted, listed=listed))
 
 
-def _folder(services: Services, request: SavepointRequest, number: int, open_store: OpenStore) -> Folder:
+def _folder(services: Services, request: SavepointRequest, number: int) -> Folder:
     name = request.name or (f"{number:08d}" if request.to is None else f"{request.dataflow}-{number:08d}")
     if "/" in name or name.startswith((".", "_")) or name.isspace() or (request.name is not None and name.isdigit()):
         raise Misconfigured(Message("snapshots.name_malformed", name=name))
     if request.to is None:
         return Folder(services.store, f"{savepoints_folder(request.dataflow)}/{name}")
-    folder = folder_at(services, f"{request.to.rstrip('/')}/{name}", open_store)
+    folder = folder_at(services, f"{request.to.rstrip('/')}/{name}")
     if folder.store is not services.store:
         _require_root(folder.store, request.to)
     return folder
@@ -350,7 +347,7 @@ def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
         _remove(services, row, folder)
 
 
-def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int, ...]:
+def tidy(services: Services, dataflow: str) -> tuple[int, ...]:
     """Complete savepoints that have a manifest although their process was killed, and remove old ones without.
 
     Returns the numbers of those removed. A store that cannot be reached is left to a later command.
@@ -360,7 +357,7 @@ def tidy(services: Services, dataflow: str, open_store: OpenStore) -> tuple[int,
         rows = [row for row in _rows(session, dataflow) if row.status == CheckpointStatus.PENDING.value]
     for row in rows:
         with suppress(WeirError):
-            folder = folder_of_savepoint(services, row, open_store)
+            folder = folder_of_savepoint(services, row)
             if is_made(folder, row):
                 _completed(services, row, folder)
             elif row.triggered_at + services.retention.orphan_age <= services.now():
@@ -413,15 +410,15 @@ def _savepoint(services: Services, row: CheckpointRow) -> Savepoint:
     )
 
 
-def show(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Source:
+def show(services: Services, dataflow: str, name: str) -> Source:
     """Find the savepoint of a number, name or folder. Raises Misconfigured where there is none, or for a checkpoint."""
-    source = find_source(services, dataflow, name, open_store)
+    source = find_source(services, dataflow, name)
     if not source.is_savepoint:
         raise Misconfigured(Message("snapshots.is_a_checkpoint", name=name, dataflow=dataflow))
     return source
 
 
-def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Savepoint:
+def drop(services: Services, dataflow: str, name: str) -> Savepoint:
     """Delete a savepoint, finished or not. Raises Misconfigured where there is none."""
     with services.ledger.transaction() as session:
         require_dataflow(session, dataflow)
@@ -432,7 +429,7 @@ def drop(services: Services, dataflow: str, name: str, open_store: OpenStore) ->
         known = ", ".join(f"{number} ({url})" for number, url in urls.items()) or "none"
         raise Misconfigured(Message("snapshots.savepoint_unknown", dataflow=dataflow, name=name, known=known))
     row = wanted[0]
-    drop_files(folder_of_savepoint(services, row, open_store), row)
+    drop_files(folder_of_savepoint(services, row), row)
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:
         present = checkpoint_row(session, dataflow, row.number)

@@ -5,7 +5,6 @@ Invariant: what is returned is as it was written (its manifest has its own SHA-2
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Select, select
@@ -30,10 +29,6 @@ _SHOWN = 10
 
 class NotThere(Misconfigured):
     """A file that is to be read is missing, or differs from its SHA-256."""
-
-
-OpenStore = Callable[[str], Store]
-"""Opens the store at a URL, with the options that its kind of store needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ class Source:
         return f"{kind} {self.checkpoint.number} of {self.checkpoint.dataflow} (epoch {self.checkpoint.epoch})"
 
 
-def folder_at(services: Services, url: str, open_store: OpenStore) -> Folder:
+def folder_at(services: Services, url: str) -> Folder:
     """Return the folder at a URL or an absolute path: of the configured store, or of one whose root is its parent."""
     full = url.rstrip("/")
     full = f"file://{full}" if full.startswith("/") else full
@@ -81,21 +76,21 @@ def folder_at(services: Services, url: str, open_store: OpenStore) -> Folder:
     parent, _, name = full.rpartition("/")
     if not name or parent.endswith(":/") or not parent:
         raise Misconfigured(Message("snapshots.not_a_folder", url=url))
-    return Folder(open_store(parent), name)
+    return Folder(services.open_store(parent), name)
 
 
-def folder_of_savepoint(services: Services, row: CheckpointRow, open_store: OpenStore) -> Folder:
+def folder_of_savepoint(services: Services, row: CheckpointRow) -> Folder:
     """Return the folder of a savepoint in the ledger."""
-    return folder_at(services, savepoint_url(row, services.store.url), open_store)
+    return folder_at(services, savepoint_url(row, services.store.url))
 
 
-def find_source(services: Services, dataflow: str, name: str, open_store: OpenStore) -> Source:
+def find_source(services: Services, dataflow: str, name: str) -> Source:
     """Find a checkpoint or savepoint by its number, the name of a savepoint, or its folder.
 
     Raises Misconfigured where there is none, and lists what there is.
     """
     if "/" in name:
-        return read_savepoint(folder_at(services, name, open_store))
+        return read_savepoint(folder_at(services, name))
     with services.ledger.transaction() as session:
         try:
             require_dataflow(session, dataflow)
@@ -111,7 +106,7 @@ def find_source(services: Services, dataflow: str, name: str, open_store: OpenSt
         )
     row = usable[0]
     if row.is_savepoint:
-        return read_savepoint(folder_of_savepoint(services, row, open_store))
+        return read_savepoint(folder_of_savepoint(services, row))
     return read_checkpoint(services, dataflow, row.number)
 
 

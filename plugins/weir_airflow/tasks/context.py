@@ -15,7 +15,6 @@ from weir.assembly import coordinator_of
 from weir.coordination.services import Services
 from weir.ledger.ledger import Ledger
 from weir.secrecy import hiding_with
-from weir.store.store import opener
 from weir_airflow.api.clearing import clearer_for
 from weir_airflow.connections.connections import (
     api_connection,
@@ -45,7 +44,6 @@ class TaskContext:
         self.operators = found.operators
         self.services = Services.of(found, ledger, user_connection, user_variable)
         self.store = self.services.store
-        self.open_store = opener(self.store.url, found.store_options)
         self.coordinator = coordinator_of(self.services)
 
     @classmethod

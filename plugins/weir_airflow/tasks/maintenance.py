@@ -44,7 +44,7 @@ def create_savepoint(
         raise Misconfigured(Message("tasks.checkpoint_malformed", checkpoint=checkpoint))
     wanted = SavepointRequest(dataflow, int(number) if number else None, to or None, name or None, key)
     with TaskContext.open() as task_context:
-        made = create(task_context.services, wanted, task_context.open_store)
+        made = create(task_context.services, wanted)
         log(f"{made}\n{displaced(task_context.services, dataflow)}.")
     return {name: getattr(made, name) for name in ("dataflow", "number", "epoch", "folder", "files", "bytes")}
 
@@ -52,7 +52,7 @@ def create_savepoint(
 def restore_state(wanted: RestoreRequest, log: Log) -> dict[str, Any]:
     """Restore a checkpoint or savepoint, and deliver the clears that follow. Raises as `restore` does."""
     with TaskContext.open() as task_context:
-        done = restore(task_context.services, wanted, task_context.open_store)
+        done = restore(task_context.services, wanted)
         for line in done.lines(is_dry=wanted.is_dry, is_fork=wanted.fork is not None):
             log(line)
         if done.pending_clears:

@@ -59,7 +59,7 @@ def check_restore(dataflow: str, params: Mapping[str, Any], log: Log) -> dict[st
                 raise
             return read_report(task_context.store, job)
 
-        tested = run_restore_test(task_context.services, dataflow, name, task_context.open_store, check)
+        tested = run_restore_test(task_context.services, dataflow, name, check)
     for line in tested.lines():
         log(line)
     if not tested.is_right:

@@ -21,7 +21,6 @@ from weir.errors import Retryable
 from weir.recovery.adopt import adopt
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
-from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder, new_ledger
@@ -192,7 +191,7 @@ def test_a_savepoint_takes_a_state_into_another_deployment_which_refuses_the_sto
     folder.mkdir()
     test = deployment(world, "ladder", store_in_memory(folder))
     savepoint = f"{world.folder}/store/ladder/_savepoints/day2"
-    restore_snapshot(test.services, RestoreRequest("ladder", savepoint), Store.open)
+    restore_snapshot(test.services, RestoreRequest("ladder", savepoint))
     run_days(test, 3)
     with pytest.raises(Retryable, check=of_kind("store.marker_of_another")):
         replace(test.services, store=world.store).store_id()

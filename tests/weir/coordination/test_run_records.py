@@ -20,7 +20,6 @@ from weir.ledger.runs import ZONE
 from weir.recovery.adopt import adopt
 from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create
-from weir.store.store import Store
 from weir.testing.fakes.stores import FailingStore
 from weir.topology.layouts import pinned_json
 from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
@@ -170,7 +169,7 @@ def test_nobody_waits_for_the_store_in_a_restore(watched, fork):
 def test_nobody_waits_for_the_store_when_a_run_is_adopted_and_a_savepoint_made(watched):
     world = watched(aircraft(retained_checkpoints=1))
     run_days(world.airflow, 1)
-    create(world.services, SavepointRequest("ladder", name="mine"), Store.open)
+    create(world.services, SavepointRequest("ladder", name="mine"))
     adopt(world.services, RUN)
     world.airflow.clear_run_by_hand("scheduled__2013-01-01")
     world.airflow.run_until_quiet()

@@ -27,7 +27,6 @@ from weir.ledger.database.tables import (
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.scratch import HEARTBEAT, RESTORE_TESTS, abandoned_places, restore_test_place
-from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
 LEDGER = (DataflowRow, RunRow, ResultRow, CheckpointRow, RestoreRow, LeaseRow)
@@ -50,9 +49,7 @@ def days(three_days, tmp_path):
 
 
 def restore_test(world, which=None, check=None):
-    return restore_tests.run_restore_test(
-        world.services, "ladder", which, Store.open, check or world.airflow.engine.run
-    )
+    return restore_tests.run_restore_test(world.services, "ladder", which, check or world.airflow.engine.run)
 
 
 def outcomes(report):
@@ -140,7 +137,7 @@ def test_a_savepoint_of_another_deployment_is_tested_and_not_recorded(days, tmp_
     shutil.copytree(days.folder / "store/ladder/_savepoints/day2", moved)
     (tmp_path / "other" / "store").mkdir(parents=True)
     other = World(tmp_path / "other", aircraft())
-    report = restore_tests.run_restore_test(other.services, "", str(moved), Store.open, other.airflow.engine.run)
+    report = restore_tests.run_restore_test(other.services, "", str(moved), other.airflow.engine.run)
     assert (report.is_right, report.is_recorded, recorded(other)) == (True, False, [])
 
 

@@ -27,7 +27,6 @@ from weir.formats.suite import Severity
 from weir.ledger.database.tables import QualityCheckRow
 from weir.quality.check_queries import enter_checks
 from weir.snapshots.savepoint import SavepointRequest, create, drop
-from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -166,11 +165,11 @@ def test_of_a_checkpoint_that_is_gone_by_now_its_restored_manifest_is_believed(d
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_savepoint_of_the_same_name_is_not_the_one_that_was_restored(days):
     numbers = {epoch: number for number, epoch in checkpoints(days).items()}
-    create(days.services, SavepointRequest("ladder", numbers[EPOCHS[2]], name="latest"), Store.open)
+    create(days.services, SavepointRequest("ladder", numbers[EPOCHS[2]], name="latest"))
     wanted = states_of(days, 3)
     restore(days, "latest", fork="new")
-    drop(days.services, "ladder", "latest", Store.open)
-    create(days.services, SavepointRequest("ladder", numbers[EPOCHS[1]], name="latest"), Store.open)
+    drop(days.services, "ladder", "latest")
+    create(days.services, SavepointRequest("ladder", numbers[EPOCHS[1]], name="latest"))
     other = second_airflow(days, aircraft("new", retained_checkpoints=9))
     engine = watched(other)
     run_days(other, 4)

@@ -18,7 +18,6 @@ from weir.reading.availability import Unreadable
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.state.state_files import Shape, newest
 from weir.store.errors import NotFound
-from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
 
@@ -360,7 +359,7 @@ def test_rows_that_blind_upserts_have_not_counted_are_bounded_until_a_savepoint_
         assert (state.is_counted, state.rows) == (False, 9)
         assert state.arrow().num_rows == len(expected(days, 2)) == 6
         assert "at most 9 rows" in repr(state)
-    create(days.services, SavepointRequest("ladder", name="counted"), Store.open)
+    create(days.services, SavepointRequest("ladder", name="counted"))
     with weir.open("ladder", state="history", checkpoint="counted") as state:
         assert (state.is_counted, state.rows) == (True, 6)
     with weir.open("ladder", epoch(2), state="history") as state:
@@ -371,7 +370,7 @@ def test_rows_that_blind_upserts_have_not_counted_are_bounded_until_a_savepoint_
 def test_a_savepoint_is_read_by_its_number_its_name_and_its_folder(days, tmp_path):
     run_days(days, history(), 1)
     (tmp_path / "kept").mkdir()
-    made = create(days.services, SavepointRequest("ladder", to=str(tmp_path / "kept"), name="before"), Store.open)
+    made = create(days.services, SavepointRequest("ladder", to=str(tmp_path / "kept"), name="before"))
     before = expected(days, 1)
     run_days(days, history(), 2)
     for which in (made.number, "before", made.folder):

@@ -12,7 +12,6 @@ from tests.weir.small_dataflow import Saved, World
 from weir.errors import Retryable
 from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints, show
-from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import copied_ledger, fast_folder
 
@@ -115,13 +114,13 @@ def test_what_nobody_knows_to_be_restored_is_kept_until_the_ledger_is_asked(late
 def test_a_savepoint_that_is_written_stays_whatever_the_ledger_answers(late, commits):
     late.ledger.lose(3, commits=commits)  # those before take the number and renew the leases
     with pytest.raises(Retryable):
-        create(late.services, SavepointRequest("ladder", name="mine"), Store.open)
+        create(late.services, SavepointRequest("ladder", name="mine"))
     late.ledger.settle()
     assert "ladder/_savepoints/mine/savepoint.json" in lying(late, "ladder/_savepoints/mine")
-    create(late.services, SavepointRequest("ladder", name="next"), Store.open)
+    create(late.services, SavepointRequest("ladder", name="next"))
     assert {each.name: each.status for each in savepoints(late.services)} == dict.fromkeys(
         ("day1", "mine", "next"), "completed"
     )
-    assert show(late.services, "ladder", "mine", Store.open).is_savepoint
+    assert show(late.services, "ladder", "mine").is_savepoint
     spoil(late, 2)
     restore(late, "mine")

@@ -28,7 +28,6 @@ from weir.ledger.database.tables import PendingClearRow, RestoreRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints
-from weir.store.store import Store
 from weir.testing.fakes.ledgers import fast_folder
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
@@ -443,7 +442,7 @@ def test_a_ledger_that_is_built_again_believes_what_was_made_after_a_restore(day
     rebuild(days.services)
     assert states_of(days, 2) == better
     assert [each.name for each in savepoints(days.services)] == ["day1", "day2", "day3"]
-    assert create(days.services, SavepointRequest("ladder", name="day4"), Store.open).number > 6
+    assert create(days.services, SavepointRequest("ladder", name="day4")).number > 6
 
 
 def test_on_postgresql_it_is_the_same(tmp_path, empty_postgres_ledger):

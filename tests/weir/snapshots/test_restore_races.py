@@ -99,7 +99,6 @@ def test_a_checkpoint_that_is_subsumed_before_the_commit_is_not_restored(days, f
         restore_snapshot(
             Services(ledger=days.ledger, store=days.store, now=now),
             RestoreRequest("ladder", "1", fork=fork),
-            Store.open,
         )
     assert 1 not in checkpoints(days)
     assert (lineage_of(days), lineage_of(days, "forked"), states_of(days, 1, "forked")) == (lineage, None, {})
@@ -127,7 +126,7 @@ def test_files_that_pass_from_a_checkpoint_to_results_during_a_deletion_are_in_u
 def test_a_savepoint_is_of_the_newest_checkpoint_that_is_there_though_another_was_deleted_before_it_was_read(days):
     once = Once(lambda: run_days(days.airflow, 3, 4))
     services = replace(days.services, store=WatchedStore(days.store, once, checkpoint_path("ladder", 2)))
-    made = create(services, SavepointRequest("ladder"), Store.open)
+    made = create(services, SavepointRequest("ladder"))
     assert 2 not in checkpoints(days)
     assert (made.epoch, made.status) == (EPOCHS[3], "completed")
 
@@ -146,7 +145,7 @@ def test_on_postgresql_a_checkpoint_that_a_fork_is_about_to_name_is_not_subsumed
     (tmp_path / "store").mkdir()
     world = World(tmp_path, WHOLE, empty_postgres_ledger)
     run_days(world.airflow, 1, 2)
-    source = find_source(world.services, "ladder", "1", Store.open)
+    source = find_source(world.services, "ladder", "1")
 
     def subsume():
         with world.ledger.transaction("ladder") as session:

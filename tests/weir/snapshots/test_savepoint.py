@@ -57,7 +57,7 @@ def days(two_days, tmp_path):
 
 
 def make(world, **more):
-    return create(world.services, SavepointRequest("ladder", **more), Store.open)
+    return create(world.services, SavepointRequest("ladder", **more))
 
 
 def lying(store, folder):
@@ -98,7 +98,7 @@ def test_what_is_copied_is_leased_until_all_of_it_is(days):
             leased[path] = set(session.scalars(query))
 
     services = replace(days.services, store=Watched(days.store, look))
-    create(services, SavepointRequest("ladder"), Store.open)
+    create(services, SavepointRequest("ladder"))
     made = {path: folders for path, folders in leased.items() if "/_savepoints/" in path}
     assert made
     assert all(any(EPOCHS[1] in folder for folder in folders) for folders in made.values())
@@ -126,7 +126,7 @@ def test_one_that_was_moved_elsewhere_is_restored_from_there_when_all_else_is_go
     (tmp_path / "new" / "store").mkdir(parents=True)
     other = World(tmp_path / "new", aircraft())
     other.services.store_id()
-    done = restore_snapshot(other.services, RestoreRequest("ladder", f"{tmp_path}/moved"), Store.open)
+    done = restore_snapshot(other.services, RestoreRequest("ladder", f"{tmp_path}/moved"))
     shutil.rmtree(tmp_path / "moved")
     assert (done.epoch, states_of(other, 2)) == (EPOCHS[1], right)
     run_days(other.airflow, 3)
@@ -199,12 +199,12 @@ def test_what_is_dropped_is_gone_and_nothing_else_is(days):
     make(days, name="mine")
     make(days, name="other")
     before = lying(days.store, "ladder")
-    gone = drop(days.services, "ladder", "mine", Store.open)
+    gone = drop(days.services, "ladder", "mine")
     assert gone.name == "mine"
     assert lying(days.store, "ladder") == {each for each in before if "/mine/" not in each}
     assert [each.name for each in savepoints(days.services)] == ["other"]
     with pytest.raises(Misconfigured, check=of_kind("snapshots.savepoint_unknown", name="mine")):
-        drop(days.services, "ladder", "mine", Store.open)
+        drop(days.services, "ladder", "mine")
     with pytest.raises(Misconfigured, check=of_kind("snapshots.number_unknown", name="mine")):
         restore(days, "mine")
     run_days(days.airflow, 3)
@@ -218,7 +218,7 @@ def test_a_savepoint_below_another_survives_its_drop_and_so_does_what_somebody_e
     right = states_of(days, 2)
     make(days, to=f"{usb}/outer", name="inner")
     (usb / "outer" / "README.txt").write_text("mine")
-    drop(days.services, "ladder", "outer", Store.open)
+    drop(days.services, "ladder", "outer")
     assert sorted(each.name for each in (usb / "outer").iterdir()) == ["README.txt", "inner"]
     spoil(days, 2)
     restore(days, f"{usb}/outer/inner")
@@ -228,13 +228,13 @@ def test_a_savepoint_below_another_survives_its_drop_and_so_does_what_somebody_e
 def test_no_number_is_given_out_twice_though_the_ledger_was_lost(days, tmp_path):
     (tmp_path / "usb").mkdir()
     assert [make(days, name="here").number, make(days, name="gone").number] == [3, 4]
-    drop(days.services, "ladder", "gone", Store.open)
+    drop(days.services, "ladder", "gone")
     assert make(days, to=f"{tmp_path}/usb", name="there").number == 5
     days.lose_ledger()
     rebuild(days.services)
     assert [each.name for each in savepoints(days.services)] == ["here"]
     with pytest.raises(Misconfigured, check=of_kind("snapshots.savepoint_unknown", name="gone")):
-        drop(days.services, "ladder", "gone", Store.open)
+        drop(days.services, "ladder", "gone")
     assert make(days, name="new").number == 6
     run_days(days.airflow, 3)
     with days.ledger.transaction() as session:
@@ -255,7 +255,7 @@ def test_none_is_made_while_the_ledger_has_lost_the_commit_that_took_its_number(
     assert lying(days.store, "ladder") == before
     rebuild(days.services)
     assert make(days, name="mine").number == number + 1
-    assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+    assert show(days.services, "ladder", "mine").checkpoint.epoch == EPOCHS[1]
 
 
 def test_a_close_finds_the_savepoint_that_the_ledger_has_lost_instead_of_giving_its_number_again(days):
@@ -311,7 +311,7 @@ def test_one_that_the_ledger_has_lost_and_that_was_not_finished_is_removed_when_
     lose(days)
     assert [each.status for each in savepoints(days.services)] == ["pending"]
     days.airflow.time += timedelta(days=30)
-    assert tidy(days.services, "ladder", Store.open) == (3,)
+    assert tidy(days.services, "ladder") == (3,)
     assert lying(days.store, "ladder") == before | {NUMBER}
 
 
@@ -334,7 +334,7 @@ def test_a_place_that_is_taken_is_left_as_it_is(days):
     with pytest.raises(Misconfigured, check=of_kind("snapshots.place_taken")):
         make(days, name="mine")
     assert lying(days.store, "ladder") == before
-    assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+    assert show(days.services, "ladder", "mine").checkpoint.epoch == EPOCHS[1]
 
 
 def test_a_name_that_could_be_something_else_is_refused(days):
@@ -347,9 +347,9 @@ def test_what_does_not_exist_is_refused_with_what_there_is(days):
     with pytest.raises(Misconfigured, check=of_kind("snapshots.nothing_to_save")):
         make(days, checkpoint=7)
     with pytest.raises(Misconfigured, check=of_kind("ledger.dataflow_unknown", name="other", said="it knows ladder")):
-        create(days.services, SavepointRequest("other"), Store.open)
+        create(days.services, SavepointRequest("other"))
     with pytest.raises(Misconfigured, check=of_kind("snapshots.is_a_checkpoint", dataflow="ladder", name="2")):
-        show(days.services, "ladder", "2", Store.open)
+        show(days.services, "ladder", "2")
 
 
 def test_a_fork_of_a_savepoint_does_not_need_its_origin(days):
@@ -408,15 +408,15 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
         was_killed = True
     days.store.files = whole
     assert was_killed is (steps < 12)
-    tidy(days.services, "ladder", Store.open)
+    tidy(days.services, "ladder")
     days.airflow.time += timedelta(days=30)
-    tidy(days.services, "ladder", Store.open)
+    tidy(days.services, "ladder")
     is_there = [each.status for each in savepoints(days.services)] == ["completed"]
     assert is_there is (steps >= 11)
     if not is_there:
         assert lying(days.store, "ladder") - {NUMBER} == before
         assert make(days, name="mine").number > 3
-    assert show(days.services, "ladder", "mine", Store.open).checkpoint.epoch == EPOCHS[1]
+    assert show(days.services, "ladder", "mine").checkpoint.epoch == EPOCHS[1]
     with days.ledger.transaction() as session:
         assert "pending" not in set(session.scalars(select(CheckpointRow.status)))
 
@@ -437,7 +437,7 @@ def test_of_all_tries_of_a_request_one_makes_a_savepoint_wherever_the_earlier_on
 def test_another_request_makes_another_savepoint_and_so_does_one_whose_savepoint_was_dropped(days):
     first = make(days, key="a task")
     assert make(days, key="another task").number == first.number + 1
-    drop(days.services, "ladder", str(first.number), Store.open)
+    drop(days.services, "ladder", str(first.number))
     assert make(days, key="a task").number == first.number + 2
     with pytest.raises(Misconfigured, check=of_kind("snapshots.place_taken")):
         [make(days, name="mine", key=key) for key in ("a task, by name", "another one, by name")]
@@ -453,13 +453,13 @@ def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_pa
     disk = tmp_path / "world" / "store"
     disk.rename(tmp_path / "away")
     disk.mkdir()
-    assert tidy(days.services, "ladder", Store.open) == ()
+    assert tidy(days.services, "ladder") == ()
     with pytest.raises(Retryable, check=of_kind("store.marker_missing")):
-        drop(days.services, "ladder", "mine", Store.open)
+        drop(days.services, "ladder", "mine")
     disk.rmdir()
     (tmp_path / "away").rename(disk)
     assert [each.status for each in savepoints(days.services)] == ["pending"]
-    assert tidy(days.services, "ladder", Store.open) == (3,)
+    assert tidy(days.services, "ladder") == (3,)
     assert lying(days.store, "ladder") == before | {NUMBER}
 
 
@@ -470,7 +470,7 @@ def test_an_unfinished_one_can_be_dropped_at_once(days):
         make(days, name="mine")
     days.store.files = whole
     assert [each.status for each in savepoints(days.services)] == ["pending"]
-    drop(days.services, "ladder", "mine", Store.open)
+    drop(days.services, "ladder", "mine")
     assert lying(days.store, "ladder") == before | {NUMBER}
     assert savepoints(days.services) == ()
 
@@ -488,5 +488,5 @@ def test_a_savepoint_in_the_store_is_found_where_the_store_was_moved_to(days):
     restore(days, "inside")
     assert states_of(days, 2) == right
     assert [note for each in rebuild(days.services) for note in each.notes] == []
-    drop(days.services, "ladder", "inside", Store.open)
+    drop(days.services, "ladder", "inside")
     assert not (days.folder / "moved/ladder/_savepoints/inside").exists()

@@ -63,7 +63,7 @@ def recompute(world, day):
 
 def require_all_whole(world):
     for number in checkpoints(world):
-        require_whole(find_source(world.services, "ladder", str(number), Store.open))
+        require_whole(find_source(world.services, "ladder", str(number)))
 
 
 def other_upkeep_goes_on(world, retained=2):
@@ -172,10 +172,10 @@ def test_a_savepoint_is_of_files_that_stay_while_it_is_made(days):
             return super().read(path, *part)
 
     services = Services(ledger=days.ledger, store=Copying(days.store.files), now=lambda: days.airflow.time)
-    made = create(services, SavepointRequest("ladder", 2), Store.open)
+    made = create(services, SavepointRequest("ladder", 2))
     assert seen
     assert 2 not in checkpoints(days)
-    require_whole(find_source(days.services, "ladder", str(made.number), Store.open))
+    require_whole(find_source(days.services, "ladder", str(made.number)))
 
 
 def test_the_files_of_a_savepoint_stay_however_long_they_are_copied(days, monkeypatch):
@@ -195,10 +195,10 @@ def test_the_files_of_a_savepoint_stay_however_long_they_are_copied(days, monkey
             return super().read(path, *part)
 
     services = Services(ledger=days.ledger, store=Slow(days.store.files), now=lambda: days.airflow.time)
-    made = create(services, SavepointRequest("ladder", 2), Store.open)
+    made = create(services, SavepointRequest("ladder", 2))
     assert len(copied) == 2
     assert 2 not in checkpoints(days)
-    require_whole(find_source(days.services, "ladder", str(made.number), Store.open))
+    require_whole(find_source(days.services, "ladder", str(made.number)))
 
 
 def test_checkpoints_of_later_epochs_are_completed_again_once_the_epoch_before_is_closed(world, monkeypatch):

@@ -14,7 +14,7 @@ from tests.messages.kinds import of_kind
 
 from weir.errors import Internal, Misconfigured, OtherBuild, Retryable
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.store import FORMATS, Store
+from weir.store.store import FORMATS, Store, opener
 from weir.testing.fakes.stores import FailingStore
 
 RACERS = 20
@@ -397,3 +397,10 @@ def test_a_file_system_without_hard_links_gets_a_clear_error(local, monkeypatch)
     with pytest.raises(Misconfigured, check=of_kind("store.no_hard_links")):
         local.create("file", b"x")
     assert all_names(root_of(local)) == ["weir-store.json"]
+
+
+def test_another_store_gets_the_options_only_if_it_has_the_same_scheme(tmp_path):
+    open_store = opener(f"file://{tmp_path}/own", {"timeout": "soon"})
+    assert open_store("memory://other").url == "memory://other"
+    with pytest.raises(Misconfigured, check=of_kind("store.time_limit_wrong")):
+        open_store(f"file://{tmp_path}/other")

@@ -81,7 +81,7 @@ def world(server, tmp_path_factory):
         airflow.dag_run(1)
         airflow.run_until_quiet()
         assert set(airflow.states().values()) == {"success"}
-        create(services, SavepointRequest("flow", to=str(folder), name="whole"), Store.open)
+        create(services, SavepointRequest("flow", to=str(folder), name="whole"))
         yield services, folder
     sys.modules.pop("checked_stages", None)
     ledger.close()
@@ -133,7 +133,7 @@ def as_text(table):
 
 def drilled(world, spark, which):
     services, _ = world
-    return run_restore_test(services, "flow", which, Store.open, lambda job: check_all(job, spark, lambda _line: None))
+    return run_restore_test(services, "flow", which, lambda job: check_all(job, spark, lambda _line: None))
 
 
 def failed(found):

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from weir.cli.tables import print_line
-from weir.environment import open_store, settings
+from weir.environment import settings
 from weir.units import format_size
 
 
@@ -25,8 +25,10 @@ def export(
     The store may be of another build of Weir. Targets have what was published into them anyway.
     """
     from weir.store.export import export as exported  # noqa: PLC0415  fsspec is slow to import
+    from weir.store.store import Store  # noqa: PLC0415
 
-    found = list(exported(open_store(settings().store), folder, dataflow))
+    own = settings()
+    found = list(exported(Store.open(own.store, own.store_options), folder, dataflow))
     for each in found:
         print_line(f"{each.folder}: {format_size(each.bytes)}")
     if not found:

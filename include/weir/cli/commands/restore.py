@@ -14,7 +14,7 @@ from weir.cli.airflow_api import deliver_pending
 from weir.cli.documents import print_document
 from weir.cli.options import AsJson, DryRun
 from weir.cli.tables import print_line
-from weir.environment import open_store, opened_services
+from weir.environment import opened_services
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.views.documents import plain
@@ -45,7 +45,7 @@ def restore(
 ) -> None:
     """Restore a dataflow from a checkpoint or savepoint; epochs that read other state run again, in order."""
     with opened_services(may_be_new=True) as services:
-        done = restore_snapshot(services, RestoreRequest(dataflow, source, fork, allow, dry_run), open_store)
+        done = restore_snapshot(services, RestoreRequest(dataflow, source, fork, allow, dry_run))
         said = deliver_pending(services, done.pending_clears, [done.dataflow]) if done.pending_clears else ""
     if as_json:
         print_document(is_dry=dry_run, **plain(done))

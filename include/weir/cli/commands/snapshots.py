@@ -15,7 +15,7 @@ from weir.cli.documents import Listing, print_document
 from weir.cli.options import AsJson, DataflowName, OnlyDataflow
 from weir.cli.tables import key, number, print_line, size, text, value
 from weir.code.generation_rules import short
-from weir.environment import open_store, opened_services
+from weir.environment import opened_services
 from weir.errors import Message, Misconfigured
 from weir.snapshots.savepoint import SavepointRequest, displaced, savepoints, tidy
 from weir.snapshots.savepoint import create as create_savepoint
@@ -45,7 +45,7 @@ def create(
 ) -> None:
     """Copy all files of a checkpoint into one folder, which can be moved and restored from anywhere."""
     with opened_services() as services:
-        made = create_savepoint(services, SavepointRequest(dataflow, checkpoint, to, name), open_store)
+        made = create_savepoint(services, SavepointRequest(dataflow, checkpoint, to, name))
         means = displaced(services, dataflow)
     if as_json:
         print_document(savepoint=made, displaces=[number for number, _ in means.going])
@@ -61,7 +61,7 @@ def list_(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     """List savepoints; one that was moved is found only by its new folder."""
     with opened_services() as services:
         for name in {each.dataflow for each in savepoints(services, dataflow)}:
-            tidy(services, name, open_store)
+            tidy(services, name)
         found = savepoints(services, dataflow)
     _SAVEPOINTS.show(found, as_json=as_json)
 
@@ -80,7 +80,7 @@ _SAVEPOINTS = Listing(
 def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = False) -> None:
     """Show the states and results of a savepoint, and check that all of its files exist."""
     with opened_services() as services:
-        source = find_savepoint(services, dataflow, savepoint, open_store)
+        source = find_savepoint(services, dataflow, savepoint)
         require_whole(source)
     content = content_of(source.checkpoint, source.folder.url)
     if as_json:
@@ -101,7 +101,7 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
 def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
     """Delete a savepoint with all of its files, also an incomplete one."""
     with opened_services() as services:
-        gone = drop_savepoint(services, dataflow, savepoint, open_store)
+        gone = drop_savepoint(services, dataflow, savepoint)
     print_line(f"Savepoint {gone.number} of {gone.dataflow} is deleted: {gone.folder}, {format_size(gone.bytes)}")
 
 

@@ -17,7 +17,7 @@ from weir.cli.documents import print_document
 from weir.cli.progress import Progress
 from weir.cli.tables import OF_RUN, key, number, of_partition, print_line, print_rows, text, value
 from weir.coordination.services import Services
-from weir.environment import open_store, opened_services
+from weir.environment import opened_services
 from weir.errors import Message, Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.region_job import CheckJob, RegionReport
@@ -50,16 +50,13 @@ def _drills(
 ) -> Sequence[RestoreTestReport]:
     """Test the restores one after the other: each reads all of a dataflow's state."""
     if checkpoint == NEWEST:
-        return [
-            run_restore_test(services, each, None, open_store, check)
-            for each in dataflows_with_checkpoints(services, name)
-        ]
+        return [run_restore_test(services, each, None, check) for each in dataflows_with_checkpoints(services, name)]
     which = savepoint if checkpoint is None else checkpoint
     if checkpoint is not None and not checkpoint.isdigit():
         raise Misconfigured(Message("cli.checkpoint_malformed", checkpoint=checkpoint, newest=NEWEST))
     if name is None and "/" not in (which or ""):
         raise Misconfigured(Message("cli.dataflow_not_named", which=which))
-    return [run_restore_test(services, name or "", which, open_store, check)]
+    return [run_restore_test(services, name or "", which, check)]
 
 
 def _checked(remote: str | None, job: CheckJob) -> RegionReport:
