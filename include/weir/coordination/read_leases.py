@@ -34,7 +34,7 @@ _SECONDS_TO_DROP = 10.0
 class ReadLease:
     """A reader's lease on `results`, renewed by a thread until it is closed, collected, or the process ends."""
 
-    def __init__(self, claim: _Claim) -> None:
+    def __init__(self, claim: ReadClaim) -> None:
         self._claim = claim
         self._forgotten = weakref.finalize(self, claim.ended.set)
         claim.start()
@@ -97,17 +97,17 @@ def claimed(
     results: Collection[int],
     holder: str,
     states: Collection[PartitionState] = (PartitionState.FINISHED,),
-) -> _Claim:
+) -> ReadClaim:
     """Lease those of `results` that are present, in a transaction of `dataflow`, for a ReadLease after its commit.
 
     `states` includes results in quarantine only for their inspection.
     """
-    claim = _Claim(services, dataflow, holder, stored(session, results, states), states)
+    claim = ReadClaim(services, dataflow, holder, stored(session, results, states), states)
     take_leases(session, sorted(claim.results), claim.holder, services.now())
     return claim
 
 
-class _Claim:
+class ReadClaim:
     """The part of a lease that the thread holds: not the ReadLease itself, so that an unused one can be collected.
 
     The thread drops the lease, too: the collector may run in the middle of another transaction of the same ledger.
@@ -128,10 +128,12 @@ class _Claim:
         self._thread = threading.Thread(target=self._work, name=f"weir: {self.holder}", daemon=True)
 
     def start(self) -> None:
+        """Renew it from now on."""
         atexit.register(self.end)
         self._thread.start()
 
     def end(self) -> None:
+        """Drop it."""
         if os.getpid() != self._process:
             return  # the lease belongs to the process that this process was forked from
         self.ended.set()
@@ -139,6 +141,7 @@ class _Claim:
             self._thread.join(_SECONDS_TO_DROP)
 
     def renew(self) -> None:
+        """Renew it now. Raises Retryable."""
         with self._services.ledger.transaction(self._dataflow) as session:
             if not self.ended.is_set():  # else it may have been dropped already
                 hold_leases(session, self.holder, self.results, self._states, self._services.now())

@@ -1,6 +1,7 @@
 """A keyed state at the end of an epoch, open for reading.
 
-Invariant 4: an open state is leased until it is closed or garbage-collected, or the process ends.
+Invariant 4: an open state is leased until it is closed or garbage-collected, or the process ends; unless it was opened
+without a lease.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class OpenedState:
     given its files: then when the process ends.
     """
 
-    def __init__(self, store: Store, at: StateAt, lease: ReadLease, closing: ExitStack) -> None:
+    def __init__(self, store: Store, at: StateAt, lease: ReadLease | None, closing: ExitStack) -> None:
         self._store, self._at, self._lease, self._closing = store, at, lease, closing
         self._is_open = True
 
@@ -188,7 +189,8 @@ class OpenedState:
         Spark reads them when they are used: from now on they are claimed until this is closed or the process ends.
         """
         self._require_open()
-        self._lease.outlive_its_object()
+        if self._lease is not None:
+            self._lease.outlive_its_object()
         # By name: nothing in `weir` depends on Spark.
         stored = importlib.import_module("weir_spark.state.reader").StoredState(session, self.to_read())
         return stored.rows().select(*arrow_schema(self._at.spark_schema).names)

@@ -16,7 +16,7 @@ from weir.reading.availability import manifests_of
 from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
 from weir.reading.opened_state import OpenedState
-from weir.reading.state_opening import open_newest_state, open_snapshot, open_state
+from weir.reading.state_opening import StateReader, WantedState, open_wanted_state
 
 
 @overload
@@ -71,12 +71,16 @@ def open_results(
     _require_one(run, stage, state, checkpoint, attempt)
     with ExitStack() as closing:
         services = services or closing.enter_context(opened_services())
-        if state is not None and checkpoint is not None:
-            return open_snapshot(services, dataflow, str(checkpoint), state, closing)
-        if state is not None and run is None and attempt is None:
-            return open_newest_state(services, dataflow, state, closing, is_fresh=fresh)
         if state is not None:
-            return open_state(services, dataflow, run, state, closing, attempt)
+            wanted = WantedState(
+                dataflow=dataflow,
+                name=state,
+                run=run,
+                checkpoint=None if checkpoint is None else str(checkpoint),
+                attempt=attempt,
+                is_fresh=fresh,
+            )
+            return open_wanted_state(StateReader(services), wanted, closing)
         return _open_stage(services, dataflow, run, stage, closing, attempt)
     raise AssertionError  # for mypy: an ExitStack may suppress errors, this one does not
 

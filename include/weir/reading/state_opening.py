@@ -2,22 +2,24 @@
 
 Invariants: a reader gets only committed state, or exactly the files that a manifest names. The lease begins in the
 transaction that finds the state; a savepoint needs none, since only its owner deletes it. Stale state is given only if
-no epoch is named, of one epoch as a whole, and says so.
+no epoch is named, of one epoch as a whole, and says so. Without leases nothing is written into the ledger; what is read
+may then be deleted meanwhile, and is Unreadable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.coordination.read_leases import ReadLease, claimed, reader
+from weir.coordination.read_leases import ReadClaim, ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
 from weir.errors import Fault, Loss, Message, Misconfigured
+from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import checkpoint_path
@@ -38,24 +40,70 @@ from weir.topology.regions import Topology
 _SHOWN = 10
 
 
-def open_newest_state(
-    services: Services, dataflow: str, name: str, closing: ExitStack, *, is_fresh: bool
-) -> OpenedState:
+@dataclass(frozen=True, slots=True)
+class StateReader:
+    """Who opens a state; with leases, unless the ledger has to stay as it is, as for a page."""
+
+    services: Services
+    is_leasing: bool = True
+
+    def transaction(self, dataflow: str) -> AbstractContextManager[Session]:
+        """Return the transaction that finds the state."""
+        return self.services.ledger.transaction(dataflow if self.is_leasing else None)
+
+    def claim(
+        self,
+        session: Session,
+        dataflow: str,
+        results: Collection[int],
+        states: Collection[PartitionState] = (PartitionState.FINISHED,),
+    ) -> ReadClaim | None:
+        """Lease the results of the state in that transaction."""
+        if not self.is_leasing:
+            return None
+        return claimed(session, self.services, dataflow, results, reader("weir.open"), states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedState:
+    """A keyed state at the end of `run`, in a checkpoint or savepoint, or else the newest; `attempt` is of a subtask.
+
+    With `is_fresh` the newest one is refused where it cannot be read now.
+    """
+
+    dataflow: str
+    name: str
+    run: When = None
+    checkpoint: str | None = None
+    attempt: str | None = None
+    is_fresh: bool = False
+
+
+def open_wanted_state(by: StateReader, wanted: WantedState, closing: ExitStack) -> OpenedState:
+    """Open a state. Raises Misconfigured, Unreadable, Retryable."""
+    if wanted.checkpoint is not None:
+        return _open_snapshot(by, wanted.dataflow, wanted.checkpoint, wanted.name, closing)
+    if wanted.run is None and wanted.attempt is None:
+        return _open_newest_state(by, wanted.dataflow, wanted.name, closing, is_fresh=wanted.is_fresh)
+    return _open_state(by, wanted.dataflow, wanted.run, wanted.name, closing, wanted.attempt)
+
+
+def _open_newest_state(by: StateReader, dataflow: str, name: str, closing: ExitStack, *, is_fresh: bool) -> OpenedState:
     """Open the state that the newest epoch has left; unless `is_fresh`, else that of the newest epoch that is whole.
 
     An epoch is whole if its state can be read, or that of its checkpoint: while a correction of an earlier epoch
     cascades, it is as it was before. Raises Misconfigured, Unreadable, Retryable.
     """
     try:
-        return open_state(services, dataflow, None, name, closing)
+        return _open_state(by, dataflow, None, name, closing)
     except Unreadable:
         if is_fresh:
             raise
-        for run, checkpoint in _whole_candidates(services, dataflow, name):
+        for run, checkpoint in _whole_candidates(by.services, dataflow, name):
             with suppress(Unreadable, Misconfigured):
                 if checkpoint is None:
-                    return open_state(services, dataflow, run, name, closing, is_stale=True)
-                return _open_checkpoint(services, dataflow, checkpoint, name, closing, is_stale=True)
+                    return _open_state(by, dataflow, run, name, closing, is_stale=True)
+                return _open_checkpoint(by, dataflow, checkpoint, name, closing, is_stale=True)
         raise
 
 
@@ -70,8 +118,8 @@ def _whole_candidates(services: Services, dataflow: str, name: str) -> list[tupl
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
 
 
-def open_state(
-    services: Services,
+def _open_state(
+    by: StateReader,
     dataflow: str,
     run: When,
     name: str,
@@ -81,7 +129,8 @@ def open_state(
     is_stale: bool = False,
 ) -> OpenedState:
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
-    with services.ledger.transaction(dataflow) as session:
+    services = by.services
+    with by.transaction(dataflow) as session:
         retained = numbers_of(kept_checkpoints(session, dataflow))
         _require_keyed(session, dataflow, name)
         try:
@@ -90,16 +139,14 @@ def open_state(
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
         numbers = [row.id for row in chosen.rows]
-        claim = claimed(session, services, dataflow, numbers, reader("weir.open"), chosen.states)
-    lease = ReadLease(claim)
-    try:
-        manifests = manifests_of(services, chosen)
-    except BaseException as error:
-        lease.close()
-        if isinstance(error, Unreadable):
+        claim = by.claim(session, dataflow, numbers, chosen.states)
+    with ExitStack() as leased:
+        lease = _lease(claim, leased)
+        try:
+            manifests = manifests_of(services, chosen)
+        except Unreadable as error:
             raise _unreadable(error.losses, dataflow, run, retained) from None
-        raise
-    closing.callback(lease.close)
+        closing.push(leased.pop_all())
     at = _of_epoch(topology, name, chosen, manifests, advice_on(chosen.run, retained))
     return OpenedState(services.store, replace(at, is_stale=is_stale), lease, closing.pop_all())
 
@@ -178,36 +225,45 @@ def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence
     )
 
 
-def open_snapshot(services: Services, dataflow: str, which: str, name: str, closing: ExitStack) -> OpenedState:
+def _lease(claim: ReadClaim | None, closing: ExitStack) -> ReadLease | None:
+    if claim is None:
+        return None
+    lease = ReadLease(claim)
+    closing.callback(lease.close)
+    return lease
+
+
+def _open_snapshot(by: StateReader, dataflow: str, which: str, name: str, closing: ExitStack) -> OpenedState:
     """Open the state of a checkpoint or savepoint: by its number, a savepoint also by its name or folder.
 
     Raises Misconfigured, Unreadable, Retryable.
     """
+    services = by.services
     if which.isdigit():
         with services.ledger.transaction() as session:
             row = checkpoint_row(session, dataflow, int(which))
             is_own = row is None or not row.is_savepoint
         if is_own:
-            return _open_checkpoint(services, dataflow, int(which), name, closing)
+            return _open_checkpoint(by, dataflow, int(which), name, closing)
     source = find_source(services, dataflow, which)
     with services.ledger.transaction() as session:  # a lease on no result
-        lease = ReadLease(claimed(session, services, dataflow, [], reader("weir.open")))
-    closing.callback(lease.close)
+        claim = by.claim(session, dataflow, [])
+    lease = _lease(claim, closing)
     advice = f"The savepoint in {source.folder.url} is not whole any more: `weir savepoint list` tells of others"
     at = _of_checkpoint(source.checkpoint, _snapshot(source.checkpoint, name), advice, source.folder)
     return OpenedState(source.folder.store, at, lease, closing.pop_all())
 
 
 def _open_checkpoint(
-    services: Services, dataflow: str, number: int, name: str, closing: ExitStack, *, is_stale: bool = False
+    by: StateReader, dataflow: str, number: int, name: str, closing: ExitStack, *, is_stale: bool = False
 ) -> OpenedState:
-    with services.ledger.transaction(dataflow) as session:
+    services = by.services
+    with by.transaction(dataflow) as session:
         row = _retained(session, dataflow, number)
         results = list(session.scalars(select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.stage == name)))
-        claim = claimed(session, services, dataflow, results, reader("weir.open"))
+        claim = by.claim(session, dataflow, results)
         retained = numbers_of(kept_checkpoints(session, dataflow))
-    lease = ReadLease(claim)
-    closing.callback(lease.close)
+    lease = _lease(claim, closing)
     checkpoint = read_checkpoint(services.store, dataflow, number)
     if checkpoint is None:
         raise Misconfigured(

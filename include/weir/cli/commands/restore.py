@@ -17,7 +17,7 @@ from weir.cli.tables import print_line
 from weir.environment import opened_services
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
-from weir.views.documents import plain
+from weir.views.restores import restore_fields
 
 
 def restore(
@@ -48,7 +48,7 @@ def restore(
         done = restore_snapshot(services, RestoreRequest(dataflow, source, fork, allow, dry_run))
         said = deliver_pending(services, done.pending_clears, [done.dataflow]) if done.pending_clears else ""
     if as_json:
-        print_document(is_dry=dry_run, **plain(done))
+        print_document(**restore_fields(done, looked_at=services.now() if dry_run else None))
     else:
         for line in done.lines(is_dry=dry_run, is_fork=fork is not None):
             print_line(line)

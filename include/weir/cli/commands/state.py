@@ -8,16 +8,19 @@ import sys
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.documents import print_data, print_document, shown
+from weir.cli.documents import Listing, print_data, print_document, shown
 from weir.cli.options import AsJson
-from weir.cli.tables import print_line
+from weir.cli.tables import key as key_column
+from weir.cli.tables import print_line, text, value
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Message, Misconfigured
+from weir.views.states import keyed_state_views, row_fields, where_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +63,21 @@ Limit = Annotated[
 ]
 
 
+@state_app.command(name="list")
+def list_(dataflow: DataflowName, as_json: AsJson = False) -> None:
+    """List the keyed states that the newest run of a dataflow declares, with their stages, keys and schemas."""
+    with opened_services() as services, services.ledger.transaction() as session:
+        found = keyed_state_views(session, dataflow)
+    _STATES.show(found, as_json=as_json)
+
+
+_STATES = Listing(
+    "states",
+    (key_column("name"), value("stage"), value("key", lambda row: ", ".join(row.keys)), text("schema")),
+    "No stage of it keeps a keyed state.",
+)
+
+
 @state_app.command()
 def get(
     dataflow: DataflowName,
@@ -76,7 +94,7 @@ def get(
         opened = _opened(closing, dataflow, state, Wanted(epoch, checkpoint, fresh))
         row = opened.get(*[None if text == null else text for text in key])
         if as_json:
-            print_document(**_where(opened), row=row)
+            print_document(**row_fields(opened, row, datetime.now(UTC)))
         elif row is None:
             print_line(f"{_place(opened)} has no row of {', '.join(key)}")
         else:
@@ -110,7 +128,7 @@ def scan(
             if left is not None and table.num_rows >= left:
                 break
         total = opened.rows if opened.is_counted else None
-        _print_report(rows, _headline(opened), _where(opened), total, opened.keys, as_json=as_json)
+        _print_report(rows, _headline(opened), where_of(opened), total, opened.keys, as_json=as_json)
 
 
 @state_app.command()
@@ -138,7 +156,7 @@ def sql(
         states = {name: state.to_read() for name, state in opened.items()}
         table = answered(StateQuery(query, states, most), remote, os.environ)
         first = next(iter(opened.values()))
-        where = {**_where(first), "state": sorted(opened), "stale": is_stale}
+        where = {**where_of(first), "state": sorted(opened), "stale": is_stale}
         headline = f"{', '.join(sorted(opened))} at the end of {first.run}{_STALE if is_stale else ''}"
         _print_report([table], headline, where, None, as_json=as_json)
 
@@ -207,16 +225,6 @@ def _most(limit: int | None, *, as_json: bool) -> int | None:
     if limit < 0:
         raise Misconfigured(Message("cli.limit_malformed", limit=limit))
     return limit or None
-
-
-def _where(opened: OpenedState) -> dict[str, Any]:
-    return {
-        "state": opened.name,
-        "run": opened.run,
-        "epoch": opened.epoch,
-        "checkpoint": opened.checkpoint,
-        "stale": opened.stale,
-    }
 
 
 def _headline(opened: OpenedState) -> str:

@@ -49,6 +49,7 @@ def test_the_row_of_a_key_is_shown(days):
 
 def test_an_earlier_epoch_has_its_own_row(days):
     told = json.loads(typed("get", "ladder", "history", "N1", "--epoch", "2013-01-01", "--json"))
+    assert datetime.fromisoformat(told.pop("looked_at")).tzinfo is not None
     run = f"ladder@{epoch(1)}"
     assert told == {
         "version": 1,
@@ -59,6 +60,12 @@ def test_an_earlier_epoch_has_its_own_row(days):
         "stale": False,
         "row": {"tail": "N1", "n": 1},
     }
+
+
+def test_the_states_that_are_declared_are_listed(days):
+    (told,) = json.loads(typed("list", "ladder", "--json"))["states"]
+    assert told == {"name": "history", "stage": "aircraft", "keys": ["tail"], "schema": "tail STRING, n BIGINT"}
+    assert "history" in typed("list", "ladder")
 
 
 def test_a_key_without_a_row_is_told_by_the_exit_code(days):
