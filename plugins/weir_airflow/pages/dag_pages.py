@@ -13,8 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from weir.requests import request as requests
-from weir.views.charts import chart_of_bytes, chart_of_weeks
-from weir.views.checkpoints import checkpoint_views
+from weir.views.charts import chart_of_weeks
 from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task, runs_of_dag_run
 from weir.views.documents import document
 from weir.views.failovers import failover_views, weeks_of
@@ -38,11 +37,8 @@ router = APIRouter()
 WEEKS = 12
 """How many weeks with failures the page about recovery shows, up to the newest."""
 
-DRAWN = 60
-"""How many of the newest checkpoints are drawn."""
-
 LISTED = 200
-"""How many of the newest checkpoints, versions and checks are listed."""
+"""How many of the newest versions and checks are listed."""
 
 
 @router.get("/dags/{dag_id}/task", dependencies=MAY_READ)
@@ -108,17 +104,6 @@ def recovery(request: Request, dag_id: str) -> HTMLResponse:
         return {"document": of, "chart": chart_of_weeks(weeks), "run_ids": run_ids}
 
     return _by_dataflow(request, dag_id, "recovery", of_dataflow, weeks=WEEKS)
-
-
-@router.get("/dags/{dag_id}/state", dependencies=MAY_READ)
-def state(request: Request, dag_id: str) -> HTMLResponse:
-    """Show the checkpoints and savepoints of a DAG, by what the ledger knows."""
-
-    def of_dataflow(services: Services, dataflow: str) -> dict[str, Any]:
-        found = checkpoint_views(services, dataflow, looks=False)
-        return {"document": document(checkpoints=found), "chart": chart_of_bytes(found, DRAWN)}
-
-    return _by_dataflow(request, dag_id, "state", of_dataflow, listed=LISTED)
 
 
 @router.get("/dags/{dag_id}/sinks", dependencies=MAY_READ)

@@ -1,0 +1,112 @@
+"""The page about the state of a DAG: its checkpoints, the dry run of a restore, and the row of a key.
+
+Invariant: it looks into the store only for what a button has asked, whose answer has its time; and it opens no place
+that is not in the ledger: what is restored or read is named by its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Request, status
+from fastapi.responses import HTMLResponse
+
+from weir.coordination.services import Services
+from weir.errors import Misconfigured, OtherBuild, ResultUnavailable
+from weir.ledger.ledger import NotMigrated
+from weir.views.charts import chart_of_bytes
+from weir.views.checkpoints import checkpoint_views
+from weir.views.dags import dataflows_of_dag
+from weir.views.documents import document
+from weir.views.restores import dry_run_of
+from weir.views.states import KeyQuestion, keyed_state_views, row_of_key
+from weir_airflow.pages.answers import MAY_READ, answered, no_run
+from weir_airflow.pages.showing import page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+router = APIRouter()
+
+DRAWN: Final = 60
+"""How many of the newest checkpoints are drawn."""
+
+LISTED: Final = 200
+"""How many of the newest checkpoints are listed."""
+
+_Number = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the page is asked of a dataflow: the dry run of a restore, or a key of a state.
+
+    `key` are the texts of the key's columns; `null` the places of those that are null.
+    """
+
+    dataflow: str = ""
+    restore: _Number = None
+    state: str = ""
+    key: Annotated[list[str] | None, Query()] = None
+    null: Annotated[list[int] | None, Query()] = None
+    epoch: str = ""
+    checkpoint: str = ""
+
+    def key_question(self) -> KeyQuestion:
+        """Return the question about a key."""
+        nulls = self.null or []
+        return KeyQuestion(
+            dataflow=self.dataflow,
+            state=self.state,
+            key=[None if place in nulls else text for place, text in enumerate(self.key or [])],
+            run=self.epoch or None,
+            checkpoint=self.checkpoint if self.checkpoint.isdecimal() else None,
+        )
+
+
+@router.get("/dags/{dag_id}/state", dependencies=MAY_READ)
+def state(request: Request, dag_id: str, asked: Annotated[Asked, Depends()]) -> HTMLResponse:
+    """Show the checkpoints and savepoints of a DAG, by what the ledger knows, and what was asked."""
+
+    def shown(services: Services) -> HTMLResponse:
+        with services.ledger.transaction() as session:
+            names = dataflows_of_dag(session, dag_id)
+        if not names:
+            return no_run(request, dag_id)
+        found = {name: _of_dataflow(services, name, asked) for name in names}
+        is_refused = any("problem" in each for of in found.values() for each in (of["dry_run"], of["row"]))
+        code = status.HTTP_404_NOT_FOUND if is_refused else status.HTTP_200_OK
+        return page(request, "state.html", status=code, dag_id=dag_id, dataflows=found, asked=asked, listed=LISTED)
+
+    return answered(request, shown)
+
+
+def _of_dataflow(services: Services, dataflow: str, asked: Asked) -> dict[str, Any]:
+    checkpoints = checkpoint_views(services, dataflow, looks=False)
+    with services.ledger.transaction() as session:
+        states = keyed_state_views(session, dataflow)
+    of: dict[str, Any] = {
+        "document": document(checkpoints=checkpoints, states=states),
+        "chart": chart_of_bytes(checkpoints, DRAWN),
+        "dry_run": {},
+        "row": {},
+    }
+    if asked.dataflow != dataflow:
+        return of
+    number = asked.restore
+    if number is not None:
+        of["dry_run"] = _answer(lambda: dry_run_of(services, dataflow, number))
+    if asked.state:
+        of["row"] = _answer(lambda: row_of_key(services, asked.key_question()))
+    return of
+
+
+def _answer(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the document of an answer, or why there is none; what concerns the whole page is raised."""
+    try:
+        return {"document": document(**ask())}
+    except (NotMigrated, OtherBuild):
+        raise
+    except (Misconfigured, ResultUnavailable) as error:
+        return {"problem": str(error)}
