@@ -16,8 +16,8 @@ PAGE: Final = ROOT / "docs" / "architecture.md"
 FIGURE: Final = ROOT / "docs" / "figures" / "rooms.svg"
 ENGINE: Final = "include/weir"
 BANDS: Final = {
-    "who runs it": ("plugins/weir_airflow", "cli", "reading", "trials", "testing"),
-    "asked by people": ("views", "requests", "doctor", "telemetry"),
+    "who runs it": ("plugins/weir_airflow", "cli", "trials", "testing"),
+    "asked by people": ("views", "reading", "requests", "doctor", "telemetry"),
     "behind ports": ("quality", "retention", "integrity", "rebuild", "sinks", "notifications"),
     "decisions": ("attempts", "recovery", "state", "snapshots", "advice"),
     "what is kept": ("store", "ledger", "coordination"),

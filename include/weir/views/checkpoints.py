@@ -1,10 +1,11 @@
-"""Checkpoints and savepoints with their sizes, and the content of a savepoint."""
+"""Checkpoints and savepoints with their sizes, the content of a savepoint, and what a restore does or would do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -15,6 +16,8 @@ from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import topology_of
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.restore_report import Restored
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
@@ -213,3 +216,21 @@ def content_of(savepoint: Checkpoint, folder: str) -> SavepointContent:
             for each in savepoint.results
         ),
     )
+
+
+def dry_run_of(services: Services, dataflow: str, number: int) -> dict[str, Any]:
+    """Return the fields of the document of a dry run: the restore of a checkpoint or savepoint by its number.
+
+    Raises as `weir.snapshots.restore.restore`.
+    """
+    done = restore(services, RestoreRequest(dataflow, str(number), is_dry=True))
+    return restore_fields(done, looked_at=services.now())
+
+
+def restore_fields(done: Restored, *, looked_at: datetime | None) -> dict[str, Any]:
+    """Return the fields of the document of a restore; `looked_at` is when the dry run looked into the store."""
+    return {
+        "is_dry": looked_at is not None,
+        "looked_at": looked_at,
+        **{each.name: getattr(done, each.name) for each in fields(done)},
+    }

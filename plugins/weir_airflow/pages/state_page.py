@@ -16,10 +16,9 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured, OtherBuild, ResultUnavailable
 from weir.ledger.ledger import NotMigrated
 from weir.views.charts import chart_of_bytes
-from weir.views.checkpoints import checkpoint_views
+from weir.views.checkpoints import checkpoint_views, dry_run_of
 from weir.views.dags import dataflows_of_dag
 from weir.views.documents import document
-from weir.views.restores import dry_run_of
 from weir.views.states import KeyQuestion, keyed_state_views, row_of_key
 from weir_airflow.pages.answers import MAY_READ, answered, no_run
 from weir_airflow.pages.showing import page

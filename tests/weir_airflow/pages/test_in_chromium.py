@@ -38,6 +38,8 @@ WIDER = """[...document.querySelectorAll("body, .wide")].filter(each => each.scr
     .map(each => `${each.className} ${each.scrollWidth} > ${each.clientWidth}: ${each.innerText.slice(0, 200)}`)"""
 """What does not fit beside each other."""
 
+REACHED = "a, button, summary, input:not([type=hidden]), select"
+
 PALE = """(() => {
   const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
   const light = colour => numbers(colour).slice(0, 3).map(part => part / 255)
@@ -92,7 +94,7 @@ def test_the_keyboard_reaches_each_link_and_shows_where_it_is(browsing, api_url,
     with browsing() as page:
         page.looks()
         page.open(api_url + PAGES[name])
-        wanted = page.tell("(window.links = [...document.querySelectorAll('a, button:enabled, summary')]).length")
+        wanted = page.tell(f"(window.links = [...document.querySelectorAll('{REACHED}')]).length")
         for number in range(wanted):
             page.press("Tab")
             assert page.tell(f"document.activeElement === links[{number}]"), number

@@ -17,7 +17,7 @@ from weir.cli.tables import print_line
 from weir.environment import opened_services
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
-from weir.views.restores import restore_fields
+from weir.views.checkpoints import restore_fields
 
 
 def restore(
