@@ -8,6 +8,7 @@ A verb is added by a line in `VERBS` and the function that plans it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,15 +22,20 @@ from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.integrity.repair import repair_runs
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import NO_DAG, RunRow
 from weir.ledger.runs import named_run, run_by_id
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.questions import Question, apply_answer, region_named
 from weir.recovery.run_plans import Reach, have_go_on, plan_of, plan_of_clear
 from weir.requests.request import Request
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.savepoint import SavepointRequest, checkpoint_to_save, create, displaced
 
 VERIFIES: Final = "verify"
 """The hash of a verification, which restarts nothing, whatever the plan is."""
+
+SAVES: Final = "savepoint"
+"""The hash of a savepoint of a checkpoint, which is the same as long as it is there."""
 
 SHOWN: Final = 3
 """The largest number of things that are wrong that an answer names; the ledger, and so the page, has all."""
@@ -171,8 +177,7 @@ def _repair(services: Services, request: Request, reach: Reach) -> Planned:
     """Plan what `weir verify RUN --repair` does: what it finds may have tasks of any run of the dataflow run again."""
     run = _run(services, request)
     planned = plan_of(services, Question(run.id, looks=request.looked), reach)
-    with services.ledger.transaction() as session:
-        dags = session.scalars(select(RunRow.dag_id).where(RunRow.dataflow == run.dataflow).distinct()).all()
+    dags = dags_of(services, run.dataflow)
 
     def carry_out(airflow: AirflowStates, by: str) -> str:
         report = verify_runs(services, run.id, f"request of {by}")
@@ -183,7 +188,7 @@ def _repair(services: Services, request: Request, reach: Reach) -> Planned:
             said.append(_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, run.dataflow), owed)))
         return " ".join(said)
 
-    return Planned(hash=planned.acts.hash, dags=tuple(dags), at=_page_of(run), carry_out=carry_out)
+    return Planned(hash=planned.acts.hash, dags=dags, at=_page_of(run), carry_out=carry_out)
 
 
 def _or_pending(owed: int, delivered: Callable[[], str]) -> str:
@@ -205,10 +210,72 @@ def _page_of(run: RunRow) -> dict[str, str | int]:
     return {"run_id": run.run_id, "dataflow": run.dataflow}
 
 
+def dags_of(services: Services, dataflow: str) -> tuple[str, ...]:
+    """Return the DAGs that have runs of a dataflow."""
+    of = select(RunRow.dag_id).where(RunRow.dataflow == dataflow, RunRow.dag_id != NO_DAG)
+    with services.ledger.transaction() as session:
+        return tuple(session.scalars(of.distinct().order_by(RunRow.dag_id)))
+
+
+def _snapshot(services: Services, request: Request) -> tuple[int, tuple[str, ...]]:
+    """Return the number of the checkpoint or savepoint of a request, and the DAGs of its dataflow."""
+    dags = dags_of(services, request.name)
+    if request.dag_id not in dags:
+        raise Misconfigured(Message("requests.dataflow_of_other_dag", dataflow=request.name, dag_id=request.dag_id))
+    if not re.fullmatch("[0-9]{1,9}", request.what):
+        raise Misconfigured(Message("requests.number_malformed", what=request.what))
+    return int(request.what), dags
+
+
+def _savepoint(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
+    """Plan what `weir savepoint create DATAFLOW --checkpoint NUMBER` does."""
+    number, dags = _snapshot(services, request)
+    wanted = SavepointRequest(request.name, number)
+    with services.ledger.transaction() as session:
+        checkpoint_to_save(session, wanted)  # raises where there is none
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  as above
+        return f"{create(services, wanted)}. {displaced(services, request.name)}."
+
+    return Planned(hash=SAVES, dags=dags, at={}, carry_out=carry_out)
+
+
+def _restore(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
+    """Plan what `weir restore DATAFLOW NUMBER` does, by its dry run."""
+    number, dags = _snapshot(services, request)
+    wanted = RestoreRequest(request.name, str(number), is_dry=True)
+    dry_run = restore(services, wanted)
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  as above
+        done = restore(services, replace(wanted, is_dry=False, expected=dry_run.hash))
+        said = done.lines(is_dry=False, is_fork=False)
+        if done.pending_clears:
+            said.append(_delivered(services, airflow, request.name, done.pending_clears))
+        return "; ".join(line.strip() for line in said)
+
+    nothing = f"{dry_run.source} is restored already" if dry_run.is_in_effect else ""
+    return Planned(hash=dry_run.hash, dags=dags, at={}, carry_out=carry_out, nothing=nothing)
+
+
+def _delivered(services: Services, airflow: AirflowStates, dataflow: str, owed: int) -> str:
+    """Deliver the clears of what is done already, and say so also where Airflow does not take them."""
+    try:
+        return what_was_cleared(deliver(services, airflow, dataflow), owed)
+    except WeirError as error:
+        return f"{owed} clear(s) are pending, which the DAG weir_upkeep delivers: {error}"
+
+
 VERBS: Final[Mapping[str, Verb]] = {
     "apply": Verb(right=Right.EDIT, page="run", command="weir plan {name} --apply", plan=_apply),
     "repair": Verb(right=Right.EDIT, page="run", command="weir verify {name} --repair", plan=_repair),
     "verify": Verb(right=Right.READ, page="run", command="weir verify {name}", plan=_verify),
     "clear": Verb(right=Right.EDIT, page="task", command="Airflow's button Clear, without Downstream", plan=_clear),
+    "savepoint": Verb(
+        right=Right.OPERATE,
+        page="state",
+        command="weir savepoint create {name} --checkpoint {what}",
+        plan=_savepoint,
+    ),
+    "restore": Verb(right=Right.OPERATE, page="state", command="weir restore {name} {what}", plan=_restore),
 }
 """The verbs by name. The page, the worker and the docs know no other list."""

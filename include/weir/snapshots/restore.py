@@ -59,7 +59,7 @@ class RestoreRequest:
     """A request to restore a dataflow from the number, name or folder of a checkpoint or savepoint.
 
     `fork` names a new dataflow that is to start from it. With `allows_non_restored` the next epoch may leave out
-    states, as with Flink's allowNonRestoredState.
+    states, as with Flink's allowNonRestoredState. `expected` is the hash of a dry run that somebody has seen.
     """
 
     dataflow: str
@@ -67,6 +67,7 @@ class RestoreRequest:
     fork: str | None = None
     allows_non_restored: bool = False
     is_dry: bool = False
+    expected: str | None = None
 
     @property
     def target(self) -> str:
@@ -97,7 +98,8 @@ def restore(services: Services, request: RestoreRequest) -> Restored:
 
     Raises Misconfigured if it does not exist, is incomplete or not retained, is incompatible with the present dataflow,
     or if the fork has runs already; Retryable where store or ledger do not answer, LedgerBehind where the ledger has
-    lost a fork of that name, and Conflict if tasks committed meanwhile in each round.
+    lost a fork of that name, and Conflict if tasks committed meanwhile in each round, or it would do something else
+    than what is expected.
     """
     store_id = services.store_id()
     source = find_source(services, request.dataflow, request.source)
@@ -219,6 +221,8 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         is_repinned=is_repinned,
         is_in_effect=is_in_effect,
     )
+    if request.expected not in (None, report.hash):
+        raise Conflict(Message("snapshots.restore_changed", source=source))
     regions = {topology.producer(each) for each in replaced}
     numbers = next_numbers(session, run_key(request.target, checkpoint.epoch), regions)
     return _Plan(Place(request.target, topology, lineage + 1, numbers), is_repinned, replaced, report)

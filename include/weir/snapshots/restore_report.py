@@ -5,6 +5,8 @@ Invariant: a dry run and a restore have the same report and the same text.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,6 +62,16 @@ class Restored:
     dropped_clears: int = 0
     copied_bytes: int = 0
     is_in_effect: bool = False
+
+    @property
+    def hash(self) -> str:
+        """That of what is done: the same for a dry run and the restore after it, if nothing has changed meanwhile."""
+        partitions = [
+            (each.stage, each.subtask, each.layout, each.digest, each.is_restored) for each in self.partitions
+        ]
+        stale = [(each.run, each.region) for each in self.stale]
+        done = [self.dataflow, self.source, self.lineage, partitions, stale, self.later_runs, self.is_repinned]
+        return hashlib.sha256(json.dumps(done).encode()).hexdigest()[:16]
 
     def lines(self, *, is_dry: bool, is_fork: bool) -> list[str]:
         """Return it for people."""

@@ -181,7 +181,7 @@ class _NumberTaken(Conflict):
 
 def _create(services: Services, request: SavepointRequest, count: Count) -> Savepoint:
     with services.ledger.transaction() as session:
-        row = _wanted(session, request)
+        row = checkpoint_to_save(session, request)
         number = next_number(session, request.dataflow)
     source = read_checkpoint(services, request.dataflow, row.number)
     source = replace(source, checkpoint=_counted(source, count))
@@ -264,7 +264,8 @@ def _counted_part(source: Source, state: KeyedSnapshot, part: StatePartition, co
     return replace(part, rows=rows, rows_at_least=rows)
 
 
-def _wanted(session: Session, request: SavepointRequest) -> CheckpointRow:
+def checkpoint_to_save(session: Session, request: SavepointRequest) -> CheckpointRow:
+    """Return the retained checkpoint that a request names, or the newest. Raises Misconfigured."""
     kept = [row for row in retained_snapshots(session, request.dataflow) if not row.is_savepoint]
     if request.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))

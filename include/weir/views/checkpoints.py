@@ -232,5 +232,6 @@ def restore_fields(done: Restored, *, looked_at: datetime | None) -> dict[str, A
     return {
         "is_dry": looked_at is not None,
         "looked_at": looked_at,
+        "hash": done.hash,
         **{each.name: getattr(done, each.name) for each in fields(done)},
     }

@@ -1,4 +1,4 @@
-"""The page about the state of a DAG: its checkpoints, the dry run of a restore, and the row of a key.
+"""The page about the state of a DAG: its checkpoints, the dry run of a restore, the row of a key, and requests.
 
 Invariant: it looks into the store only for what a button has asked, whose answer has its time; and it opens no place
 that is not in the ledger: what is restored or read is named by its number.
@@ -9,18 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse
 
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, OtherBuild, ResultUnavailable
 from weir.ledger.ledger import NotMigrated
+from weir.requests import request as requests
+from weir.requests.verbs import SAVES, dags_of
 from weir.views.charts import chart_of_bytes
 from weir.views.checkpoints import checkpoint_views, dry_run_of
 from weir.views.dags import dataflows_of_dag
 from weir.views.documents import document
 from weir.views.states import KeyQuestion, keyed_state_views, row_of_key
 from weir_airflow.pages.answers import MAY_READ, answered, no_run
+from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import page
 
 if TYPE_CHECKING:
@@ -33,6 +37,8 @@ DRAWN: Final = 60
 
 LISTED: Final = 200
 """How many of the newest checkpoints are listed."""
+
+_KEPT: Final = ("checkpoint", "completed")
 
 _Number = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 
@@ -65,7 +71,7 @@ class Asked:
 
 
 @router.get("/dags/{dag_id}/state", dependencies=MAY_READ)
-def state(request: Request, dag_id: str, asked: Annotated[Asked, Depends()]) -> HTMLResponse:
+def state(request: Request, dag_id: str, asked: Annotated[Asked, Depends()], user: GetUserDep) -> HTMLResponse:
     """Show the checkpoints and savepoints of a DAG, by what the ledger knows, and what was asked."""
 
     def shown(services: Services) -> HTMLResponse:
@@ -74,6 +80,10 @@ def state(request: Request, dag_id: str, asked: Annotated[Asked, Depends()]) -> 
         if not names:
             return no_run(request, dag_id)
         found = {name: _of_dataflow(services, name, asked) for name in names}
+        asker = Asker(user)
+        for name, of in found.items():
+            of["buttons"] = _buttons(asker, dag_id, name, of, dags_of(services, name))
+            of["requests"] = requests_about(name)
         is_refused = any("problem" in each for of in found.values() for each in (of["dry_run"], of["row"]))
         code = status.HTTP_404_NOT_FOUND if is_refused else status.HTTP_200_OK
         return page(request, "state.html", status=code, dag_id=dag_id, dataflows=found, asked=asked, listed=LISTED)
@@ -95,10 +105,27 @@ def _of_dataflow(services: Services, dataflow: str, asked: Asked) -> dict[str, A
         return of
     number = asked.restore
     if number is not None:
-        of["dry_run"] = _answer(lambda: dry_run_of(services, dataflow, number))
+        of["dry_run"], of["what"] = _answer(lambda: dry_run_of(services, dataflow, number)), str(number)
     if asked.state:
         of["row"] = _answer(lambda: row_of_key(services, asked.key_question()))
     return of
+
+
+def _buttons(
+    asker: Asker, dag_id: str, dataflow: str, of: dict[str, Any], dags: tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
+    """Return the buttons by verb: a restore is asked for only after its dry run."""
+    found = {}
+    kept = [each["number"] for each in of["document"]["checkpoints"] if (each["kind"], each["status"]) == _KEPT]
+    if kept:
+        what = str(kept[-1])
+        asked = requests.Request(verb="savepoint", dag_id=dag_id, name=dataflow, what=what, hash=SAVES)
+        found["savepoint"] = asker.button(asked, f"Create a savepoint of checkpoint {what}", dags)
+    shown = of["dry_run"].get("document")
+    if shown is not None and not shown["is_in_effect"]:
+        asked = requests.Request(verb="restore", dag_id=dag_id, name=dataflow, what=of["what"], hash=shown["hash"])
+        found["restore"] = asker.button(asked, f"Restore {shown['source']}", dags)
+    return found
 
 
 def _answer(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
