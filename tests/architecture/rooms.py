@@ -17,7 +17,6 @@ FIGURE: Final = ROOT / "docs" / "figures" / "rooms.svg"
 ENGINE: Final = "include/weir"
 BANDS: Final = {
     "who runs it": ("plugins/weir_airflow", "cli", "trials", "testing"),
-    "who runs it": ("plugins/weir_airflow", "cli", "trials", "testing"),
     "asked by people": ("views", "reading", "requests", "doctor", "telemetry"),
     "behind ports": ("quality", "retention", "integrity", "rebuild", "sinks", "notifications"),
     "decisions": ("attempts", "recovery", "state", "snapshots", "advice"),

@@ -248,21 +248,13 @@ def _restore(services: Services, request: Request, reach: Reach) -> Planned:  # 
 
     def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  as above
         done = restore(services, replace(wanted, is_dry=False, expected=dry_run.hash))
-        said = done.lines(is_dry=False, is_fork=False)
-        if done.pending_clears:
-            said.append(_delivered(services, airflow, request.name, done.pending_clears))
+        said, owed = done.lines(is_dry=False, is_fork=False), done.pending_clears
+        if owed:
+            said.append(_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, request.name), owed)))
         return "; ".join(line.strip() for line in said)
 
     nothing = f"{dry_run.source} is restored already" if dry_run.is_in_effect else ""
     return Planned(hash=dry_run.hash, dags=dags, at={}, carry_out=carry_out, nothing=nothing)
-
-
-def _delivered(services: Services, airflow: AirflowStates, dataflow: str, owed: int) -> str:
-    """Deliver the clears of what is done already, and say so also where Airflow does not take them."""
-    try:
-        return what_was_cleared(deliver(services, airflow, dataflow), owed)
-    except WeirError as error:
-        return f"{owed} clear(s) are pending, which the DAG weir_upkeep delivers: {error}"
 
 
 VERBS: Final[Mapping[str, Verb]] = {

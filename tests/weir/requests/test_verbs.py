@@ -176,6 +176,6 @@ def test_a_request_is_the_same_one_where_it_asks_for_the_same():
 def test_the_guide_has_each_verb_with_its_command():
     guide = PAGES.read_text()
     for verb in VERBS.values():
-        command = verb.command.format(name="RUN", what="")
+        command = verb.command.format(name="DATAFLOW" if verb.page == "state" else "RUN", what="NUMBER")
         assert command in guide or verb.page == "task"
     assert {verb.right for verb in VERBS.values()} >= {Right.READ, Right.EDIT}
