@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 
 import httpx
 import pytest
@@ -12,12 +13,12 @@ from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 
 from weir.ledger.database.tables import DataflowRow, LeaseRow
+from weir.requests.request import REQUESTS
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.testing.fakes.ledgers import fast_folder
 
 HOSTILE = '<script>alert("x")</script>'
-PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +36,25 @@ def world():
         world.ledger.close()
 
 
+@pytest.fixture(scope="module")
+def requests_dag(airflow_home, enter_dags):
+    """The DAG of requests, in Airflow's database."""
+    from airflow.api.common.delete_dag import delete_dag
+
+    file, bag = enter_dags("weir_upkeep.py", "from weir_airflow.upkeep.upkeep import dag, hourly_dag\n")
+    yield
+    file.unlink()
+    for dag_id in bag.dags:  # other tests look at all DAGs
+        delete_dag(dag_id)
+
+
 @pytest.fixture
-def get(api_url, world, monkeypatch):
+def get(api_url, tokens, world, monkeypatch):
     monkeypatch.setenv("WEIR_STORE", str(world.folder / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{world.folder}/ledger.db")
-    login = {"username": "reader", "password": PASSWORDS["reader"]}
-    token = httpx.post(f"{api_url}/auth/token", json=login, timeout=30).json()["access_token"]
 
-    def ask(**asked):
-        headers = {"Cookie": f"_token={token}"}
+    def ask(user="reader", **asked):
+        headers = {"Cookie": f"_token={tokens[user]}"}
         return httpx.get(
             f"{api_url}/weir/dags/dag/state", params={"dataflow": "ladder", **asked}, headers=headers, timeout=60
         )
@@ -123,6 +134,75 @@ def test_what_cannot_be_looked_up_is_told_on_the_page(get, asked, said):
     assert said in answer.text
     assert "Look in the store" in answer.text
     assert HOSTILE not in answer.text
+
+
+@pytest.fixture
+def press(api_url, tokens, requests_dag, monkeypatch):
+    """Send a form of a page of this Airflow, of which `worker` is one of the operators."""
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", api_url)
+    monkeypatch.setenv("AIRFLOW__WEIR__OPERATORS", "anna, worker")
+
+    def send(form, user="worker"):
+        headers = {"Cookie": f"_token={tokens[user]}", "Origin": api_url}
+        return httpx.post(f"{api_url}/weir/dags/dag/requests", data=form, headers=headers, timeout=60)
+
+    return send
+
+
+def forms_of(page):
+    """What each button of a page would ask for, and whether it can be pressed."""
+    forms = re.findall(r'<form class="acts" method="post".*?</form>', page, re.S)
+    fields = [dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)) for form in forms]
+    return {found["verb"]: (found, " disabled>" not in form) for found, form in zip(fields, forms, strict=True)}
+
+
+def requests_made():
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return [row.conf for row in session.query(DagRun).filter_by(dag_id=REQUESTS).order_by(DagRun.id)]
+
+
+def test_an_operator_asks_for_a_savepoint_and_below_its_dry_run_for_a_restore(get, press):
+    assert set(forms_of(get("worker").text)) == {"savepoint"}
+    forms = forms_of(get("worker", restore=4).text)
+    said = json.loads(invoked("restore", "ladder", "before", "--dry-run", "--json").stdout)
+    assert (forms["restore"][0]["hash"], forms["restore"][0]["what"]) == (said["hash"], "4")
+    for form, is_enabled in forms.values():
+        assert is_enabled
+        answer = press(form)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/weir/dags/dag/state")
+    assert [(each["verb"], each["name"]) for each in requests_made()] == [
+        ("restore", "ladder"),
+        ("savepoint", "ladder"),
+    ]
+    followed = get("worker", dataflow="").text
+    assert "waits for a worker" in followed
+    assert '<main data-follow="2">' in followed
+
+
+@pytest.mark.parametrize(("user", "operators"), [("reader", "reader,worker"), ("worker", "anna")])
+def test_who_may_not_edit_or_is_no_operator_can_only_look(get, press, monkeypatch, user, operators):
+    forms = forms_of(get("worker", restore=4).text)
+    monkeypatch.setenv("AIRFLOW__WEIR__OPERATORS", operators)
+    before = requests_made()
+    shown = forms_of(get(user, restore=4).text)
+    assert {verb: is_enabled for verb, (_, is_enabled) in shown.items()} == {"restore": False, "savepoint": False}
+    assert [press(form, user).status_code for form, _ in forms.values()] == [403, 403]
+    assert requests_made() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"), [({"hash": "0" * 16}, 409), ({"what": "s3://x/y"}, 404), ({"name": HOSTILE}, 404)]
+)
+def test_what_was_not_shown_is_not_asked_for(get, press, changed, status):
+    form, _ = forms_of(get("worker", restore=4).text)["restore"]
+    before = requests_made()
+    answer = press({**form, **changed})
+    assert answer.status_code == status
+    assert HOSTILE not in answer.text
+    assert requests_made() == before
 
 
 def test_what_is_restored_already_would_change_nothing(get, world):
