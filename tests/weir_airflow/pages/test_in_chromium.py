@@ -38,7 +38,7 @@ WIDER = """[...document.querySelectorAll("body, .wide")].filter(each => each.scr
     .map(each => `${each.className} ${each.scrollWidth} > ${each.clientWidth}: ${each.innerText.slice(0, 200)}`)"""
 """What does not fit beside each other."""
 
-REACHED = "a, button, summary, input:not([type=hidden]), select"
+REACHED = "a, button:enabled, summary, input:not([type=hidden]), select"
 
 PALE = """(() => {
   const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
