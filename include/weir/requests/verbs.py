@@ -23,7 +23,7 @@ from weir.integrity.repair import repair_runs
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import NO_DAG, RunRow
-from weir.ledger.runs import named_run, run_by_id
+from weir.ledger.runs import run_by_id
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.questions import Question, apply_answer, region_named
 from weir.recovery.run_plans import Reach, have_go_on, plan_of, plan_of_clear
@@ -119,18 +119,25 @@ def refusal(request: Request, user: str, rights: Mapping[str, UserRights], opera
     return ""
 
 
-def _run(services: Services, request: Request) -> RunRow:
-    """Return the run of a request, of the DAG that it names."""
+def _run(services: Services, request: Request, *used: str) -> RunRow:
+    """Return the run of a request, by its id and of the DAG that it names, which is all that its person may know of.
+
+    `used` are the fields that its verb has a use for. Others would make another request that does the same: who may
+    only read could have everything read again and again.
+    """
+    for field in ("what", "looked"):
+        if getattr(request, field) and field not in used:
+            raise Misconfigured(Message("requests.field_unused", field=field, verb=request.verb))
     with services.ledger.transaction() as session:
-        row = named_run(session, request.name)
-    if row.dag_id != request.dag_id:
-        raise Misconfigured(Message("requests.run_of_other_dag", run=row.id, dag_id=request.dag_id))
+        row = session.get(RunRow, request.name)
+    if row is None or row.dag_id != request.dag_id:
+        raise Misconfigured(Message("requests.run_unknown", run=request.name, dag_id=request.dag_id))
     return row
 
 
 def _apply(services: Services, request: Request, reach: Reach) -> Planned:
     """Plan what `weir plan RUN --apply` does."""
-    run = _run(services, request)
+    run = _run(services, request, "looked")
     planned = plan_of(services, Question(run.id, looks=request.looked), reach)
 
     def carry_out(airflow: AirflowStates, by: str) -> str:
@@ -144,7 +151,7 @@ def _apply(services: Services, request: Request, reach: Reach) -> Planned:
 
 def _clear(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  every verb may ask Airflow
     """Plan what a clear of one task instance in Airflow restarts."""
-    found = _run(services, request)
+    found = _run(services, request, "what")
     with services.ledger.transaction() as session:
         run = run_by_id(session, found.id)
         region = region_named(run, request.what)
@@ -175,7 +182,7 @@ def _verify(services: Services, request: Request, reach: Reach) -> Planned:  # n
 
 def _repair(services: Services, request: Request, reach: Reach) -> Planned:
     """Plan what `weir verify RUN --repair` does: what it finds may have tasks of any run of the dataflow run again."""
-    run = _run(services, request)
+    run = _run(services, request, "looked")
     planned = plan_of(services, Question(run.id, looks=request.looked), reach)
     dags = dags_of(services, run.dataflow)
 

@@ -55,18 +55,24 @@ def own_origin() -> str | None:
     """Return the site of Airflow's pages as browsers name it; None where `[api] base_url` does not say."""
     from airflow.configuration import conf  # noqa: PLC0415  configuration is read when it is used
 
-    url = urlsplit(str(conf.get("api", "base_url", fallback="") or ""))
+    try:
+        url = urlsplit(str(conf.get("api", "base_url", fallback="") or ""))
+        port = url.port
+    except ValueError:  # no such address can be
+        return None
     if url.scheme not in _PORTS or not url.hostname:
         return None
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-    return f"{url.scheme}://{host}" + ("" if url.port in (None, _PORTS[url.scheme]) else f":{url.port}")
+    return f"{url.scheme}://{host}" + ("" if port in (None, _PORTS[url.scheme]) else f":{port}")
 
 
 async def form_of(request: Request) -> dict[str, str]:
     """Read a small form; what is none is empty."""
-    body = await request.body()
-    if len(body) > _LARGEST:
-        raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE)
+    body = b""
+    async for part in request.stream():  # what is too large is not read to its end
+        body += part
+        if len(body) > _LARGEST:
+            raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE)
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=20))
     except ValueError:
@@ -83,7 +89,8 @@ def make(
     """
     own = own_origin()
     if own is None or request.headers.getlist("origin") != [own]:
-        return _refused(request, status.HTTP_403_FORBIDDEN, Message("pages.of_another_site", own=own))
+        said = Message("pages.no_base_url") if own is None else Message("pages.of_another_site", own=own)
+        return _refused(request, status.HTTP_403_FORBIDDEN, said)
     try:
         asked = requests.Request.of({**form, "dag_id": dag_id, "looked": form.get("looked") == "true"})
         verb = verb_of(asked)
@@ -114,13 +121,15 @@ def _refused(request: Request, code: int, said: str, back: str = "", command: st
 def _record(asked: requests.Request, user: str) -> None:
     """Make the DagRun that is the request, unless it is there already."""
     with create_session() as session:
-        query = select(DagRun.state).where(
+        query = select(DagRun.run_id, DagRun.state).where(
             DagRun.dag_id == REQUESTS, DagRun.run_id.startswith(asked.key, autoescape=True)
         )
-        states = session.scalars(query).all()
-        if any(state not in State.finished_dr_states for state in states):
+        rows = session.execute(query).all()
+        if any(state not in State.finished_dr_states for _, state in rows):
             return
-        run_id = f"{asked.key}{len(states) + 1}"
+        # Not by how many there are: old runs are deleted.
+        ends = [run_id.removeprefix(asked.key) for run_id, _ in rows]
+        run_id = f"{asked.key}{max((int(end) for end in ends if end.isdecimal()), default=0) + 1}"
     try:
         trigger_dag(
             REQUESTS,

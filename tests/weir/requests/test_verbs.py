@@ -102,9 +102,31 @@ def test_the_hash_is_that_of_what_is_done_and_of_nothing_else(lost):
 def test_each_dag_counts_that_a_plan_is_about(lost):
     with lost.ledger.transaction("ladder") as session:
         session.get_one(RunRow, DAY).dag_id = "renamed"
-    with pytest.raises(Misconfigured, check=of_kind("requests.run_of_other_dag", dag_id="dag")):
+    with pytest.raises(Misconfigured, check=of_kind("requests.run_unknown", dag_id="dag")):
         planned(lost)
     assert planned(lost, dag_id="renamed")[1].dags == ("renamed",)
+
+
+@pytest.mark.parametrize("name", ["ladder@2013-01-01", "scheduled__2013-01-01", "ladder@20990101T000000Z", "x"])
+def test_a_run_has_one_name_and_a_wrong_one_tells_of_no_other_run(done, name):
+    with pytest.raises(Misconfigured, check=of_kind("requests.run_unknown", run=name, dag_id="dag")) as refused:
+        planned(done, name=name)
+    assert DAY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("verb", "of"),
+    [
+        ("verify", {"what": "x"}),
+        ("verify", {"looked": True}),
+        ("repair", {"what": "x"}),
+        ("apply", {"what": "x"}),
+        ("clear", {"what": "joined[1]", "looked": True}),
+    ],
+)
+def test_the_same_cannot_be_asked_for_in_several_words(done, verb, of):
+    with pytest.raises(Misconfigured, check=of_kind("requests.field_unused", verb=verb)):
+        planned(done, verb, **of)
 
 
 def test_the_dag_of_a_later_run_counts_that_is_cleared_if_its_input_changes(done):

@@ -249,6 +249,46 @@ def test_a_worker_does_what_was_shown_and_says_who_asked_for_it(own, get, press)
     assert "applied by worker" in get("recovery", dag_id="dag").text
 
 
+def test_the_same_is_asked_for_again_once_it_is_over_also_where_old_runs_are_deleted(get, press, world):
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    form = forms_of(get(run_id=DAY).text)["verify"]
+    for _ in range(3):
+        assert press(form).status_code == 303
+        with create_session() as session:
+            rows = session.query(DagRun).filter_by(dag_id=REQUESTS).order_by(DagRun.id).all()
+            rows[-1].state = "success"
+            for row in rows[:-1]:
+                session.delete(row)
+    assert [run.run_id.rpartition("-")[2] for run in made()] == ["3"]
+
+
+def test_who_may_only_read_makes_no_more_than_one_request_of_a_run(get, press, world):
+    form = forms_of(get(run_id=DAY).text)["verify"]
+    others = [{"what": "x"}, {"looked": "true"}, {"name": DAY}, {"name": "ladder@2013-01-02"}]
+    codes = [press({**form, **changed}, user="reader").status_code for changed in ({}, *others)]
+    assert codes == [303, *[404] * len(others)]
+    assert len(made()) == 1
+
+
+def test_what_has_failed_without_a_word_is_not_called_undone(get, press, form):
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    press(form)
+    with create_session() as session:
+        session.query(DagRun).filter_by(dag_id=REQUESTS).update({"state": "failed"})
+    text = get(run_id=DAY).text
+    assert "not done" not in text
+    assert "has failed" in text
+
+
+def test_a_large_form_is_not_read(press, form):
+    assert press({**form, "what": "x" * 100_000}).status_code == 413
+    assert made() == []
+
+
 @pytest.mark.parametrize("origin", ["", "null", "http://airflow.example", "https://127.0.0.1", "{}.evil.example"])
 def test_what_no_page_of_this_airflow_has_sent_is_refused(api_url, press, form, origin):
     assert press(form, origin=origin.format(api_url) or False).status_code == 403
@@ -401,7 +441,7 @@ def test_what_somebody_has_triggered_by_hand_is_shown_as_text(get, world):
     assert unescape(text).count(HOSTILE) == 3  # the verb, what, and by whom: the others are about no run
 
 
-@pytest.mark.parametrize("missing", ["paused", "stale", "broken", "base_url"])
+@pytest.mark.parametrize("missing", ["paused", "stale", "broken", "base_url", "address"])
 def test_where_no_request_can_be_made_the_page_says_why(get, form, press, monkeypatch, missing):
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
@@ -409,6 +449,8 @@ def test_where_no_request_can_be_made_the_page_says_why(get, form, press, monkey
     names = {"paused": "is_paused", "stale": "is_stale", "broken": "has_import_errors"}
     if missing == "base_url":
         monkeypatch.delenv("AIRFLOW__API__BASE_URL")
+    if missing == "address":
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example:port")
     with create_session() as session:
         for name in filter(None, [names.get(missing)]):
             setattr(session.get(DagModel, REQUESTS), name, True)
