@@ -1,7 +1,9 @@
-"""What a person does to a DAG by Airflow's REST API. Invariant: each verb is one request, as Airflow's UI sends it."""
+"""What a person does to a DAG by Airflow's REST API, and on Weir's pages. Invariant: requests are those of the UI."""
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from urllib.parse import quote
 
 import httpx
@@ -76,6 +78,22 @@ class Person:
     def state_of(self, run_id):
         """The state of a DagRun."""
         return self._api.ask("GET", self._run(run_id))["state"]
+
+    def press(self, run_id, verb):
+        """Press a button on the run's page, after a look in the store; answers where the page is then."""
+        with httpx.Client(base_url=self._api.base_url, headers={"Authorization": f"Bearer {self._api._token}"}) as page:
+            shown = page.get(f"/weir/dags/{quote(self.dag)}/run", params={"run_id": run_id, "look": "true"}, timeout=60)
+            forms = re.findall(r'(?s)<form [^>]*action="([^"]*)"(.*?)</form>', shown.text)
+            fields = [(action, dict(re.findall(r'name="([^"]*)" value="([^"]*)"', form))) for action, form in forms]
+            [(action, asked)] = [(action, form) for action, form in fields if form["verb"] == verb]
+            made = page.post(
+                unescape(action),
+                data={name: unescape(value) for name, value in asked.items()},
+                headers={"Origin": self._api.base_url},
+                timeout=60,
+            )
+        assert made.status_code == httpx.codes.SEE_OTHER, made.text
+        return made.headers["location"]
 
     def _run(self, run_id):
         return f"{self._path}/dagRuns/{quote(run_id)}"

@@ -5,6 +5,8 @@ The tests of one DAG run in order, those of different DAGs at once (`at_once`).
 
 from __future__ import annotations
 
+import shutil
+
 import psutil
 import pytest
 from at_once import AtOnce
@@ -37,6 +39,15 @@ def test_a_clear_without_downstream_runs_that_task_instance_alone(driver):
     assert before == {FIRST: dict.fromkeys(ALL, 1)}
     driver.person.clear(run_id, "doubled[1]")
     assert driver.healed(before)[FIRST] == {"doubled[1]": 1}
+
+
+@AT_ONCE.on("clears")
+def test_a_plan_that_a_page_shows_is_applied_by_a_worker(driver):
+    before, run_id = driver.green(), driver.run()
+    shutil.rmtree(driver.folder("doubled", 0))
+    driver.person.press(run_id, "apply")
+    driver.wait(lambda: {run.state for run in driver.api.runs("weir_requests")} == {"success"}, "the request")
+    assert driver.healed(before)[FIRST] == {"doubled[0]": 1}
 
 
 @AT_ONCE.on("clears", soak=True)
