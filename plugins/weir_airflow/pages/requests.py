@@ -23,7 +23,7 @@ from airflow.utils.state import State
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from fastapi import APIRouter, Depends, HTTPException, Request, status
 from fastapi.responses import HTMLResponse
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from weir.coordination.services import Services
@@ -45,6 +45,9 @@ router = APIRouter()
 
 LATELY: Final = timedelta(days=1)
 """How long a page shows a request that is over."""
+
+MOST_OPEN: Final = 8
+"""The largest number of requests of a user that are not over, fewer than the runs of a DAG that Airflow has active."""
 
 _MOST: Final = 200
 _LARGEST: Final = 16_384
@@ -105,9 +108,9 @@ def make(
             return _refused(request, status.HTTP_403_FORBIDDEN, why, back=to, command=verb.as_command(asked))
         try:
             require_same(asked, planned)
+            _record(asked, asker.name)
         except Conflict as error:
             return _refused(request, status.HTTP_409_CONFLICT, str(error), back=to)
-        _record(asked, asker.name)
         return HTMLResponse(status_code=status.HTTP_303_SEE_OTHER, headers={**HEADERS, "Location": to})
 
     return answered(request, recorded)
@@ -119,14 +122,21 @@ def _refused(request: Request, code: int, said: str, back: str = "", command: st
 
 
 def _record(asked: requests.Request, user: str) -> None:
-    """Make the DagRun that is the request, unless it is there already."""
+    """Make the DagRun that is the request, unless it is there already.
+
+    Raises Conflict if too many of the user are not over: to read every byte of a run lasts, and others wait meanwhile.
+    """
     with create_session() as session:
+        is_open = (DagRun.dag_id == REQUESTS, DagRun.state.not_in([*State.finished_dr_states]))
+        of_user = select(func.count(DagRun.id)).where(*is_open, DagRun.triggering_user_name == user)
         query = select(DagRun.run_id, DagRun.state).where(
             DagRun.dag_id == REQUESTS, DagRun.run_id.startswith(asked.key, autoescape=True)
         )
         rows = session.execute(query).all()
         if any(state not in State.finished_dr_states for _, state in rows):
             return
+        if (session.scalar(of_user) or 0) >= MOST_OPEN:
+            raise Conflict(Message("requests.too_many_open", user=user, most=MOST_OPEN))
         # Not by how many there are: old runs are deleted.
         ends = [run_id.removeprefix(asked.key) for run_id, _ in rows]
         run_id = f"{asked.key}{max((int(end) for end in ends if end.isdecimal()), default=0) + 1}"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from types import SimpleNamespace
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -270,6 +271,23 @@ def test_who_may_only_read_makes_no_more_than_one_request_of_a_run(get, press, w
     codes = [press({**form, **changed}, user="reader").status_code for changed in ({}, *others)]
     assert codes == [303, *[404] * len(others)]
     assert len(made()) == 1
+
+
+def test_the_requests_of_one_user_do_not_keep_those_of_others_waiting(get, press, form):
+    from airflow.api.common.trigger_dag import trigger_dag
+    from airflow.utils.types import DagRunTriggeredByType
+
+    from weir_airflow.pages.requests import MOST_OPEN
+
+    verify = forms_of(get(run_id=DAY).text)["verify"]
+    press(verify, user="reader")
+    for _ in range(MOST_OPEN - 1):
+        trigger_dag(REQUESTS, triggered_by=DagRunTriggeredByType.UI, triggering_user_name="reader", run_id=uuid4().hex)
+    assert press(verify, user="reader").status_code == 303  # it is there already
+    earlier = forms_of(get(run_id="scheduled__2013-01-01").text)["verify"]
+    assert press(earlier, user="reader").status_code == 409
+    assert len(made()) == MOST_OPEN
+    assert press(form).status_code == 303
 
 
 def test_what_has_failed_without_a_word_is_not_called_undone(get, press, form):
