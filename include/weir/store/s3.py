@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +33,7 @@ from fsspec.asyn import FSTimeoutError, sync
 from s3fs.core import S3_RETRYABLE_ERRORS, S3FileSystem
 
 from weir.errors import Message, Misconfigured, WeirError
-from weir.store.time_limit import OPTION
+from weir.store.time_limit import FIRST_PAUSE, OPTION, pauses
 
 _WRITER: Final = "weir-writer"
 """The metadata key with the nonce of the call that created an object."""
@@ -274,8 +273,6 @@ _CONNECT_SECONDS: Final = 5.0
 _SILENCES: Final = 3
 """A connection without a response for the limit divided by this is replaced."""
 
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
 _PASSING_STATUS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _PASSING_CODES: Final = frozenset(
     {"RequestTimeout", "SlowDown", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"}
@@ -345,9 +342,9 @@ class S3Requests:
         last: OSError | None = None
 
         def left() -> float:
-            return max(end - time.monotonic(), _FIRST_PAUSE)
+            return max(end - time.monotonic(), FIRST_PAUSE)
 
-        for tries, pause in enumerate(_pauses(), 1):
+        for tries, pause in enumerate(pauses(), 1):
             try:
                 return ask(self._file_system(left()), left)
             except WeirError:
@@ -389,13 +386,6 @@ async def _whole(body: Any) -> bytes:
     async with body:
         data: bytes = await body.read()
         return data
-
-
-def _pauses() -> Iterator[float]:
-    pause = _FIRST_PAUSE
-    while True:
-        yield pause * random.uniform(0.5, 1)  # noqa: S311  # spreads those that were refused together
-        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _with_limits(options: Mapping[str, Any], seconds: float) -> dict[str, Any]:

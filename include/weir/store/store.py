@@ -33,8 +33,8 @@ FORMATS: Final = "923a8ad0100e"
 
 _NOT_DATA = ("lost+found",)
 
-S3_SECONDS = 60.0
-"""How long a request to S3 is retried: longer than the restart or overload of a server takes."""
+REQUEST_SECONDS = 60.0
+"""How long a request to S3 or HDFS is retried: longer than the restart or overload of a server takes."""
 
 LEAST_FREE_SPACE = 16 * 2**20
 """In bytes. With less free space a disk counts as full."""
@@ -55,10 +55,10 @@ class Store:
 
     @classmethod
     def open(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> Store:
-        """Open a store by URL: a folder ("file:///...", a plain path), "s3://", "gs://", "abfss://" or "memory://".
+        """Open a store by URL: a folder ("file:///...", a plain path), "s3://", "hdfs://", "webhdfs://", "gs://", ...
 
-        `storage_options` are those of the fsspec file system, and `timeout` in seconds. Touches nothing yet. Raises
-        Misconfigured if the URL cannot be used.
+        `storage_options` are those of the fsspec file system or of `HdfsFiles`, and `timeout` in seconds.
+        Touches nothing yet. Raises Misconfigured if the URL cannot be used.
         """
         return cls(_files_at(url, storage_options or {}))
 
@@ -276,7 +276,11 @@ def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
     if place.startswith("s3:"):
         with needed_for(f"the store {place}", "Weir runs"):
             from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
-        return S3Files.open(place, options, time_limit(storage_options, S3_SECONDS))
+        return S3Files.open(place, options, time_limit(storage_options, REQUEST_SECONDS))
+    if place.startswith(("hdfs:", "webhdfs:")):
+        from weir.store.hdfs import HdfsFiles  # noqa: PLC0415  httpx is slow to import
+
+        return HdfsFiles.open(place, options, time_limit(storage_options, REQUEST_SECONDS))
     files = RemoteFiles.open(place, options)
     return files if place.startswith("memory:") else TimeLimitedFiles(files, time_limit(storage_options))
 

@@ -1,4 +1,4 @@
-"""Files whose operations have a time limit.
+"""Files whose operations have a time limit, and the pauses between tries within one.
 
 Invariant: an operation that was abandoned takes no effect later, as far as the file system can be observed.
 """
@@ -6,7 +6,8 @@ Invariant: an operation that was abandoned takes no effect later, as far as the 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -35,6 +36,18 @@ def time_limit(storage_options: Mapping[str, Any], default: float = SECONDS) -> 
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= _DAY:
         raise Misconfigured(Message("store.time_limit_wrong", option=OPTION, given=given, day=_DAY))
     return float(given)
+
+
+FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+
+def pauses() -> Iterator[float]:
+    """Return pauses in seconds that grow, between tries of one request; they never end."""
+    pause = FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1)  # noqa: S311  # spreads those that were refused together
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 class TimeLimitedFiles:

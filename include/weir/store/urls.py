@@ -21,9 +21,11 @@ _SPELLINGS: Final = {
     "az": "abfss",
     "wasb": "abfss",
     "wasbs": "abfss",
+    "hdfs": "hdfs",
+    "webhdfs": "webhdfs",
     "memory": "memory",
 }
-"""File systems whose fsspec packages create exclusively in one request; fsspec's own fallback checks, then writes."""
+"""File systems on which of many creators of a file one wins: by Weir's requests (S3, HDFS), or by fsspec's package."""
 _SPARK: Final = {"s3": "s3a"}
 _AZURE_HOST: Final = ".dfs.core.windows.net"
 _GLOB: Final = set("{}[]*?\\")
@@ -70,7 +72,4 @@ def _azure_place(url: str, place: str, storage_options: Mapping[str, Any]) -> st
 
 
 def _unknown(url: str, scheme: str) -> Misconfigured:
-    more = " HDFS has one, but its fsspec adapter does not use it." if scheme in {"hdfs", "webhdfs"} else ""
-    return Misconfigured(
-        Message("store.file_system_unknown", url=url, scheme=scheme, more=more, azure_host=_AZURE_HOST)
-    )
+    return Misconfigured(Message("store.file_system_unknown", url=url, scheme=scheme, azure_host=_AZURE_HOST))

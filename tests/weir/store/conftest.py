@@ -1,9 +1,10 @@
-"""Stores of each kind: a local disk, memory, and a real S3."""
+"""Stores of each kind: a local disk, memory, a real S3, and a real HDFS."""
 
 import uuid
 
 import pytest
 from tests.servers.faulty_http import FaultyHttp
+from tests.servers.hadoop import HadoopMissing, running_hdfs
 from tests.servers.s3 import options_of, running_s3
 
 from weir.store.store import Store
@@ -53,9 +54,28 @@ def s3(open_s3, proxy):
     return opened
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory):
+    """The one HDFS that tests share; they are skipped where its servers cannot be had."""
+    try:
+        with running_hdfs(tmp_path_factory.mktemp("hdfs") / "of tests") as server:
+            yield server
+    except HadoopMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def hdfs_url(hdfs_server):
+    """A folder for this test alone."""
+    return f"{hdfs_server.url}/{uuid.uuid4()}/weir"
+
+
+@pytest.fixture(params=["local", "memory", "s3", "hdfs"])
 def reopen(request, tmp_path):
     """Open this test's store, once more."""
+    if request.param == "hdfs":
+        server, place = request.getfixturevalue("hdfs_server"), request.getfixturevalue("hdfs_url")
+        return lambda: Store.open(place, server.storage_options)
     if request.param == "s3":
         server, place = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_url")
         return lambda: Store.open(place, server.storage_options)
