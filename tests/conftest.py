@@ -327,3 +327,21 @@ def empty_postgres_ledger(new_postgres_url):
     """Open a new ledger on PostgreSQL, as often as it is called; it keeps its connections until the test ends."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(closing(ledger_that_stays_connected(new_postgres_url())))
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory):
+    """The one HDFS that tests share; they are skipped where its servers cannot be had."""
+    from tests.servers.hadoop import HadoopMissing, running_hdfs
+
+    try:
+        with running_hdfs(tmp_path_factory.mktemp("hdfs") / "of tests") as server:
+            yield server
+    except HadoopMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def hdfs_url(hdfs_server):
+    """A folder for this test alone."""
+    return f"{hdfs_server.url}/{uuid.uuid4()}/weir"

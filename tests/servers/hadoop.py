@@ -40,6 +40,8 @@ LOCK = POM.with_name("jars.sha256")
 INSTALLED = ROOT / ".weir" / "hadoop"
 VERSION = "3.5.0"
 BLOCK_BYTES = 2**20
+PAGE = 20
+"""How many names a page of a listing has."""
 
 _CLIENT_JARS = (f"hadoop-client-runtime-{VERSION}.jar", "slf4j-api-*.jar", "log4j-*.jar", "jcl-over-slf4j-*.jar")
 _SCANNED_JAR = f"hadoop-client-api-{VERSION}.jar"
@@ -301,6 +303,7 @@ class Hdfs:
             "dfs.namenode.http-address": self.http,
             "dfs.replication": datanodes,
             "dfs.blocksize": BLOCK_BYTES,
+            "dfs.ls.limit": PAGE,
             "dfs.namenode.handler.count": 4,
             "dfs.datanode.handler.count": 2,
             "dfs.namenode.edits.noeditlogchannelflush": "true",  # tests kill servers, never the machine

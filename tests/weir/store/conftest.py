@@ -4,7 +4,6 @@ import uuid
 
 import pytest
 from tests.servers.faulty_http import FaultyHttp
-from tests.servers.hadoop import HadoopMissing, running_hdfs
 from tests.servers.s3 import options_of, running_s3
 
 from weir.store.store import Store
@@ -52,22 +51,6 @@ def s3(open_s3, proxy):
     opened.initialise()
     proxy.heal()
     return opened
-
-
-@pytest.fixture(scope="session")
-def hdfs_server(tmp_path_factory):
-    """The one HDFS that tests share; they are skipped where its servers cannot be had."""
-    try:
-        with running_hdfs(tmp_path_factory.mktemp("hdfs") / "of tests") as server:
-            yield server
-    except HadoopMissing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def hdfs_url(hdfs_server):
-    """A folder for this test alone."""
-    return f"{hdfs_server.url}/{uuid.uuid4()}/weir"
 
 
 @pytest.fixture(params=["local", "memory", "s3", "hdfs"])

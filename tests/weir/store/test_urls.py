@@ -21,6 +21,8 @@ AZURE = "abfss://box@lake.dfs.core.windows.net/weir"
         (AZURE, AZURE, AZURE),
         ("abfs://box@lake.dfs.core.windows.net/weir", AZURE, AZURE),
         ("wasbs://box@lake.blob.core.windows.net/weir", AZURE, AZURE),
+        ("hdfs://namenode:8020/weir/", "hdfs://namenode:8020/weir", "hdfs://namenode:8020/weir"),
+        ("webhdfs://namenode:9870/weir", "webhdfs://namenode:9870/weir", "webhdfs://namenode:9870/weir"),
         ("memory://root/weir", "memory://root/weir", "memory://root/weir"),
     ],
 )
@@ -38,7 +40,7 @@ def test_azures_short_spelling_needs_the_account(url):
         canonical(url, {})
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs", "http", "sftp", "dbfs", "no-such-scheme"])
+@pytest.mark.parametrize("scheme", ["http", "sftp", "dbfs", "no-such-scheme"])
 def test_a_file_system_without_an_exclusive_create_is_refused_with_what_to_use(scheme):
     with pytest.raises(Misconfigured, check=of_kind("store.file_system_unknown", scheme=scheme)):
         Store.open(f"{scheme}://place/weir")
