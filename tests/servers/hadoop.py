@@ -254,6 +254,13 @@ class Hdfs:
         found: dict[str, Any] = json.loads(body) if body else {}
         return found
 
+    def syncs(self) -> int:
+        """How often DataNodes have synced files of theirs to their disks, by their own count."""
+        found = 0
+        for each in json.loads(self._bean("NameNode", "NameNodeInfo", self.http)["LiveNodes"]).values():
+            found += int(self._bean("DataNode", "DataNodeActivity-*", each["infoAddr"])["FsyncCount"])
+        return found
+
     def await_datanodes(self, number: int) -> None:
         """Return when the NameNode answers, is out of safe mode, and knows so many live DataNodes."""
         deadline = time.monotonic() + _START_SECONDS
@@ -269,10 +276,13 @@ class Hdfs:
         return [each for each in self._data(number).rglob("blk_*") if each.suffix != ".meta"]
 
     def _live(self) -> int:
-        name = "Hadoop:service=NameNode,name=NameNodeInfo"
-        with urlopen(f"http://{self.http}/jmx?qry={name}", timeout=5) as answer:
-            [found] = json.load(answer)["beans"]
+        found = self._bean("NameNode", "NameNodeInfo", self.http)
         return 0 if found["Safemode"] else len(json.loads(found["LiveNodes"]))
+
+    def _bean(self, service: str, name: str, address: str) -> dict[str, Any]:
+        with urlopen(f"http://{address}/jmx?qry=Hadoop:service={service},name={name}", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)["beans"][0]
+        return found
 
     def _server(self, name: str, main: str, megabytes: int, *arguments: str) -> Server:
         command = [*self._command(main, megabytes), *arguments]
@@ -322,6 +332,7 @@ class Hdfs:
         for name in ("core-site.xml", "hdfs-site.xml"):
             (conf / name).write_text(f"<configuration>{told}</configuration>")
         (conf / "log4j2.properties").write_text(_LOGGING)
+        (conf / "hadoop-metrics2.properties").write_text("*.period=1\n")
 
 
 @contextmanager

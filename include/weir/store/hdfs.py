@@ -121,7 +121,8 @@ class HdfsFiles:
             found += [(name, None if each["type"] == "DIRECTORY" else int(each["length"])) for name, each in named]
             if not page["remainingEntries"] or not named:
                 return found
-            last = {"startAfter": named[-1][0]}
+            if last == (last := {"startafter": named[-1][0]}):
+                raise OSError(errno.EIO, "HDFS has answered the same page of a listing twice", path)
 
     def delete(self, path: str) -> None:
         """Delete one file."""
@@ -379,15 +380,18 @@ class _Begun:
 
     def repeated(self, operation: str, ask: Callable[[], R]) -> R:
         """Ask until there is an answer. Raises TimeoutError at the limit."""
+        last: ConnectionError | None = None
         for tries, pause in enumerate(pauses(), 1):
             try:
                 return ask()
             except ConnectionError as error:
+                if last is None or error.errno != errno.ETIMEDOUT:
+                    last = error  # more telling than that the time was over
                 if time.monotonic() + pause >= self._end:
                     raise TimeoutError(
                         errno.ETIMEDOUT,
                         f"HDFS did not complete {operation} within {self._requests.seconds:g} s, in {tries} tries; "
-                        f'last error: {error.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the '
+                        f'last error: {last.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the '
                         "limit",
                     ) from error
             time.sleep(pause)
@@ -405,9 +409,8 @@ class _Begun:
             finally:
                 response.close()
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ConnectionError(
-                errno.EIO, f"{request.url.netloc.decode()}: {type(error).__name__} {error}"
-            ) from error
+            number = errno.ETIMEDOUT if isinstance(error, httpx.TimeoutException) else errno.EIO
+            raise ConnectionError(number, f"{request.url.netloc.decode()}: {type(error).__name__} {error}") from error
         if response.status_code >= 400:
             raise _failure(response.status_code, body, request.url.netloc.decode())
         return _Answer(response.headers.get("Location", ""), body)

@@ -35,7 +35,10 @@ _NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
 
 _CHECKPOINT_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
-_DISK_FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
+_DISK_FULL = (
+    *("No space left on device", "Disk quota exceeded", "There is not enough space on the disk"),
+    *("DSQuotaExceededException", "NSQuotaExceededException"),  # HDFS's, of bytes and of names
+)
 _CAUSE = "Caused by: "
 
 _UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
@@ -43,7 +46,7 @@ _UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
 _WRONG_OPTION = "INVALID_PARAMETER_VALUE"
 """The condition, without its last part, of an option such as a charset that Spark does not know."""
 
-_FILE_SYSTEMS = "org.apache.hadoop.fs."
+_FILE_SYSTEMS = ("org.apache.hadoop.fs.", "org.apache.hadoop.hdfs.")
 """The classes that write to a store; Spark writes its own files without Hadoop."""
 
 
@@ -129,6 +132,6 @@ def disk_full(error: Exception, region: str) -> DiskFull | None:
     if message is None:
         return None
     cause = next(part for part in reversed(trace.split(_CAUSE)) if message in part)
-    if _FILE_SYSTEMS in cause:
+    if any(each in cause for each in _FILE_SYSTEMS):
         return StoreFull(Message("transport.store_disk_full", region=region, message=message))
     return DiskFull(Message("transport.spark_disk_full", region=region, message=message))
