@@ -47,11 +47,10 @@ class HdfsFiles:
 
     @classmethod
     def open(cls, url: str, storage_options: Mapping[str, Any], seconds: float) -> HdfsFiles:
-        """Open `hdfs://namenode:8020/folder` or `webhdfs://namenode:9870/folder`; touches nothing yet.
+        """Open `hdfs://namenode:8020/folder`; touches nothing yet.
 
         Options: `user`, otherwise HADOOP_USER_NAME or the user of this process; and `namenodes`, the HTTP addresses
-        (`host:port`) of all NameNodes, otherwise the host in the URL with port 9870 or that of `webhdfs`. Raises
-        Misconfigured for others.
+        (`host:port`) of all NameNodes, otherwise the host in the URL with port 9870. Raises Misconfigured for others.
         """
         unknown = sorted(set(storage_options) - _OPTIONS)
         if unknown:
@@ -224,19 +223,15 @@ class HdfsFiles:
 
 def _namenodes(url: str, given: Any) -> tuple[str, ...]:
     """Return the URLs of the NameNodes' HTTP interfaces."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port if parts.scheme == "webhdfs" else None
-    except ValueError as error:
-        raise Misconfigured(Message("store.hdfs_address_wrong", url=url, given=parts.netloc)) from error
-    own = f"{parts.hostname}:{port or _HTTP_PORT}"
-    named = [own] if not given else given.split(",") if isinstance(given, str) else given
-    addresses = [str(each).strip() for each in named]
-    for each in addresses:
-        host, separator, number = each.rpartition(":")
-        if "@" in f"{parts.netloc}{each}" or "/" in each or not (host and separator and number.isdigit()):
+    place = urlsplit(url).netloc
+    named = [place.partition(":")[0]] if not given else given.split(",") if isinstance(given, str) else given
+    found = []
+    for each in [str(address).strip() for address in named]:
+        host, _, port = each.partition(":")
+        if not host or set("@/") & set(place + each) or not (port or str(_HTTP_PORT)).isdigit():
             raise Misconfigured(Message("store.hdfs_address_wrong", url=url, given=each))
-    return tuple(f"http://{each}/webhdfs/v1" for each in addresses)
+        found.append(f"http://{host}:{port or _HTTP_PORT}/webhdfs/v1")
+    return tuple(found)
 
 
 def _require_file(status: dict[str, Any], path: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from weir.store.files import Files, FreeSpace
 from weir.store.local import LocalFiles, is_local
 from weir.store.remote import RemoteFiles
 from weir.store.time_limit import OPTION, TimeLimitedFiles, time_limit
-from weir.store.urls import canonical, spark_root
+from weir.store.urls import canonical, http_addresses, spark_root
 
 StoreId = NewType("StoreId", str)
 """The unique id of a store, in its marker."""
@@ -277,10 +277,10 @@ def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
         with needed_for(f"the store {place}", "Weir runs"):
             from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
         return S3Files.open(place, options, time_limit(storage_options, REQUEST_SECONDS))
-    if place.startswith(("hdfs:", "webhdfs:")):
+    if place.startswith("hdfs:"):
         from weir.store.hdfs import HdfsFiles  # noqa: PLC0415  httpx is slow to import
 
-        return HdfsFiles.open(place, options, time_limit(storage_options, REQUEST_SECONDS))
+        return HdfsFiles.open(place, {**http_addresses(url), **options}, time_limit(storage_options, REQUEST_SECONDS))
     files = RemoteFiles.open(place, options)
     return files if place.startswith("memory:") else TimeLimitedFiles(files, time_limit(storage_options))
 

@@ -22,11 +22,14 @@ _SPELLINGS: Final = {
     "wasb": "abfss",
     "wasbs": "abfss",
     "hdfs": "hdfs",
-    "webhdfs": "webhdfs",
+    "webhdfs": "hdfs",
     "memory": "memory",
 }
 """File systems on which of many creators of a file one wins: by Weir's requests (S3, HDFS), or by fsspec's package."""
 _SPARK: Final = {"s3": "s3a"}
+_RPC_PORT: Final = 8020
+"""Where the clients of Java reach a NameNode, unless its URL says otherwise."""
+
 _AZURE_HOST: Final = ".dfs.core.windows.net"
 _GLOB: Final = set("{}[]*?\\")
 
@@ -51,6 +54,8 @@ def canonical(url: str, storage_options: Mapping[str, Any]) -> str:
         raise Misconfigured(Message("store.path_is_a_pattern", url=url, unusable="".join(unusable)))
     if any(part in {"", ".", ".."} for part in path.split("/") if path):
         raise Misconfigured(Message("store.path_not_plain", url=url))
+    if scheme.lower() == "webhdfs":
+        place = f"{place.partition(':')[0]}:{_RPC_PORT}"
     if known == "abfss":
         place = _azure_place(url, place, storage_options)
     return f"{known}://{place}/{path}".rstrip("/")
@@ -60,6 +65,12 @@ def spark_root(url: str) -> str:
     """Return a canonical URL as Spark and Hadoop spell it."""
     scheme, _, rest = url.partition("://")
     return f"{_SPARK.get(scheme, scheme)}://{rest}"
+
+
+def http_addresses(url: str) -> dict[str, str]:
+    """Return the option of a store in HDFS that a URL with the scheme `webhdfs` says by itself; {} for any other."""
+    scheme, _, rest = url.partition("://")
+    return {"namenodes": rest.partition("/")[0]} if scheme.lower() == "webhdfs" else {}
 
 
 def _azure_place(url: str, place: str, storage_options: Mapping[str, Any]) -> str:

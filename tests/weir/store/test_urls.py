@@ -22,7 +22,7 @@ AZURE = "abfss://box@lake.dfs.core.windows.net/weir"
         ("abfs://box@lake.dfs.core.windows.net/weir", AZURE, AZURE),
         ("wasbs://box@lake.blob.core.windows.net/weir", AZURE, AZURE),
         ("hdfs://namenode:8020/weir/", "hdfs://namenode:8020/weir", "hdfs://namenode:8020/weir"),
-        ("webhdfs://namenode:9870/weir", "webhdfs://namenode:9870/weir", "webhdfs://namenode:9870/weir"),
+        ("webhdfs://namenode:9870/weir", "hdfs://namenode:8020/weir", "hdfs://namenode:8020/weir"),
         ("memory://root/weir", "memory://root/weir", "memory://root/weir"),
     ],
 )

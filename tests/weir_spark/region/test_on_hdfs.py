@@ -29,12 +29,9 @@ def even(ctx, numbers):
 """
 
 
-@pytest.fixture(params=["hdfs", "webhdfs"])
-def store(request, hdfs_server, hdfs_url):
-    place = hdfs_url
-    if request.param == "webhdfs":
-        place = hdfs_url.replace(hdfs_server.url, f"webhdfs://{hdfs_server.http}")
-    opened = Store.open(place, hdfs_server.storage_options)
+@pytest.fixture
+def store(hdfs_server, hdfs_url):
+    opened = Store.open(hdfs_url, hdfs_server.storage_options)
     opened.initialise()
     return opened
 
