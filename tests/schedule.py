@@ -50,6 +50,9 @@ WITH_DRIVERS = frozenset(
 )
 """Modules that run in one process, since they share a process of drivers (`weir_spark/drivers.py`)."""
 
+WITH_HDFS = frozenset(f"tests/weir/store/test_{name}.py" for name in ("hdfs", "probe", "seal", "store", "walk"))
+"""Likewise, since they share an HDFS (`servers/hadoop.py`)."""
+
 
 def processes(config) -> int:
     """Return how many processes run the tests: none but this one for chosen tests, else one more than cores.
@@ -98,7 +101,7 @@ class ByLane(LoadScopeScheduling):
         lane, module = lane_of(nodeid), nodeid.partition("::")[0]
         if lane in WHOLE:
             return lane
-        return min(WITH_DRIVERS) if module in WITH_DRIVERS else module
+        return next((min(sharing) for sharing in (WITH_DRIVERS, WITH_HDFS) if module in sharing), module)
 
     def _assign_work_unit(self, node):
         self.workqueue.move_to_end(self._next_of(node), last=False)

@@ -52,7 +52,8 @@ def test_chosen_tests_run_in_this_process(machine, config):
 
 
 def test_each_module_that_the_lanes_name_is_there():
-    named = {prefix for lane in schedule.LANES.values() for prefix in lane} | schedule.WITH_DRIVERS
+    named = {prefix for lane in schedule.LANES.values() for prefix in lane}
+    named |= schedule.WITH_DRIVERS | schedule.WITH_HDFS
     assert [prefix for prefix in named if not (schedule.ROOT / prefix).exists()] == []
 
 
@@ -78,3 +79,14 @@ def test_the_modules_that_share_drivers_are_those_that_ask_for_them():
         if {"drivers", "codes_in_driver", "ends_in_driver"} & set(re.findall(r"\w+", file.read_text()))
     }
     assert asking == schedule.WITH_DRIVERS
+
+
+def test_the_modules_that_share_an_hdfs_are_those_that_ask_for_it():
+    folder = schedule.ROOT / "tests/weir/store"
+    own = {"test_comparison.py", "test_hdfs_failures.py", "test_s3.py"}  # have stores of their own
+    asking = {
+        file.relative_to(schedule.ROOT).as_posix()
+        for file in folder.glob("test_*.py")
+        if re.search(r"def \w+\((.*\W)?(store|reopen|hdfs)\b", file.read_text()) and file.name not in own
+    }
+    assert asking == schedule.WITH_HDFS

@@ -285,7 +285,9 @@ _REFUSALS: Final = {
 _BELOW_A_FILE: Final = "(is not a directory)"
 """Part of the NameNode's message for a path below a file, which it answers as if a right were missing."""
 
-_PAST_END: Final = "out of the range ["
+_PAST_END: Final = ("out of the range [", "Cannot seek after EOF")
+"""Parts of the messages of NameNodes, and of DataNodes for an empty file."""
+
 R = TypeVar("R")
 
 
@@ -429,7 +431,7 @@ def _failure(status: int, body: bytes, server: str) -> OSError:
     number = _REFUSALS.get(name)
     if name == "AccessControlException" and _BELOW_A_FILE in message:
         number = errno.ENOENT
-    if _PAST_END in message:
+    if any(text in message for text in _PAST_END):
         number = errno.ESPIPE
     if number == errno.ENOENT:
         return FileNotFoundError(errno.ENOENT, message)

@@ -274,6 +274,11 @@ def test_a_file_of_several_blocks_is_read_whole_and_across_them(hdfs):
     assert hdfs.read("file", BLOCK_BYTES - 10, 20) == data[BLOCK_BYTES - 10 : BLOCK_BYTES + 10]
 
 
+def test_nothing_is_read_beyond_the_end_of_an_empty_file(hdfs):
+    hdfs.create("file", b"")
+    assert hdfs.read("file") == hdfs.read("file", 0, 10) == hdfs.read("file", 5, 10) == b""
+
+
 def test_empty_folders_are_removed_and_others_are_kept(hdfs):
     hdfs.create("top/full/file", b"x")
     hdfs.create("top/empty/below/file", b"x")

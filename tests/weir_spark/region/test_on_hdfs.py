@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.errors import PySparkException
 from tests.messages.kinds import of_kind
 from tests.servers.hadoop import BLOCK_BYTES
 
@@ -15,7 +15,7 @@ from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_spark.region import region
-from weir_spark.transport.connect import ConnectEngine
+from weir_spark.transport.failures import disk_full
 
 pytestmark = pytest.mark.spark
 
@@ -54,10 +54,13 @@ def test_a_region_writes_its_results_there_and_the_next_one_reads_them(spark, st
     assert even.digest.rows == 50
 
 
-def test_a_quota_that_spark_meets_is_a_full_store(server, store, hdfs_server, pipeline) -> None:
+def test_a_quota_that_spark_meets_is_a_full_store(spark, store, hdfs_server, pipeline) -> None:
     jobs, module = Jobs(store), pipeline(NUMBERS)
     job = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY), is_source=True))
     folder = urlsplit(store.url).path
     hdfs_server.ask("PUT", "SETQUOTA", folder, namespacequota=2**63 - 1, storagespacequota=BLOCK_BYTES // 2)
-    with pytest.raises(StoreFull, check=of_kind("transport.store_disk_full", message="DSQuotaExceededException")):
-        ConnectEngine(server.url, retries=2).run(job, str(uuid.uuid4()), lambda _line: None)
+    with pytest.raises(PySparkException) as failed:
+        region.run(job, spark, store, lambda _line: None)
+    full = disk_full(failed.value, "numbers")
+    assert isinstance(full, StoreFull)
+    assert of_kind("transport.store_disk_full", message="DSQuotaExceededException")(full)
