@@ -47,7 +47,8 @@ class Request:
             raise Misconfigured(Message("requests.field_unknown", unknown=unknown, known=list(fields)))
         for field in ("verb", "dag_id", "name", "hash", "what"):
             value = found.get(field, "" if field == "what" else None)
-            if not isinstance(value, str) or len(value) > LONGEST or not (value or field == "what"):
+            is_text = isinstance(value, str) and len(value) <= LONGEST and "\0" not in value
+            if not is_text or not (value or field == "what"):
                 raise Misconfigured(Message("requests.field_not_text", field=field, longest=LONGEST))
         if not isinstance(found.get("looked", False), bool):
             raise Misconfigured(Message("requests.field_not_text", field="looked", longest=LONGEST))

@@ -41,6 +41,9 @@ def reach() -> Reach:
 
 def answered(request: Request, shown: Callable[[Services], HTMLResponse]) -> HTMLResponse:
     """Answer with a page; 404 for what the ledger does not know, 503 where ledger or store cannot be read."""
+    if any("\0" in value for _, value in request.query_params.multi_items()):  # PostgreSQL takes no such text
+        said = "Nothing has a name with a NUL character."
+        return page(request, "message.html", status=404, title="Not found", said=said, command="")
     try:
         with services_to_read() as services:
             return _of_known(request, shown, services)

@@ -169,6 +169,12 @@ def test_what_the_ledger_does_not_know_of_a_dag_is_not_found(get, path):
     assert get(path).status_code == 404
 
 
+def test_a_name_that_no_database_takes_is_not_asked_for(get, monkeypatch, tmp_path):
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/away.db")
+    assert get("dags/dag/run", run_id=DAY).status_code == 503
+    assert get("dags/dag/run", run_id="a\0b").status_code == 404
+
+
 def test_without_a_ledger_the_page_says_so_and_makes_none(get, tmp_path, monkeypatch):
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/none.db")
     for path in ALL:

@@ -337,6 +337,7 @@ def test_who_may_not_edit_has_no_button_and_is_refused(get, press, form):
         ({"hash": ""}, 400),
         ({"color": "red"}, 400),
         ({"name": "x" * 2000}, 400),
+        ({"name": "a\0b"}, 400),
         ({"name": "ladder@20990101T000000Z"}, 404),
         ({"name": HOSTILE}, 404),
         ({"hash": "0" * 16}, 409),
