@@ -42,7 +42,7 @@ class HdfsFiles:
 
     def __init__(self, url: str, requests: HdfsRequests) -> None:
         self._url = url
-        self._root = urlsplit(url).path
+        self._root = url.removeprefix("hdfs://").partition("/")[2]
         self._requests = requests
 
     @classmethod
@@ -218,7 +218,7 @@ class HdfsFiles:
         return self._requests.begun().status(self._full(path))
 
     def _full(self, path: str) -> str:
-        return f"{self._root}/{path}".rstrip("/") or "/"
+        return "/" + "/".join(part for part in (self._root, path) if part)
 
 
 def _namenodes(url: str, given: Any) -> tuple[str, ...]:
