@@ -10,12 +10,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Final
 
 from weir.errors import Message, Misconfigured
 
 REQUESTS: Final = "weir_requests"
 """The DAG whose runs are requests."""
+
+LATELY: Final = timedelta(days=1)
+"""How long a request is good for, and is shown after it is over."""
 
 LONGEST: Final = 1000
 """The largest number of characters of a field."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 router = APIRouter()
-
-LATELY: Final = timedelta(days=1)
-"""How long a page shows a request that is over."""
 
 MOST_OPEN: Final = 8
 """The largest number of requests of a user that are not over, fewer than the runs of a DAG that Airflow has active."""
@@ -202,7 +199,7 @@ def requests_about(name: str, what: str | None = None) -> list[dict[str, Any]]:
 
 
 def _rows(session: Session) -> Iterable[tuple[DagRun, requests.Request]]:
-    is_new = DagRun.run_after >= datetime.now(UTC) - LATELY
+    is_new = DagRun.run_after >= datetime.now(UTC) - requests.LATELY
     query = select(DagRun).where(
         DagRun.dag_id == REQUESTS, or_(is_new, DagRun.state.not_in([*State.finished_dr_states]))
     )

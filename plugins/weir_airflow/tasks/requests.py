@@ -1,20 +1,22 @@
 """Carries out what a person has asked for on a page: one DagRun of `weir_requests` is one request.
 
 Invariant: nothing is done unless the request does what its person saw, and the person may have it done now. It is
-carried out once, by the first try of a run that a person has made: another try, or a DAG that triggers this one, would
-act in the name of somebody who has not asked.
+carried out once, within a day, by the first try of a run that a person has made: another try, or a DAG that triggers
+this one, would act in the name of somebody who has not asked.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.errors import Message, Misconfigured, WeirError
 from weir.recovery.run_plans import reaching
-from weir.requests.request import REQUESTS, Request
+from weir.requests.request import LATELY, REQUESTS, Request
 from weir.requests.verbs import plan_request, refusal, require_same, verb_of
+from weir.units import format_duration
 from weir_airflow.tasks.context import TaskContext, airflow_api
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ def _carried_out(context: Context, log: Log) -> str:
         raise Misconfigured(Message("tasks.request_tried_again"))
     if not user or dag_run.run_type != "manual":
         raise Misconfigured(Message("tasks.request_of_nobody", run_type=dag_run.run_type))
+    if datetime.now(UTC) - dag_run.run_after > LATELY:
+        raise Misconfigured(Message("tasks.request_too_old", made_at=dag_run.run_after, limit=format_duration(LATELY)))
     log(f"{user} asks for {request.to_conf()}")
     with TaskContext.open() as task_context:
         _require_rights(task_context, request, user, [request.dag_id])  # before anything is looked at

@@ -22,7 +22,7 @@ from tests.weir_airflow.conftest import PASSWORDS
 from weir.ledger.database.tables import FailoverRow, PendingClearRow, ResultRow
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import plan_of, reaching
-from weir.requests.request import REQUESTS, Request
+from weir.requests.request import LATELY, REQUESTS, Request
 from weir.requests.verbs import VERBS
 from weir.testing.fakes.ledgers import fast_folder
 
@@ -189,7 +189,7 @@ def made():
 
 
 USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
-NAMES = ("run_id", "conf", "state", "run_type", "triggering_user_name")
+NAMES = ("run_id", "conf", "state", "run_type", "run_after", "triggering_user_name")
 
 
 def carried_out(of=None, *, try_number=1, **changed):
@@ -382,6 +382,7 @@ def test_a_right_that_was_withdrawn_meanwhile_is_missing(press, form, monkeypatc
     "changed",
     [
         {"try_number": 2},
+        {"run_after": datetime.now(UTC) - 2 * LATELY},
         {"run_type": "operator_triggered"},
         {"triggering_user_name": None},
         {"conf": None},
