@@ -82,7 +82,7 @@ class Box:
     title: Label
     stages: tuple[Label, ...]
     said: str
-    """How many subtasks have which status, and what code."""
+    """How many subtasks have which status, how long the longest took, and what code."""
 
     @property
     def status(self) -> SubtaskStatus:
@@ -199,11 +199,13 @@ def _stage_text(stage: StageNode) -> str:
 
 
 def _said(region: RegionNode) -> str:
-    """Return how many subtasks have which status, and their code where it is not the first of the run."""
+    """Return how many subtasks have which status, how long the longest took, and code that is not the run's first."""
     counts = counted(each.status for each in region.subtasks)
     told = ", ".join(f"{count} {status.value}" for status, count in counts.items())
     code = f"; code {' and '.join(map(str, region.generations))}" if region.is_of_later_code else ""
-    return f"{region.worst.value if region.parallelism == 1 else told}{code}"
+    seconds = max((each.seconds for each in region.subtasks if each.seconds is not None), default=None)
+    took = "" if seconds is None else f", {seconds:,.1f} s"
+    return f"{region.worst.value if region.parallelism == 1 else told}{took}{code}"
 
 
 def _cut(text: str, width: float) -> str:

@@ -119,7 +119,11 @@ def test_hostile_names_are_text():
 
 def test_a_region_of_later_code_is_marked():
     first, second = region("first"), region("second", parallelism=2)
-    later = replace(second, subtasks=tuple(replace(each, generation=1 + each.subtask) for each in second.subtasks))
+    subtasks = (replace(each, generation=1 + each.subtask, seconds=9.5 - each.subtask) for each in second.subtasks)
+    later = replace(second, subtasks=tuple(subtasks))
     drawing = drawing_of(graph([first, later], [edge("first", "second")]))
-    assert {box.region.name: box.said for box in drawing.boxes} == {"first": "valid", "second": "2 valid; code 1 and 2"}
+    assert {box.region.name: box.said for box in drawing.boxes} == {
+        "first": "valid",
+        "second": "2 valid, 9.5 s; code 1 and 2",
+    }
     assert svg_of(drawing).count('class="code"') == 1
