@@ -14,6 +14,7 @@ from weir.formats.region_job import FAILURE_NAME
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
+from weir_spark.transport import progress
 
 DRIVER = """
 from weir_spark.transport.driver import main
@@ -28,6 +29,12 @@ def store(tmp_path: Path) -> Store:
     opened = Store.open(str(tmp_path / "store"))
     opened.initialise()
     return opened
+
+
+@pytest.fixture
+def seen_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is logged soon: for tests that wait until Spark computes."""
+    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 2.0)
 
 
 @pytest.fixture

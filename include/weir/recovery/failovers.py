@@ -68,7 +68,7 @@ def record_failover(
     session.add(failover)
     session.flush()
     if failover.incident is None and kind is not FailoverKind.HELD_BACK:  # or what joins a repair would count again
-        total = total_of(step.cost for step in plan.spared() if step.after_try)
+        total = total_of(step.cost for step in plan.spared())
         of = run.dataflow.name
         count(session, SPARED_SECONDS.of(total.seconds, of), SPARED_BYTES.of(total.bytes, of))
         if plan.of(StepKind.RERUN) or plan.of(StepKind.JOINED):

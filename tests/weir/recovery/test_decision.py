@@ -24,7 +24,7 @@ from weir.execution.run_state import (
 )
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
-from weir.recovery.rules.plan import Cost, Plan, StepKind
+from weir.recovery.rules.plan import Cost, Plan, Step, StepKind
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan-v1.json"
@@ -423,3 +423,17 @@ def test_two_plans_do_the_same_if_they_clear_the_same_tries():
     assert plan.does_the_same(replace(plan, cause="another"))
     later = tuple(replace(step, after_try=2) for step in plan.steps)
     assert not plan.does_the_same(replace(plan, steps=later))
+
+
+def test_what_has_not_begun_is_neither_spared_nor_restarted():
+    cost = Cost(rows=1, bytes=10, seconds=2.0)
+    kinds = ((StepKind.RERUN, 1), (StepKind.IF_CHANGED, 1), (StepKind.SPARED, 3), (StepKind.SPARED, 0))
+    steps = tuple(
+        Step(kind=kind, region=RegionId(f"r{number}", 0), after_try=tries, reason="", cost=cost)
+        for number, (kind, tries) in enumerate(kinds)
+    )
+    plan = Plan(failed=None, cause="", steps=steps)
+    totals = plan.to_json()["totals"]
+    assert [step.region.name for step in plan.spared()] == ["r1", "r2"]
+    assert sum(totals[name]["seconds"] for name in ("rerun", "if_changed", "spared")) == 6.0
+    assert totals["full_restart"]["seconds"] == 6.0

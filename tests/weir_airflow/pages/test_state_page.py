@@ -41,7 +41,7 @@ def requests_dag(airflow_home, enter_dags):
     """The DAG of requests, in Airflow's database."""
     from airflow.api.common.delete_dag import delete_dag
 
-    file, bag = enter_dags("weir_upkeep.py", "from weir_airflow.upkeep.upkeep import dag, hourly_dag\n")
+    file, bag = enter_dags("weir_upkeep.py", "from weir_airflow.upkeep.upkeep import dag, hourly_dag, requests_dag\n")
     yield
     file.unlink()
     for dag_id in bag.dags:  # other tests look at all DAGs

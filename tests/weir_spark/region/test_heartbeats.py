@@ -23,7 +23,7 @@ from weir.testing.fakes.ledgers import new_ledger
 from weir.testing.fakes.task_ports import FakeTaskPorts
 from weir_spark.transport.connect import ConnectEngine
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("seen_at_work")]
 
 SECONDS = 200
 """How long the work would take, at least."""
@@ -66,7 +66,7 @@ class Ports(FakeTaskPorts):
 
     def log(self, message):
         super().log(message)
-        if message.startswith("Spark:"):
+        if "Spark's tasks" in message:
             self.computes.set()
 
 

@@ -101,6 +101,11 @@ class Step:
     cost: Cost | None = None
     code: Generation | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to restart, or to spare."""
+        return self.after_try > 0
+
 
 @dataclass(frozen=True, slots=True)
 class ExpiredState:
@@ -158,11 +163,12 @@ class Plan:
 
     def total(self, *kinds: StepKind) -> Total:
         """Return the total cost of the steps of some kinds; `failed` is not among them."""
-        return total_of(step.cost for step in self.steps if step.kind in kinds)
+        wanted = (step for step in self.steps if step.kind in kinds)
+        return total_of(step.cost for step in wanted if step.has_begun or step.kind is not StepKind.SPARED)
 
     def full_restart(self) -> Total:
         """Return the cost of a restart of all regions that have begun, including the failed one."""
-        begun = [step.cost for step in self.steps if step.after_try and step.region.is_of_own_run]
+        begun = [step.cost for step in self.steps if step.has_begun and step.region.is_of_own_run]
         return total_of([*begun, self.failed_cost] if self.failed else begun)
 
     def does_the_same(self, other: Plan) -> bool:
@@ -184,9 +190,10 @@ class Plan:
         return f"re-running {named}{more}{running}; {len(spared)} region(s) spared{unless}"
 
     def spared(self) -> tuple[Step, ...]:
-        """Return the steps of all regions of the run that do not run again, at most if an input changes."""
+        """Return the steps of all regions of the run that have begun and do not run again, but if an input changes."""
         runs = (StepKind.RERUN, StepKind.JOINED)
-        return tuple(step for step in self.steps if step.kind not in runs and step.region.is_of_own_run)
+        own = (step for step in self.steps if step.has_begun and step.region.is_of_own_run)
+        return tuple(step for step in own if step.kind not in runs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as the ledger records it and `weir plan --json` prints it (docs/plan.md)."""
