@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from copy import deepcopy
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,5 +148,5 @@ def run_days(world, flow, *days):
 
 def keeps_state(world):
     """Have a world's engine write state, by a plan of its own."""
-    world.airflow.engine = StateEngine(world.airflow.engine, world.store, dict(PLAN))
+    world.airflow.engine = StateEngine(world.airflow.engine, world.store, deepcopy(PLAN))
     return world
