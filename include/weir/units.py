@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from weir.errors import Message, Misconfigured
 
@@ -43,6 +43,11 @@ def format_duration(time: timedelta) -> str:
             count = seconds // size
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return f"{seconds} seconds"
+
+
+def seconds_since(since: datetime, now: datetime) -> float:
+    """Return the seconds since then, 0 where that is ahead of this machine's clock."""
+    return max((now - since).total_seconds(), 0.0)
 
 
 def format_size(size: int) -> str:

@@ -1,8 +1,10 @@
 """A dataflow with state, days of it, and what its state is."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 from sqlalchemy import select
+from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json, manifest_from_json
@@ -13,6 +15,7 @@ from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.testing.fakes.airflow import FakeAirflow
+from weir.testing.fakes.ledgers import fast_folder
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z", "20130104T000000Z", "20130105T000000Z")
 
@@ -39,6 +42,16 @@ def aircraft(name="ladder", parallelism=2, states=None, **more):
 
 HISTORY_FLOW = aircraft(parallelism=1, states=keyed_state("history", key="k", schema="k BIGINT"))
 """The smallest dataflow with state."""
+
+
+@contextmanager
+def two_saved_days():
+    """Two days of state: a world of which each test has its own copy."""
+    with fast_folder() as folder:
+        (folder / "world" / "store").mkdir(parents=True)
+        world = World(folder / "world", aircraft())
+        run_days(world.airflow, 1, 2)
+        yield Saved(world, folder / "saved")
 
 
 def run_days(airflow, *days):

@@ -465,6 +465,12 @@ def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: 
         session.execute(_FORGET_UNREAD, {"run": run.id, "region": region.name, "attempt": attempt, "sources": sources})
 
 
+def dag_ids_of(session: Session, dataflow: str) -> tuple[str, ...]:
+    """Return the DAGs that have runs of a dataflow, by name."""
+    query = select(RunRow.dag_id).where(RunRow.dataflow == dataflow, RunRow.dag_id != NO_DAG)
+    return tuple(session.scalars(query.distinct().order_by(RunRow.dag_id)))
+
+
 def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
     """Return the pinned dataflow of the newest pinned run; None before the first."""
     pinned: Mapping[str, Any] | None = session.scalar(_NEWEST_PINNED, {"dataflow": dataflow})

@@ -14,16 +14,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from sqlalchemy import select
-
 from weir.coordination.airflow import AirflowStates, ClearItem, UserRights
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.integrity.repair import repair_runs
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
-from weir.ledger.database.tables import NO_DAG, RunRow
-from weir.ledger.runs import run_by_id
+from weir.ledger.database.tables import RunRow
+from weir.ledger.runs import dag_ids_of, run_by_id
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.questions import Question, apply_answer, region_named
 from weir.recovery.run_plans import Reach, have_go_on, plan_of, plan_of_clear
@@ -190,12 +188,15 @@ def _repair(services: Services, request: Request, reach: Reach) -> Planned:
         report = verify_runs(services, run.id, f"request of {by}")
         repairs = repair_runs(services, report.bad, report.misfits, by)
         owed = sum(each.owed for each in repairs)
-        said = [_told(report), *(f"{each}." for each in repairs)]
-        if owed:
-            said.append(_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, run.dataflow), owed)))
-        return " ".join(said)
+        cleared = _delivered(services, airflow, run.dataflow, owed)
+        return " ".join([_told(report), *(f"{each}." for each in repairs), *cleared])
 
     return Planned(hash=planned.acts.hash, dags=dags, at=_page_of(run), carry_out=carry_out)
+
+
+def _delivered(services: Services, airflow: AirflowStates, dataflow: str, owed: int) -> list[str]:
+    """Deliver the clears of a dataflow; return a line of what was cleared, none where none is owed."""
+    return [_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, dataflow), owed))] if owed else []
 
 
 def _or_pending(owed: int, delivered: Callable[[], str]) -> str:
@@ -219,9 +220,8 @@ def _page_of(run: RunRow) -> dict[str, str | int]:
 
 def dags_of(services: Services, dataflow: str) -> tuple[str, ...]:
     """Return the DAGs that have runs of a dataflow."""
-    of = select(RunRow.dag_id).where(RunRow.dataflow == dataflow, RunRow.dag_id != NO_DAG)
     with services.ledger.transaction() as session:
-        return tuple(session.scalars(of.distinct().order_by(RunRow.dag_id)))
+        return dag_ids_of(session, dataflow)
 
 
 def _snapshot(services: Services, request: Request) -> tuple[int, tuple[str, ...]]:
@@ -255,10 +255,8 @@ def _restore(services: Services, request: Request, reach: Reach) -> Planned:  # 
 
     def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  as above
         done = restore(services, replace(wanted, is_dry=False, expected=dry_run.hash))
-        said, owed = done.lines(is_dry=False, is_fork=False), done.pending_clears
-        if owed:
-            said.append(_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, request.name), owed)))
-        return "; ".join(line.strip() for line in said)
+        cleared = _delivered(services, airflow, request.name, done.pending_clears)
+        return "; ".join(line.strip() for line in (*done.lines(is_dry=False, is_fork=False), *cleared))
 
     nothing = f"{dry_run.source} is restored already" if dry_run.is_in_effect else ""
     return Planned(hash=dry_run.hash, dags=dags, at={}, carry_out=carry_out, nothing=nothing)

@@ -37,6 +37,7 @@ from weir.ledger.runs import newest_pinned, topology_of
 from weir.retention.release import release
 from weir.retention.release_rules import Keeper
 from weir.retention.sizes import archive_bytes, dataflows, published_bytes, shared_state, suspected_bytes
+from weir.units import seconds_since
 
 CODE: Final = "code"
 """What keeps an archive of code, beside the values of Keeper."""
@@ -115,14 +116,14 @@ def _of_checkpoint(session: Session, dataflow: str, now: datetime) -> Iterator[M
         yield CHECKPOINT_SECONDS.of((newest.completed_at - newest.triggered_at).total_seconds(), dataflow)
         yield CHECKPOINT_BYTES.of(newest.full_bytes, dataflow)
         yield CHECKPOINT_NEW_BYTES.of(newest.incremental_bytes, dataflow)
-        yield CHECKPOINT_AGE.of(_age(newest.completed_at, now), dataflow)
+        yield CHECKPOINT_AGE.of(seconds_since(newest.completed_at, now), dataflow)
 
 
 def _of_scrub(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
     stored, verified, oldest = session.execute(_VERIFIED, {"dataflow": dataflow}).one()
     if stored:
         yield SCRUB_RATIO.of(int(verified) / int(stored), dataflow)
-        yield SCRUB_AGE.of(_age(oldest, now), dataflow)
+        yield SCRUB_AGE.of(seconds_since(oldest, now), dataflow)
 
 
 def _of_targets(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
@@ -131,17 +132,12 @@ def _of_targets(session: Session, dataflow: str, now: datetime) -> Iterator[Meas
     sinks = () if topology is None else topology.sinks
     lags = {sink: 0.0 for sink in sinks if topology is not None and topology.dataflow.stage(sink).targets}
     for sink, since in session.execute(_UNDELIVERED, {"dataflow": dataflow}).tuples():
-        lags[sink] = 0.0 if since is None else _age(since, now)
+        lags[sink] = 0.0 if since is None else seconds_since(since, now)
     return (DELIVERY_LAG.of(lag, dataflow, sink) for sink, lag in lags.items())
 
 
 def _of_receivers(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
     lags = {receiver.name: 0.0 for receiver in declared_receivers(session, dataflow)}
     for waiting in waiting_receivers(session, dataflow, now):
-        lags[waiting.receiver.name] = _age(waiting.oldest, waiting.at)
+        lags[waiting.receiver.name] = seconds_since(waiting.oldest, waiting.at)
     return (NOTIFICATION_LAG.of(lag, dataflow, name) for name, lag in lags.items())
-
-
-def _age(since: datetime, now: datetime) -> float:
-    """Return the seconds since then, 0 where that is ahead of this machine's clock."""
-    return max((now - since).total_seconds(), 0.0)

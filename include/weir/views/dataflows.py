@@ -18,7 +18,7 @@ from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.housekeeping import ALL, UPKEEP, last_done
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import waiting_receivers
-from weir.ledger.runs import run_by_id
+from weir.ledger.runs import dag_ids_of, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import NOT_RIGHT
 from weir.recovery.rules.standing import Stand, Standing
@@ -26,6 +26,7 @@ from weir.recovery.run_plans import Reach
 from weir.recovery.standing import all_standings, open_runs, unknown_standings, unsuccessful_runs
 from weir.retention.sizes import bytes_at_rest
 from weir.telemetry.gauges import bytes_at_rest as bytes_at_rest_by_keeper
+from weir.units import seconds_since
 from weir.views.graphs import RunGraph, graph_of
 from weir.views.runs import RunOverview, run_overviews
 
@@ -101,7 +102,7 @@ def upkeep_of(services: Services) -> Upkeep | None:
         done_at = last_done(session, UPKEEP, ALL)
     if done_at is None:
         return None
-    age = _age(done_at, services.now())
+    age = seconds_since(done_at, services.now())
     return Upkeep(done_at=done_at, age_seconds=age, is_late=age > LATE.total_seconds())
 
 
@@ -109,7 +110,7 @@ def dataflow_details(services: Services, dataflow: str, reach: Reach, *, with_ke
     """Return one dataflow. Raises Misconfigured for one that the ledger does not know, and Retryable."""
     with services.ledger.transaction() as session:
         require_dataflow(session, dataflow)
-        dags = _dags(session, dataflow)
+        dags = dag_ids_of(session, dataflow)
         runs, older = run_overviews(session, dataflow, NEWEST)
         drawn = _run_to_draw(session, dataflow)
         run = None if drawn is None else run_by_id(session, drawn)
@@ -137,7 +138,7 @@ def dataflow_overviews(
 ) -> list[DataflowOverview]:
     """Return the dataflows of these DAGs, or all, by name. Raises Retryable."""
     with services.ledger.transaction() as session:
-        known = {name: _dags(session, name) for name in session.scalars(select(DataflowRow.name)).all()}
+        known = {name: dag_ids_of(session, name) for name in session.scalars(select(DataflowRow.name)).all()}
     wanted = sorted(name for name, dags in known.items() if dag_ids is None or {*dags} & {*dag_ids})
     return [_overview(services, reach, name, known[name], _newest_runs(services, name)) for name in wanted]
 
@@ -145,11 +146,6 @@ def dataflow_overviews(
 def _newest_runs(services: Services, dataflow: str) -> list[RunOverview]:
     with services.ledger.transaction() as session:
         return run_overviews(session, dataflow, NEWEST)[0]
-
-
-def _dags(session: Session, dataflow: str) -> tuple[str, ...]:
-    query = select(RunRow.dag_id).where(RunRow.dataflow == dataflow, RunRow.has_dag_run).distinct()
-    return tuple(sorted(session.scalars(query)))
 
 
 def _overview(
@@ -175,13 +171,11 @@ def _checkpoint(session: Session, dataflow: str, now: datetime) -> NewestCheckpo
     if row is None or row.completed_at is None:
         return None
     return NewestCheckpoint(
-        number=row.number, epoch=row.epoch, completed_at=row.completed_at, age_seconds=_age(row.completed_at, now)
+        number=row.number,
+        epoch=row.epoch,
+        completed_at=row.completed_at,
+        age_seconds=seconds_since(row.completed_at, now),
     )
-
-
-def _age(since: datetime, now: datetime) -> float:
-    """Return the seconds since then, 0 where that is ahead of this machine's clock."""
-    return max((now - since).total_seconds(), 0.0)
 
 
 def _violated(session: Session, dataflow: str) -> int:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from weir.coordination.airflow import UserRights
+
 router = APIRouter()
 
 MOST_OPEN: Final = 8
@@ -162,16 +164,22 @@ class Asker:
         self.name = user.get_name()
         self._user, self._manager = user, get_auth_manager()
         self._operators, self._not_ready = settings().operators, _not_ready()
+        self._known: dict[str, tuple[UserRights, UserRights]] = {}
 
     def why_not(self, asked: requests.Request, dags: Iterable[str]) -> str:
         """Return why the user cannot ask for this; empty if that can be asked for, and would be carried out."""
         if self._not_ready:
             return self._not_ready
-        now, later = {}, {}
-        for dag_id in sorted({asked.dag_id, *dags}):
-            now[dag_id] = rights_of(self._manager, self._user, dag_id)
-            later[dag_id] = rights_named(self._manager, self.name, dag_id)  # as the worker will ask
-        return next(filter(None, (refusal(asked, self.name, rights, self._operators) for rights in (now, later))), "")
+        rights = {dag_id: self._rights(dag_id) for dag_id in sorted({asked.dag_id, *dags})}
+        now_and_later = ({dag_id: each[which] for dag_id, each in rights.items()} for which in (0, 1))
+        return next(filter(None, (refusal(asked, self.name, each, self._operators) for each in now_and_later)), "")
+
+    def _rights(self, dag_id: str) -> tuple[UserRights, UserRights]:
+        """Return what the user may do, and what is said of the name, as the worker will ask; once for all buttons."""
+        if dag_id not in self._known:
+            by_name = rights_named(self._manager, self.name, dag_id)
+            self._known[dag_id] = rights_of(self._manager, self._user, dag_id), by_name
+        return self._known[dag_id]
 
     def button(self, asked: requests.Request, label: str, dags: Iterable[str] = ()) -> dict[str, Any]:
         """Return a button for a template: what it asks for, and why the user cannot ask for it here."""

@@ -19,8 +19,9 @@ from tests.weir.restoring import (
     second_airflow,
     spoil,
     states_of,
+    two_saved_days,
 )
-from tests.weir.small_dataflow import Saved, World
+from tests.weir.small_dataflow import World
 
 from weir.errors import LedgerBehind, Misconfigured, Retryable
 from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
@@ -33,7 +34,6 @@ from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import SavepointRequest, create, drop, savepoints, show, tidy
 from weir.store.store import Store
 from weir.store.walk import files_below
-from weir.testing.fakes.ledgers import fast_folder
 from weir.testing.fakes.stores import store_in_memory
 from weir.upkeep import RESULTS, settle_everywhere
 
@@ -44,11 +44,8 @@ NUMBER = number_path("ladder", 3)
 @pytest.fixture(scope="module")
 def two_days():
     """Two days of state: a world of which each test has its own copy."""
-    with fast_folder() as folder:
-        (folder / "world" / "store").mkdir(parents=True)
-        world = World(folder / "world", aircraft())
-        run_days(world.airflow, 1, 2)
-        yield Saved(world, folder / "saved")
+    with two_saved_days() as saved:
+        yield saved
 
 
 @pytest.fixture

@@ -300,23 +300,6 @@ def test_a_name_below_a_file_and_a_folder_read_as_a_file_are_not_found(hdfs):
         hdfs.list("folder/file")
 
 
-def use_after_fork(store, answers):
-    store.create("of/child", b"child")
-    answers.put(store.read("of/parent"))
-
-
-def test_a_store_that_was_used_before_a_fork_can_be_used_on_both_sides(hdfs):
-    hdfs.create("of/parent", b"parent")
-    context = get_context("fork")
-    answers = context.Queue()
-    child = context.Process(target=use_after_fork, args=(hdfs, answers))
-    child.start()
-    assert answers.get(timeout=60) == b"parent"
-    child.join(60)
-    assert child.exitcode == 0
-    assert hdfs.read("of/child") == b"child"
-
-
 # How it is named
 
 

@@ -6,7 +6,6 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing import get_context
 from urllib.parse import urlsplit
 
 import pytest
@@ -364,23 +363,6 @@ def test_no_answer_comes_from_a_cache(s3, open_s3):
     open_s3().replace("folder/a", b"longer")
     assert s3.list("folder") == [("a", 6), ("b", 1)]
     assert s3.size("folder/a") == 6
-
-
-def use_after_fork(store, answers):
-    store.create("of/child", b"child")
-    answers.put(store.read("of/parent"))
-
-
-def test_a_store_that_was_used_before_a_fork_can_be_used_on_both_sides(s3):
-    s3.create("of/parent", b"parent")
-    context = get_context("fork")
-    answers = context.Queue()
-    child = context.Process(target=use_after_fork, args=(s3, answers))
-    child.start()
-    assert answers.get(timeout=60) == b"parent"
-    child.join(60)
-    assert child.exitcode == 0
-    assert s3.read("of/child") == b"child"
 
 
 def test_a_catalogue_of_s3_is_that_of_a_disk(s3, tmp_path):

@@ -404,3 +404,22 @@ def test_another_store_gets_the_options_only_if_it_has_the_same_scheme(tmp_path)
     assert open_store("memory://other").url == "memory://other"
     with pytest.raises(Misconfigured, check=of_kind("store.time_limit_wrong")):
         open_store(f"file://{tmp_path}/other")
+
+
+def use_after_fork(store, answers):
+    store.create("of/child", b"child")
+    answers.put(store.read("of/parent"))
+
+
+@pytest.mark.parametrize("remote", ["s3", "hdfs"])
+def test_a_store_that_was_used_before_a_fork_can_be_used_on_both_sides(request, remote):
+    store = request.getfixturevalue(remote)
+    store.create("of/parent", b"parent")
+    context = get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=use_after_fork, args=(store, answers))
+    child.start()
+    assert answers.get(timeout=60) == b"parent"
+    child.join(60)
+    assert child.exitcode == 0
+    assert store.read("of/child") == b"child"

@@ -6,13 +6,11 @@ import json
 
 import pytest
 from tests.messages.kinds import of_kind
-from tests.weir.restoring import EPOCHS, aircraft, lineage_of, rows_of, run_days, spoil, states_of
-from tests.weir.small_dataflow import Saved, World
+from tests.weir.restoring import EPOCHS, lineage_of, rows_of, spoil, states_of, two_saved_days
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import PendingClearRow
 from weir.snapshots.savepoint import savepoints
-from weir.testing.fakes.ledgers import fast_folder
 
 DAGS = """
 from datetime import UTC, datetime
@@ -32,11 +30,8 @@ with DAG("nightly", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), 
 
 @pytest.fixture(scope="module")
 def two_days():
-    with fast_folder() as folder:
-        (folder / "world" / "store").mkdir(parents=True)
-        world = World(folder / "world", aircraft())
-        run_days(world.airflow, 1, 2)
-        yield Saved(world, folder / "saved")
+    with two_saved_days() as saved:
+        yield saved
 
 
 @pytest.fixture
