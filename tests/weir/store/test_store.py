@@ -411,9 +411,8 @@ def use_after_fork(store, answers):
     answers.put(store.read("of/parent"))
 
 
-@pytest.mark.parametrize("remote", ["s3", "hdfs"])
-def test_a_store_that_was_used_before_a_fork_can_be_used_on_both_sides(request, remote):
-    store = request.getfixturevalue(remote)
+@pytest.mark.parametrize("reopen", ["s3", "hdfs"], indirect=True)
+def test_a_store_that_was_used_before_a_fork_can_be_used_on_both_sides(store):
     store.create("of/parent", b"parent")
     context = get_context("fork")
     answers = context.Queue()
