@@ -332,12 +332,13 @@ def empty_postgres_ledger(new_postgres_url):
 @pytest.fixture(scope="session")
 def hdfs_server(tmp_path_factory):
     """The one HDFS that tests share; they are skipped where its servers cannot be had."""
-    from tests.servers.hadoop import HadoopMissing, running_hdfs
+    from tests.servers.hadoop import running_hdfs
+    from tests.servers.java import JarsMissing
 
     try:
         with running_hdfs(tmp_path_factory.mktemp("hdfs") / "of tests") as server:
             yield server
-    except HadoopMissing as missing:
+    except JarsMissing as missing:
         pytest.skip(str(missing))
 
 

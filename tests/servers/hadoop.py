@@ -1,25 +1,19 @@
 """Hadoop's own servers for tests: where their classes come from, and an HDFS of a NameNode and DataNodes.
 
-Maven brings the classes once into an ignored folder; a lock says which bytes they are. Invariants: servers listen on
-the loopback interface alone, write below one folder, and end with the process that started them.
+Invariant: servers listen on the loopback interface alone, and write below one folder.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import getpass
-import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -30,14 +24,12 @@ from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 from xml.sax.saxutils import escape
 
+from tests.servers.java import INSTALLED, SMALL_JAVA, JarsMissing, JavaServer, installed_jars
+
 from weir.java import find_java
 from weir_dev.files import tail
 from weir_dev.ports import LOOPBACK, choose_ports
 
-ROOT = Path(__file__).parents[2]
-POM = Path(__file__).with_name("hadoop_jars") / "pom.xml"
-LOCK = POM.with_name("jars.sha256")
-INSTALLED = ROOT / ".weir" / "hadoop"
 VERSION = "3.5.0"
 BLOCK_BYTES = 2**20
 PAGE = 20
@@ -45,10 +37,7 @@ PAGE = 20
 
 _CLIENT_JARS = (f"hadoop-client-runtime-{VERSION}.jar", "slf4j-api-*.jar", "log4j-*.jar", "jcl-over-slf4j-*.jar")
 _SCANNED_JAR = f"hadoop-client-api-{VERSION}.jar"
-_INSTALL_SECONDS = 300.0
 _START_SECONDS = 120.0
-_SMALL_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 _LOGGING = """rootLogger.level = info
@@ -61,21 +50,11 @@ appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n
 """
 
 
-class HadoopMissing(Exception):
-    """Hadoop's servers cannot be had here; the text says why."""
-
-
 @cache
 def hadoop_classes() -> tuple[Path, ...]:
-    """Return the class path of Hadoop's servers, installed unless they are. Raises HadoopMissing."""
+    """Return the class path of Hadoop's servers, installed unless they are. Raises JarsMissing."""
     jars = _jars_of_pyspark()
-    name = hashlib.sha256(POM.read_bytes() + LOCK.read_bytes()).hexdigest()[:12]
-    folder = INSTALLED / name
-    INSTALLED.mkdir(parents=True, exist_ok=True)
-    with (INSTALLED / "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _install(folder, jars / _SCANNED_JAR)
+    folder = installed_jars("hadoop", lambda brought: _unpack(brought, jars / _SCANNED_JAR))
     return (*sorted(folder.iterdir()), *(path for each in _CLIENT_JARS for path in sorted(jars.glob(each))))
 
 
@@ -84,44 +63,18 @@ def _jars_of_pyspark() -> Path:
     spec = find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else None
     if jars is None or not (jars / _SCANNED_JAR).exists():
-        raise HadoopMissing(f"this pyspark brings no {_SCANNED_JAR}, which its servers' jars need")
+        raise JarsMissing(f"this pyspark brings no {_SCANNED_JAR}, which its servers' jars need")
     return jars
 
 
-def _install(folder: Path, scanned: Path) -> None:
-    """Have Maven copy the jars, compare them with the lock, and unpack them.
-
-    The NameNode's web server reads each jar with one of its packages from end to end; a folder it does not.
-    """
-    if shutil.which("mvn") is None:
-        raise HadoopMissing("there is no mvn on the PATH: Debian's package maven has it")
-    jars = INSTALLED / f"jars-{uuid.uuid4().hex}"
-    try:
-        _copy_dependencies(jars)
-        found = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in jars.iterdir()}
-        if found != locked():
-            raise AssertionError(f"Maven brought {found}, and {LOCK} has {locked()}")
-        classes = jars / "classes"
-        for each in [*(jars / name for name in found), scanned]:
-            with zipfile.ZipFile(each) as jar:
-                jar.extractall(classes / each.stem)
-        _make_small_pages(classes / "0-pages" / "webapps")
-        classes.rename(folder)
-    finally:
-        shutil.rmtree(jars, ignore_errors=True)
-
-
-def _copy_dependencies(jars: Path) -> None:
-    command = ["mvn", "-B", "-q", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-    try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HadoopMissing(f"Maven's repository did not answer within {error.timeout:g} s") from error
-    if run.returncode != 0:
-        said = (run.stdout + run.stderr).strip().splitlines() or ["nothing"]
-        raise HadoopMissing(f"Maven could not bring Hadoop's servers: {said[0][:300]}")
+def _unpack(jars: Path, scanned: Path) -> None:
+    """Unpack the jars: the NameNode's web server reads each that has one of its packages from end to end."""
+    for each in [*jars.iterdir(), scanned]:
+        with zipfile.ZipFile(each) as jar:
+            jar.extractall(jars / each.stem)
+        if each != scanned:
+            each.unlink()
+    _make_small_pages(jars / "0-pages" / "webapps")
 
 
 def _make_small_pages(webapps: Path) -> None:
@@ -129,51 +82,6 @@ def _make_small_pages(webapps: Path) -> None:
     for name in ("hdfs", "datanode", "static"):
         (webapps / name / "WEB-INF").mkdir(parents=True)
         (webapps / name / "WEB-INF" / "web.xml").write_text("<web-app/>")
-
-
-def locked() -> dict[str, str]:
-    """Return the digests of the jars that Maven is to bring, by name."""
-    return {name: digest for digest, name in (line.split() for line in LOCK.read_text().splitlines())}
-
-
-class Server:
-    """A server of Hadoop, started by its main class, which may be killed and started again."""
-
-    def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        self.log = log
-        self._name = name
-        self._command = command
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it; it is ready some seconds later."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                cwd=self.log.parent,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  # it makes one call of the system
-            )
-
-    def is_alive(self) -> bool:
-        """Report whether it was started, and has not ended."""
-        return self._process is not None and self._process.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        """End it at once, as a crash would, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
 
 class Hdfs:
@@ -207,7 +115,7 @@ class Hdfs:
 
     def format(self) -> None:
         """Make the NameNode's files, of an empty HDFS: its own program takes seconds, so they are kept."""
-        made = INSTALLED / f"formatted-{VERSION}"
+        made = INSTALLED / f"hadoop-formatted-{VERSION}"
         if made.exists():
             shutil.copytree(made, self.folder / "name")
             return
@@ -284,11 +192,11 @@ class Hdfs:
             found: dict[str, Any] = json.load(answer)["beans"][0]
         return found
 
-    def _server(self, name: str, main: str, megabytes: int, *arguments: str) -> Server:
+    def _server(self, name: str, main: str, megabytes: int, *arguments: str) -> JavaServer:
         command = [*self._command(main, megabytes), *arguments]
-        return Server(name, command, self.folder / f"{name}.log", self._environment)
+        return JavaServer(command, self.folder / f"{name}.log", self._environment)
 
-    def _datanode(self, number: int) -> Server:
+    def _datanode(self, number: int) -> JavaServer:
         own = {
             "dfs.datanode.data.dir": self._data(number),
             "hadoop.tmp.dir": self.folder / f"tmp{number}",
@@ -302,7 +210,7 @@ class Hdfs:
         return self.folder / f"data{number}"
 
     def _command(self, main: str, megabytes: int) -> list[str]:
-        return [self._java, f"-Xmx{megabytes}m", *_SMALL_JAVA, "-cp", self._path, main]
+        return [self._java, f"-Xmx{megabytes}m", *SMALL_JAVA, "-cp", self._path, main]
 
     def _write_settings(self, datanodes: int) -> None:
         settings = {
@@ -337,7 +245,7 @@ class Hdfs:
 
 @contextmanager
 def running_hdfs(folder: Path, datanodes: int = 1) -> Iterator[Hdfs]:
-    """Start an empty HDFS that writes below `folder` only, and end it. Raises HadoopMissing."""
+    """Start an empty HDFS that writes below `folder` only, and end it. Raises JarsMissing."""
     hdfs = Hdfs(folder, datanodes)
     hdfs.format()
     try:
@@ -345,9 +253,3 @@ def running_hdfs(folder: Path, datanodes: int = 1) -> Iterator[Hdfs]:
         yield hdfs
     finally:
         hdfs.stop()
-
-
-def _end_with_parent() -> None:
-    """Have the system kill the server if its parent ends in whatever way; only Linux can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))

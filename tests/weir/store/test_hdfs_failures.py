@@ -5,7 +5,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.servers.hadoop import HadoopMissing, running_hdfs
+from tests.servers.hadoop import running_hdfs
+from tests.servers.java import JarsMissing
 
 from weir.errors import Retryable
 from weir.store.errors import AlreadyExists, NotFound
@@ -20,7 +21,7 @@ def cluster(tmp_path):
     try:
         with running_hdfs(tmp_path / "hdfs", datanodes=2) as running:
             yield running
-    except HadoopMissing as missing:
+    except JarsMissing as missing:
         pytest.skip(str(missing))
 
 
