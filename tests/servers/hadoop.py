@@ -224,6 +224,8 @@ class Hdfs:
             "dfs.ls.limit": PAGE,
             "dfs.namenode.handler.count": 4,
             "dfs.datanode.handler.count": 2,
+            # A DataNode that closes a file for WebHDFS asks the NameNode again whether the block has arrived.
+            "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
             "dfs.namenode.edits.noeditlogchannelflush": "true",  # tests kill servers, never the machine
             "dfs.namenode.safemode.extension": 0,
             "dfs.heartbeat.interval": 1,
