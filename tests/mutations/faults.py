@@ -227,7 +227,7 @@ LEDGERS: Final = (
     ),
     _fault(
         "splits-that-were-read-are-forgotten",
-        f"{LEDGER}runs",
+        f"{LEDGER}sources",
         "    ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),\n",
         "",
         "A source is resolved anew though another subtask has committed what it read.",

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.flight_delays_reference import expected_report
-from weir.attempts.job import resolve
 from weir.dataflow import Dataflow
 from weir.dataflow.stage import ExchangeKind, ResolveContext
 from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.recovery.resolving import resolve
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology

@@ -25,8 +25,8 @@ from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import hold_leases
 from weir.ledger.results import ResultKey, damaged_results
-from weir.ledger.runs import slices_of
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import slices_of
 from weir.recovery.rules.staleness import restarts_consumers
 from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, RegionId

@@ -1,27 +1,25 @@
 """Describes the Spark job of an attempt, with the splits of its sources.
 
-Invariants: a job names exactly the files that the manifests name; the splits of a source in a run are resolved by one
-attempt and used by all later ones.
+Invariant: a job names exactly the files that the manifests name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from weir.attempts.copies import with_copies
-from weir.code.functions import check_call, load
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.coordination.values import AssignedState
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.key_types import key_types, require_equal_key_types
-from weir.dataflow.stage import ResolveContext, StageKind, checked_splits, spark_conf
+from weir.dataflow.stage import StageKind, spark_conf
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
-from weir.errors import Fenced, Message, Misconfigured
-from weir.execution.run_state import AttemptState, RunState
+from weir.errors import Message, Misconfigured
+from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest, splits_fingerprint
 from weir.formats.region_job import (
     ApplicationToRun,
@@ -32,17 +30,12 @@ from weir.formats.region_job import (
     StageToRun,
     StateToRead,
 )
-from weir.intervals import interval_of
-from weir.ledger.database.tables import AttemptRow
-from weir.ledger.runs import Run, fix_slices, slices_of
+from weir.recovery.resolving import SplitsOf, splits_for
 from weir.recovery.rules.staleness import restarts_consumers
 from weir.state.assigned import replaced_state, state_to_read
 from weir.state.operator_state import operator_state_to_read
 from weir.topology.partitions import Layout
 from weir.topology.regions import InputPartitions, PartitionId
-
-SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
-"""Finds the splits of all subtasks of a source that has a resolver, for an attempt."""
 
 
 def region_job(
@@ -255,47 +248,3 @@ def reads_of_job(
         for read in inputs
         for each in read.partitions
     )
-
-
-def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContext:
-    """Return what a resolver of a source gets."""
-    return ResolveContext(
-        dataflow=run.dataflow.name,
-        epoch=run.epoch,
-        interval=interval_of(*run.interval),
-        zone=run.zone,
-        parallelism=stage.parallelism,
-        parameters=run.parameters,
-        options=stage.options,
-        connection=services.look_ups.connection,
-        variable=services.look_ups.variable,
-    )
-
-
-def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list[Any]:
-    """Return the splits that the subtasks of the source `stage` read.
-
-    Raises Misconfigured if the resolver cannot be found or does not return one JSON value per subtask, and Fenced if
-    the attempt has ended meanwhile: its run may be pinned to another parallelism by now.
-    """
-    with services.ledger.transaction() as session:
-        known = slices_of(session, run.id, stage.name)
-    if known is None:
-        resolved = resolve(stage, resolve_context(run, stage, services))
-        with services.ledger.transaction(run.dataflow.name) as session:
-            row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
-            if row is None or row.state != AttemptState.RUNNING.value:
-                raise Fenced(Message("attempts.ended_while_resolving", attempt=attempt, stage=stage.name))
-            known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
-    return known
-
-
-def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
-    """Call a source's resolver and return the split of each subtask.
-
-    Raises Misconfigured if it cannot be found or called, or returns anything else; its own errors pass through.
-    """
-    owner = f"resolver {stage.resolve} of source {stage.name}"
-    resolver = load(str(stage.resolve), owner)
-    check_call(resolver, owner, ("ctx",), ())
-    return checked_splits(resolver(context), owner, context.parallelism)

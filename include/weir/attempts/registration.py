@@ -52,7 +52,6 @@ from weir.ledger.runs import (
     NewRun,
     Run,
     epoch_of,
-    forget_unread_slices,
     is_of_earlier_incarnation,
     own_epoch,
     run_by_id,
@@ -60,6 +59,7 @@ from weir.ledger.runs import (
     set_aside,
 )
 from weir.ledger.snapshot import newest_try
+from weir.ledger.sources import forget_unread_slices
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.recovery.predecessor import give_up_deleted_predecessors

@@ -20,6 +20,7 @@ from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import sort_inputs
+from weir.recovery.resolving import awaits_range
 from weir.recovery.rules.backtrack import is_expired
 from weir.state.checkpoint_order import awaited_predecessor
 from weir.topology.regions import RegionId
@@ -67,6 +68,8 @@ def _waits(session: Session, state_of: Callable[[str], tuple[Run, RunState]], ro
     try:
         run, state = state_of(row.run)
         if region == CLOSE and awaited_predecessor(session, run) is not None:
+            return True
+        if awaits_range(session, run, region):
             return True
         inputs = sort_inputs(state, region)
     except WeirError:

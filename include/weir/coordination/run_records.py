@@ -19,6 +19,7 @@ from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.sources import ranges_of
 from weir.store.errors import NotFound
 
 ROUNDS = 10
@@ -43,7 +44,7 @@ def write_record(services: Services, run: str) -> None:
             row = session.get(RunRow, run)
             if row is None or not row.is_record_due:
                 return
-            record = record_of(row)
+            record = record_of(session, row)
         if _write(services, record):
             return
     raise Conflict(Message("coordination.record_keeps_changing", run=run, rounds=ROUNDS))
@@ -69,13 +70,13 @@ def _write(services: Services, record: RunRecord) -> bool:
     services.store_id()  # or it was written below a mount point whose disk is gone
     with services.ledger.transaction(record.dataflow) as session:
         row = session.get_one(RunRow, record.run)
-        row.is_record_due = record_of(row) != record
+        row.is_record_due = record_of(session, row) != record
         if not row.is_record_due:
             row.abandoned = list(abandoned)
         return not row.is_record_due
 
 
-def record_of(row: RunRow) -> RunRecord:
+def record_of(session: Session, row: RunRow) -> RunRecord:
     """Return the record of a run as the ledger has it."""
     return RunRecord(
         run=row.id,
@@ -91,6 +92,7 @@ def record_of(row: RunRow) -> RunRecord:
         created_at=_iso(row.created_at),
         abandoned=tuple(row.abandoned or ()),
         archive=row.archive or "",
+        ranges=ranges_of(session, row.id),
     )
 
 

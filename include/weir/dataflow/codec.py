@@ -38,6 +38,8 @@ class _Record:
     targets: tuple[Target, ...]
     options: dict[str, Any]
     application: Application | None
+    goes_on: bool
+    moved_from: str
 
 
 _FIELDS = tuple(field.name for field in fields(_Record))

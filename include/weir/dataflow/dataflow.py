@@ -185,6 +185,11 @@ class Dataflow:
         """Report whether any stage keeps state from epoch to epoch."""
         return any(stage.states for stage in self.stages)
 
+    @property
+    def goes_on(self) -> bool:
+        """Report whether an epoch goes on from the one before: from its state, or from where its sources ended."""
+        return self.keeps_state or any(stage.goes_on for stage in self.stages)
+
     def state(self, name: str) -> State:
         """Return the state of that name. Raises Misconfigured where there is none."""
         states = {state.name: state for stage in self.stages for state in stage.states}

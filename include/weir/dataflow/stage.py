@@ -202,6 +202,10 @@ class Stage:
     """Where a sink publishes besides its pointer, in this order."""
     options: Mapping[str, Any] = field(default_factory=dict)
     application: Application | None = field(default=None, kw_only=True)
+    goes_on: bool = field(default=False, kw_only=True)
+    """Only of a source: it reads what has come since the epoch before; `resolve` returns a `Resolved`."""
+    moved_from: str = field(default="", kw_only=True)
+    """Of a source that goes on: the name that it had in earlier epochs, from whose position it goes on."""
     sql: InitVar[str | None] = field(default=None, kw_only=True)
 
     def __post_init__(self, sql: str | None) -> None:
@@ -285,10 +289,14 @@ def source(
     state: State | Sequence[State] = (),
     quality: Gate | Sequence[Gate] = (),
     options: Mapping[str, Any] | None = None,
+    goes_on: bool = False,
+    moved_from: str = "",
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`.
 
-    `options` are JSON values, without secrets, for the function that `resolve` names.
+    `options` are JSON values, without secrets, for the function that `resolve` names. With `goes_on` each epoch reads
+    what has come since the epoch before: `resolve` finds in `ctx.previous` what that has read, and returns a
+    `Resolved`. `moved_from` is the name that such a source had before it was renamed.
     """
     return Stage(
         name=name,
@@ -304,6 +312,8 @@ def source(
         state=state,
         quality=quality,
         options=copy_of(options),
+        goes_on=goes_on,
+        moved_from=moved_from,
     )
 
 
@@ -414,6 +424,27 @@ def _no_variable(key: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a source that goes on reads in an epoch: a split for each subtask, and the position at which it ends.
+
+    Both are JSON values. The next epoch's resolver gets them in `ctx.previous`, and begins at the position.
+    """
+
+    splits: Sequence[Any]
+    position: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """The answer of a resolver whose source has not all that the epoch reads: the task waits, and it is asked again.
+
+    The wait costs no try. `reason` is told by the task's log and by `weir why`.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResolveContext:
     """The argument of a source's `resolve` function, which is called once per run, for all subtasks, without Spark.
 
@@ -432,6 +463,13 @@ class ResolveContext:
     variable: Callable[[str], Any] = _no_variable
     zone: str = "UTC"
     """The time zone of the schedule."""
+    previous: Resolved | None = None
+    """Of a source that goes on: what the epoch before has read; None in the first epoch."""
+    recorded: Resolved | None = None
+    """Of a source that goes on: what this epoch is recorded to read. It is only divided anew: another parallelism, or
+    other options, ask for other splits of the same rows, with the same position."""
+    waited: timedelta = timedelta(0)
+    """How long the task has waited for a source that was not ready, by the clocks of the machines that asked it."""
 
     @property
     def local_interval(self) -> tuple[datetime, datetime]:
@@ -456,6 +494,12 @@ def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
     if secret is not None:
         raise Misconfigured(Message("dataflow.splits_have_secret", owner=owner, secret=secret))
     return splits
+
+
+def checked_position(position: Any, owner: str) -> Any:
+    """Return the position that the resolver `owner` has returned as a plain JSON value. Raises as `checked_splits`."""
+    (checked,) = checked_splits([position], owner, 1)
+    return checked
 
 
 def _described(answer: object) -> str:

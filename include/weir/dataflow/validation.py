@@ -216,6 +216,12 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.resolve_without_source")
     if stage.options and stage.resolve is None:
         yield Message("dataflow.options_without_resolve")
+    if stage.goes_on and stage.resolve is None:
+        yield Message("dataflow.goes_on_without_resolve")
+    if stage.moved_from and not stage.goes_on:
+        yield Message("dataflow.moved_without_going_on")
+    if stage.moved_from == stage.name:
+        yield Message("dataflow.moved_from_itself")
     if stage.kind is StageKind.SINK and [e.kind for e in stage.exchanges.values()] != [ExchangeKind.PIPELINED]:
         yield Message("dataflow.sink_of_several")
 

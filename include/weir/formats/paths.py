@@ -30,6 +30,8 @@ NUMBERS: Final = "_numbers"
 
 _ARCHIVES: Final = "_code"
 
+_POSITIONS: Final = "_positions"
+
 _ARCHIVE: Final = re.compile(r"([0-9a-f]{64})-[0-9a-f]+\.zip")
 
 _DEPTH = 6
@@ -203,6 +205,16 @@ def archive_fingerprint(path: str) -> str | None:
     """Return the fingerprint of the archive at a path; None where that is no archive's."""
     found = _ARCHIVE.fullmatch(name_of(path))
     return found[1] if found else None
+
+
+def positions_folder(dataflow: str) -> str:
+    """Return the folder of the large positions of a dataflow's sources, relative to the store."""
+    return f"{dataflow}/{_POSITIONS}"
+
+
+def position_path(dataflow: str, sha256: str, unique: str) -> str:
+    """Return the path of a large position. No two writers share one, so that none waits for a deletion."""
+    return f"{positions_folder(dataflow)}/{sha256}-{unique}.json.gz"
 
 
 def record_path(dataflow: str, epoch: str) -> str:

@@ -12,6 +12,22 @@ from weir.topology.ids import Epoch, RunId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRange:
+    """What a source that goes on reads in a run: a split for each subtask, up to a position.
+
+    `position` has the `value` itself, or the `file` in the store that has it, with its `sha256` and `bytes`. `base` is
+    the run at whose position the range begins; empty for the first. `pinned_to` is the fingerprint of the pin for whose
+    subtasks it is divided.
+    """
+
+    splits: tuple[Any, ...]
+    position: dict[str, Any]
+    base: str
+    pinned_to: str
+    resolved_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """The facts of a run that no manifest has; times are in UTC, ISO 8601.
 
@@ -35,3 +51,5 @@ class RunRecord:
     """The fingerprint of the archive of code that the run is pinned to; empty where none is known."""
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
+    ranges: dict[str, RecordedRange] = field(default_factory=dict)
+    """What the sources that go on read, by source."""

@@ -1,8 +1,8 @@
-"""Checks the data interval of a run, and the order of the epochs of a dataflow with state, before any task of it runs.
+"""Checks the data interval of a run, and the order of the epochs of a dataflow that goes on, before a task of it runs.
 
 Invariants: an epoch begins before it ends; without a schedule it may be a moment. With state, an epoch continues the
 state of the epoch before it in time; no epoch is inserted before one that has already continued an older state, and no
-change of the DAG file loses a state or changes its meaning.
+change of the DAG file loses a state or changes its meaning. So it is with the positions of sources that go on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Message, Misconfigured
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import RunRow, SourceSliceRow
 from weir.ledger.restores import left_out
 
 
@@ -63,7 +63,8 @@ def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_back
     `is_backwards`: Airflow has queued the epoch before it after it.
     """
     before = _before(session, row)
-    if new.keeps_state:
+    _require_sources(session, row, before, new)
+    if new.goes_on:
         _require_interval(row)
         _require_order(row, before, is_backwards=is_backwards)
         _require_no_later(session, row)
@@ -72,6 +73,40 @@ def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_back
         if old.keeps_state:
             gone = left_out(session, row.dataflow, before.epoch)
             require_compatible(old, new, f"run {before.id}", f"run {row.id}", gone)
+
+
+def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: Dataflow) -> None:
+    """Refuse a dataflow that would lose the position of a source: its rows would be read again, or left out."""
+    names = [each.name for each in new.stages if each.goes_on]
+    query = select(SourceSliceRow.stage).where(SourceSliceRow.run == row.id, SourceSliceRow.position.is_not(None))
+    for kept in session.scalars(query):
+        if kept not in names:
+            raise Misconfigured(Message("ledger.range_without_source", run=row.id, stage=kept, dataflow=row.dataflow))
+    for going in names:
+        _require_no_later_range(session, row, going)
+    if before is None or before.pinned is None:
+        return
+    old = {each.name for each in Dataflow.from_json(before.pinned).stages if each.goes_on}
+    gone = sorted(old - {*names} - {each.moved_from for each in new.stages})
+    came = sorted(each.name for each in new.stages if each.goes_on and each.name not in old and not each.moved_from)
+    if gone and came:
+        raise Misconfigured(Message("ledger.source_renamed", gone=gone[0], came=came[0], before=before.id, run=row.id))
+
+
+def _require_no_later_range(session: Session, row: RunRow, stage: str) -> None:
+    if session.get(SourceSliceRow, (row.id, stage)) is not None:
+        return
+    later = session.scalar(
+        select(SourceSliceRow.run)
+        .join(RunRow, RunRow.id == SourceSliceRow.run)
+        .where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch)
+        .where(SourceSliceRow.stage == stage, SourceSliceRow.position.is_not(None))
+        .order_by(RunRow.epoch)
+    )
+    if later is not None:
+        raise Misconfigured(
+            Message("ledger.range_resolved_later", epoch=row.epoch, dataflow=row.dataflow, later=later, stage=stage)
+        )
 
 
 def _before(session: Session, row: RunRow) -> RunRow | None:
@@ -115,7 +150,7 @@ def _require_no_later(session: Session, row: RunRow) -> None:
         .order_by(RunRow.epoch)
     )
     for later in session.scalars(query):
-        if later.pinned is not None and Dataflow.from_json(later.pinned).keeps_state:
+        if later.pinned is not None and Dataflow.from_json(later.pinned).goes_on:
             raise Misconfigured(_too_late(row, later))
 
 

@@ -1,11 +1,10 @@
-"""Stores runs, the owners of their epochs, and the splits of their sources.
+"""Stores runs, and the owners of their epochs.
 
 Invariants:
 - An epoch has one owner, which is pinned to the dataflow of its first begin. Only `forget_pin` changes the pin,
   regardless of later DAG files.
 - Invariant 2: Airflow counts the tries of a DagRun from 1, so the attempts of deleted DagRuns get numbers below 1. A
   task instance has one id per try, so an attempt with the same try and another id is one of a deleted DagRun.
-- The splits of a source in a run are resolved once, and bind while one of its tasks runs, or when one has committed.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import bindparam, delete, func, or_, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Message, Misconfigured, Retryable
-from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import (
     NO_DAG,
     AttemptRow,
@@ -43,7 +41,7 @@ from weir.ledger.outbox import note_begins_anew
 from weir.ledger.results import latest_sizes, layouts_of_run
 from weir.topology.ids import Epoch, RunId
 from weir.topology.layouts import chosen_layouts, pinned_json
-from weir.topology.regions import RegionId, Topology
+from weir.topology.regions import Topology
 
 _OF_A_DAY = re.compile(r"[^@]+@\d{8}(T\d*)?")
 
@@ -58,19 +56,6 @@ _CLOSE, _REOPEN = _MARK.where(_RUNS.c.closed_at.is_(None)), _MARK.where(_RUNS.c.
 _DATAFLOW = select(DataflowRow).where(DataflowRow.name == bindparam("dataflow"))
 """Built once: each task runs this query when it begins."""
 
-_SLICES = select(SourceSliceRow.slices).where(
-    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
-)
-
-_TRIES = select(AttemptRow.id).where(AttemptRow.run == bindparam("run"), AttemptRow.region == bindparam("region"))
-
-_FORGET_UNREAD = delete(SourceSliceRow).where(
-    SourceSliceRow.run == bindparam("run"),
-    SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
-    ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state == AttemptState.RUNNING.value).exists(),
-    ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
-)
-
 _NEWEST_PINNED = (
     select(RunRow.pinned)
     .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_pinned)
@@ -78,8 +63,13 @@ _NEWEST_PINNED = (
     .limit(1)
 )
 
+_HAS_RANGE = (
+    select(SourceSliceRow.run).where(SourceSliceRow.run == RunRow.id, SourceSliceRow.position.is_not(None)).exists()
+)
+"""What a source that goes on has read in a run is not read again, also if its DagRun was deleted."""
+
 _EARLIER = select(func.max(RunRow.epoch)).where(
-    RunRow.dataflow == bindparam("dataflow"), RunRow.epoch < bindparam("epoch"), ~RunRow.is_given_up
+    RunRow.dataflow == bindparam("dataflow"), RunRow.epoch < bindparam("epoch"), ~RunRow.is_given_up | _HAS_RANGE
 )
 
 _LATER = select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch > bindparam("epoch")).limit(1)
@@ -427,42 +417,6 @@ def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti
     """
     ids = {row.ti_id: row.try_number for row in earlier if row.ti_id}
     return ti_id not in ids and try_number in ids.values()
-
-
-def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
-    """Return the splits of a source, one per subtask; None if they are not resolved yet."""
-    return session.scalar(_SLICES, {"run": run, "stage": stage})
-
-
-def all_slices_of(session: Session, run: str) -> dict[str, list[Any]]:
-    """Return the splits of all sources that are resolved in a run, by source."""
-    rows = session.scalars(select(SourceSliceRow).where(SourceSliceRow.run == run).order_by(SourceSliceRow.stage))
-    return {row.stage: row.slices for row in rows}
-
-
-def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:
-    """Record `slices` unless another attempt already has, and return the recorded ones."""
-    known = slices_of(session, run, stage)
-    if known is not None:
-        return known
-    session.add(SourceSliceRow(run=run, stage=stage, slices=slices, attempt=attempt, resolved_at=now))
-    session.flush()
-    return slices
-
-
-def forget_slices(session: Session, run: str) -> None:
-    """Delete the splits of `run`, so that its sources are resolved again."""
-    session.query(SourceSliceRow).filter(SourceSliceRow.run == run).delete()
-
-
-def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: str) -> None:
-    """Delete the splits of the sources in a task whose `attempt` begins, where no other one has committed or runs.
-
-    What they name may have been corrected since: the attempt resolves them anew.
-    """
-    sources = [stage.name for stage in run.topology.stages_of(region.name) if stage.resolve is not None]
-    if sources:
-        session.execute(_FORGET_UNREAD, {"run": run.id, "region": region.name, "attempt": attempt, "sources": sources})
 
 
 def dag_ids_of(session: Session, dataflow: str) -> tuple[str, ...]:

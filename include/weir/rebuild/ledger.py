@@ -45,7 +45,8 @@ from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
-from weir.ledger.runs import forget_slices, run_key
+from weir.ledger.runs import run_key
+from weir.ledger.sources import enter_range, forget_slices
 from weir.rebuild.rules import Candidate
 from weir.state.file_rules import epoch_seconds
 from weir.store.catalogue import StoredArchive
@@ -148,6 +149,8 @@ def restore_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
         forget_generations(session, row.id)
         owe_record(session, row)
     session.flush()
+    for source, found in record.ranges.items():
+        enter_range(session, row.id, source, found)
     return row, is_pinned_anew
 
 

@@ -27,14 +27,13 @@ from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow,
 from weir.ledger.results import supersede_all
 from weir.ledger.runs import (
     ensure_dataflow,
-    fix_slices,
     pin_fingerprint,
     run_by_id,
     runs_of,
-    slices_of,
     topology_of,
 )
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import fix_slices, slices_of
 from weir.rebuild.checkpoints import (
     Found,
     StoredSavepoints,
@@ -263,7 +262,7 @@ def _records(
     known = {row.epoch: row for row in runs_of(session, dataflow)}
     pairs, notes = [], []
     for epoch in found:
-        record = _record(known.get(epoch.epoch), epoch.record)
+        record = _record(session, known.get(epoch.epoch), epoch.record)
         if record is not None:
             pairs.append((record, epoch))
             continue
@@ -273,17 +272,17 @@ def _records(
         )
     stored = {epoch.epoch for epoch in found}
     pairs += [
-        (record_of(row), EpochCatalogue(row.epoch, None, (), (), ()))
+        (record_of(session, row), EpochCatalogue(row.epoch, None, (), (), ()))
         for row in known.values()
         if row.epoch not in stored
     ]
     return pairs, tuple(notes)
 
 
-def _record(row: RunRow | None, stored: RunRecord | None) -> RunRecord | None:
+def _record(session: Session, row: RunRow | None, stored: RunRecord | None) -> RunRecord | None:
     """Return the record of a run: that in the store, unless it is known to be older than the ledger's."""
     is_older = stored is not None and stored.pinned is None and row is not None and row.is_record_due and row.is_pinned
-    return record_of(row) if row is not None and (stored is None or is_older) else stored
+    return record_of(session, row) if row is not None and (stored is None or is_older) else stored
 
 
 def _run(

@@ -32,8 +32,9 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.names import SHOWN
 from weir.ledger.outbox import note_begins_anew
 from weir.ledger.results import has_results, supersede_all
-from weir.ledger.runs import forget_pin, forget_slices, named_run, run_by_id
+from weir.ledger.runs import forget_pin, named_run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import forget_slices
 from weir.recovery.rules.standing import OVER
 from weir.recovery.standing import Asked
 from weir.topology.regions import RegionId

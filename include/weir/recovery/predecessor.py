@@ -65,7 +65,7 @@ def _doubtful(services: Services, request: BeginRequest) -> _Doubtful | None:
     with services.ledger.transaction() as session:
         row = session.get(RunRow, run_key(name, epoch))
         pinned = request.dataflow.to_json() if row is None or row.pinned is None else row.pinned
-        if not topology_of(pinned).reads_previous:
+        if not topology_of(pinned).follows_previous:
             return None
         is_fixed = row is not None and row.pinned is not None
         before = row.predecessor if row is not None and is_fixed else newest_before(session, name, epoch)

@@ -158,7 +158,7 @@ def _has_readers(session: Session, run: RunRow) -> bool:
     after = session.scalars(of_dataflow.where(RunRow.predecessor == run.epoch))
     newest = session.scalars(of_dataflow.order_by(RunRow.epoch.desc()).limit(1))
     pinned = [run.pinned, *after, *newest]
-    return run.pinned is None or any(topology_of(each).reads_previous for each in pinned if each is not None)
+    return run.pinned is None or any(topology_of(each).follows_previous for each in pinned if each is not None)
 
 
 def _pointers(session: Session, run: str) -> dict[str, bool]:

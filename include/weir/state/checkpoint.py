@@ -41,8 +41,9 @@ from weir.ledger.checkpoints import (
     subsume,
 )
 from weir.ledger.database.tables import CheckpointRow
-from weir.ledger.runs import Run, all_slices_of
+from weir.ledger.runs import Run
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import all_slices_of
 from weir.recovery.inputs import checkpointed
 from weir.state.checkpoint_content import checkpoint_of, files_retained, read_checkpoint
 from weir.state.checkpoint_order import is_complete

@@ -224,6 +224,11 @@ class Topology:
         return any(each.is_previous for stage in self.dataflow.stages for each in stage.exchanges.values())
 
     @cached_property
+    def follows_previous(self) -> bool:
+        """Report whether a run follows one that is fixed: any stage reads it, or a source goes on from its position."""
+        return self.reads_previous or any(stage.goes_on for stage in self.dataflow.stages)
+
+    @cached_property
     def carried(self) -> frozenset[PartitionId]:
         """The partitions that the next run reads, if it has this topology."""
         written = {

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from weir.attempts.choosing_code import functions_of
-from weir.attempts.job import region_job, resolve, resolve_context
+from weir.attempts.job import region_job
 from weir.code.archive import Archive, archive_of, pack, top_level
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import ReadLease, claimed, reader
@@ -31,11 +31,13 @@ from weir.formats.trial import TrialRequest
 from weir.ledger.attempts import Origin
 from weir.ledger.code import archive_row, generations_of
 from weir.ledger.database.tables import RunRow
-from weir.ledger.runs import Run, run_by_id, slices_of
+from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import slices_of
 from weir.reading.availability import lost_of, require_readable
 from weir.reading.choosing import run_named
 from weir.recovery.inputs import probe_partitions
+from weir.recovery.resolving import resolve, resolve_context
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 from weir.store.errors import NotFound

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from weir.attempts.job import resolve
 from weir.code.archive import archived, pack, top_level
 from weir.code.generation_rules import short
 from weir.connections import FROM_ENVIRONMENT
@@ -26,6 +25,7 @@ from weir.formats.region_job import InputToRead, RegionJob, StageToRun, StateToR
 from weir.formats.trial import FORMATS, Sample, TrialRequest
 from weir.intervals import interval_of as as_given
 from weir.ledger.runs import epoch_of
+from weir.recovery.resolving import resolve
 from weir.state.file_rules import epoch_seconds, expired_until
 from weir.store.store import Store
 from weir.topology.key_groups import key_group_range

@@ -28,7 +28,8 @@ from weir.ledger.failed_begins import failed_begins_named, failed_begins_of, reg
 from weir.ledger.names import unknown_run, unknown_task
 from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
-from weir.ledger.runs import all_slices_of, run_if_known, topology_of
+from weir.ledger.runs import run_if_known, topology_of
+from weir.ledger.sources import all_slices_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.regions import RegionId, Topology

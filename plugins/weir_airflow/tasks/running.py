@@ -107,7 +107,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         session_url=session_url,
         clear_number=clear_number(context),
         parameters=parameters_of(declared, context),
-        previous=previous_run(context) if declared.topology.reads_previous else None,
+        previous=previous_run(context) if declared.topology.follows_previous else None,
         restart=declared.restart_strategy(deployed),
         is_backfill=is_backfill(context),
         schedule=declared.schedule,

@@ -11,7 +11,6 @@ from tests.messages.kinds import of_kind
 from tests.weir.command_line import typed, use
 from tests.weir.keeping import epoch
 
-from weir.attempts.job import resolve
 from weir.dataflow import Dataflow, Stage, blocking, delta_source, keyed_state, sink, source
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
@@ -19,10 +18,11 @@ from weir.execution.run_state import AttemptState
 from weir.formats.codec import checkpoint_from_json
 from weir.formats.paths import checkpoint_path
 from weir.ledger.database.tables import AttemptRow
-from weir.ledger.runs import slices_of
+from weir.ledger.sources import slices_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
+from weir.recovery.resolving import resolve
 
 CONTEXT = ResolveContext(
     "flow", "20130101T000000Z", (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)), 3, {"of": "all"}

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -120,7 +121,11 @@ def test_a_record_is_written_as_the_golden_file_is():
     flow = Dataflow(
         "flow",
         [
-            source("a", "p:a", resolve="p:r", parallelism=2, task=task, spark={"k": "v"}, deterministic=False),
+            replace(
+                source("a", "p:a", resolve="p:r", parallelism=2, task=task, spark={"k": "v"}, deterministic=False),
+                goes_on=True,
+                moved_from="y",
+            ),
             Stage("b", "p:b", [blocking("a", pointwise=True)], parallelism=2, digest=rounded, quality=gates),
             Stage("c", "p:c", [cached("b")], parallelism=2),
             Stage("d", "p:d", {"c": cached("c", durable=False), "before": previous("d", by="k", schema="k BIGINT")}, 2),

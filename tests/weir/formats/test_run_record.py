@@ -8,7 +8,7 @@ from tests.messages.kinds import of_kind
 from weir.errors import Misconfigured
 from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
-from weir.formats.run_record import RunRecord
+from weir.formats.run_record import RecordedRange, RunRecord
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = RunRecord(
@@ -26,6 +26,15 @@ RECORD = RunRecord(
     abandoned=("t0001-0123456789ab",),
     archive="0e" * 32,
     revision=41,
+    ranges={
+        "orders": RecordedRange(
+            splits=([4, 5], [6]),
+            position={"value": {"items": 7}},
+            base="ladder@20121231T000000Z",
+            pinned_to="0e" * 8,
+            resolved_at="2013-01-02T00:00:07+00:00",
+        )
+    },
 )
 
 
@@ -35,7 +44,10 @@ def test_the_format_on_disk_is_that_of_the_golden_file():
 
 @pytest.mark.parametrize(
     "record",
-    [RECORD, replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=(), archive="", revision=0)],
+    [
+        RECORD,
+        replace(RECORD, pinned=None, predecessor="20121231T000000Z", abandoned=(), archive="", revision=0, ranges={}),
+    ],
 )
 def test_a_record_comes_back_as_it_was(record):
     assert run_record_from_json(run_record_to_json(record)) == record

@@ -261,10 +261,7 @@ class ResultEventRow(Table):
 
 
 class ReadSetRow(Table):
-    """The partitions of an input that were read together: `[subtask, attempt, digest]` each, by subtask.
-
-    All readers of the same ones share a row: an exchange between p and q subtasks costs p + q, not p times q.
-    """
+    """`[subtask, attempt, digest]` of partitions that were read together: their readers share it: p + q, not p * q."""
 
     __tablename__ = "read_set"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -285,7 +282,7 @@ class ConsumptionRow(Table):
 
 
 class SourceSliceRow(Table):
-    """The splits of a source in a run; resolved once, used by all later attempts."""
+    """The splits of a source in a run; resolved once, used by all later attempts (`RecordedRange`)."""
 
     __tablename__ = "source_slice"
     run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
@@ -293,6 +290,9 @@ class SourceSliceRow(Table):
     slices: Mapped[list[Any]]
     attempt: Mapped[str] = mapped_column(String(40))
     resolved_at: Mapped[datetime]
+    position: Mapped[dict[str, Any] | None]
+    base: Mapped[str | None] = mapped_column(String(120), index=True)
+    pinned_to: Mapped[str] = mapped_column(String(16), default="")
 
 
 class FailoverRow(Table):

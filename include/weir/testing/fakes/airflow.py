@@ -270,7 +270,7 @@ class FakeAirflow:
             session_url="sc://nowhere",
             clear_number=self.clear_numbers.get(task.key.run_id, 0),
             parameters=self.flow.parameters,
-            previous=self._previous(task.key.run_id) if Topology(self.flow).reads_previous else None,
+            previous=self._previous(task.key.run_id) if Topology(self.flow).follows_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
             deployed=None if task.key.task_id == CLOSE.name else self.deployed,

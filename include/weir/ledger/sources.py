@@ -1,0 +1,208 @@
+"""Stores what the sources of a run read: their splits, and the positions at which sources that go on end.
+
+Invariants:
+- The splits of a source in a run are resolved once, and bind while one of its tasks runs, or when one has committed.
+- The ranges of a source that goes on follow each other without a gap: one begins at the position that the run of the
+  epoch before is recorded to end at, in the transaction that records it. A range from which another one goes on, or
+  whose rows were published, is never forgotten nor moved; it may only be divided anew among subtasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, delete, select
+from sqlalchemy.orm import Session, aliased
+
+from weir.dataflow.stage import Stage
+from weir.errors import Conflict, Message
+from weir.execution.run_state import AttemptState
+from weir.formats.run_record import RecordedRange
+from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
+from weir.ledger.runs import Run, run_key, topology_of
+from weir.topology.ids import RunId
+from weir.topology.regions import RegionId
+
+_SLICES = select(SourceSliceRow.slices).where(
+    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+)
+
+_TRIES = select(AttemptRow.id).where(AttemptRow.run == bindparam("run"), AttemptRow.region == bindparam("region"))
+
+_NEXT = aliased(SourceSliceRow)
+
+_IS_BOUND = (
+    select(_NEXT.run).where(_NEXT.base == SourceSliceRow.run).exists()
+    | select(PublicationRow.run)
+    .where(PublicationRow.run == SourceSliceRow.run, PublicationRow.published_at.is_not(None))
+    .exists()
+)
+
+_MAY_BE_FORGOTTEN = SourceSliceRow.position.is_(None) | ~_IS_BOUND
+
+_FORGET_UNREAD = delete(SourceSliceRow).where(
+    SourceSliceRow.run == bindparam("run"),
+    SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
+    ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state == AttemptState.RUNNING.value).exists(),
+    ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
+    _MAY_BE_FORGOTTEN,
+)
+
+_EARLIER_RANGE = (
+    select(SourceSliceRow)
+    .join(RunRow, RunRow.id == SourceSliceRow.run)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        RunRow.epoch < bindparam("epoch"),
+        SourceSliceRow.stage.in_(bindparam("names", expanding=True)),
+        SourceSliceRow.position.is_not(None),
+    )
+    .order_by(RunRow.epoch.desc())
+    .limit(1)
+)
+
+
+def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
+    """Return the splits of a source, one per subtask; None if they are not resolved yet."""
+    return session.scalar(_SLICES, {"run": run, "stage": stage})
+
+
+def all_slices_of(session: Session, run: str) -> dict[str, list[Any]]:
+    """Return the splits of all sources that are resolved in a run, by source."""
+    rows = session.scalars(select(SourceSliceRow).where(SourceSliceRow.run == run).order_by(SourceSliceRow.stage))
+    return {row.stage: row.slices for row in rows}
+
+
+def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:
+    """Record `slices` unless another attempt already has, and return the recorded ones."""
+    known = slices_of(session, run, stage)
+    if known is not None:
+        return known
+    session.add(SourceSliceRow(run=run, stage=stage, slices=slices, attempt=attempt, resolved_at=now))
+    session.flush()
+    return slices
+
+
+def forget_slices(session: Session, run: str) -> None:
+    """Delete the splits of `run`, so that its sources are resolved again; a range that is bound stays."""
+    session.execute(delete(SourceSliceRow).where(SourceSliceRow.run == run, _MAY_BE_FORGOTTEN))
+
+
+def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: str) -> None:
+    """Delete the splits of the sources in a task whose `attempt` begins, where no other one has committed or runs.
+
+    What they name may have been corrected since: the attempt resolves them anew.
+    """
+    sources = [stage.name for stage in run.topology.stages_of(region.name) if stage.resolve is not None]
+    if sources:
+        session.execute(_FORGET_UNREAD, {"run": run.id, "region": region.name, "attempt": attempt, "sources": sources})
+
+
+# Sources that go on
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a source that goes on follows: the run of a range that is recorded, or that is to be resolved first."""
+
+    run: RunId
+    range: RecordedRange | None
+    """None: the run has not resolved the source yet."""
+    stage: str
+    """The name of the source there."""
+
+
+def range_of(session: Session, run: str, stage: str) -> RecordedRange | None:
+    """Return what a source that goes on reads in a run; None if that is not resolved yet."""
+    row = session.get(SourceSliceRow, (run, stage))
+    return None if row is None or row.position is None else _range(row)
+
+
+def ranges_of(session: Session, run: str) -> dict[str, RecordedRange]:
+    """Return what the sources that go on read in a run, by source."""
+    query = select(SourceSliceRow).where(SourceSliceRow.run == run, SourceSliceRow.position.is_not(None))
+    return {row.stage: _range(row) for row in session.scalars(query.order_by(SourceSliceRow.stage))}
+
+
+def _range(row: SourceSliceRow) -> RecordedRange:
+    return RecordedRange(
+        splits=tuple(row.slices),
+        position=dict(row.position or {}),
+        base=row.base or "",
+        pinned_to=row.pinned_to,
+        resolved_at=row.resolved_at.isoformat(),
+    )
+
+
+def before(session: Session, run: Run, stage: Stage) -> Before | None:
+    """Return what the source goes on from; None in its first epoch.
+
+    An epoch that is not pinned yet is taken to have the source. Where an epoch does not have it, an earlier one counts:
+    what was read once is not read again.
+    """
+    names = [each for each in (stage.name, stage.moved_from) if each]
+    row = session.get_one(RunRow, run.id)
+    newest = None if row.predecessor is None else session.get(RunRow, run_key(row.dataflow, row.predecessor))
+    if newest is None:
+        return None
+    if (present := _in_run(session, newest, names)) is not None:
+        return present
+    wanted = {"dataflow": row.dataflow, "epoch": newest.epoch, "names": names}
+    earlier = session.scalar(_EARLIER_RANGE, wanted)
+    return None if earlier is None else Before(RunId(earlier.run), _range(earlier), earlier.stage)
+
+
+def _in_run(session: Session, row: RunRow, names: Sequence[str]) -> Before | None:
+    """Return the range of the source of one of these names in a run, or that it is to be resolved there."""
+    for each in names:
+        known = range_of(session, row.id, each)
+        if known is not None:
+            return Before(row.id, known, each)
+    if row.pinned is None:
+        return Before(row.id, None, names[0])
+    going = (each for each in topology_of(row.pinned).dataflow.stages if each.goes_on)
+    same = next((each for each in going if {each.name, each.moved_from} & {*names}), None)
+    return None if same is None else Before(row.id, range_of(session, row.id, same.name), same.name)
+
+
+def fix_range(
+    session: Session, run: Run, stage: Stage, found: RecordedRange, seen: RecordedRange | None, attempt: str
+) -> RecordedRange:
+    """Record what a source reads in a run, and return it; another attempt may have been first, which counts.
+
+    Raises Conflict where the epoch before does not end at the position that the resolver has `seen`.
+    """
+    row = session.get(SourceSliceRow, (run.id, stage.name))
+    if row is not None and row.position is not None:
+        if row.pinned_to != found.pinned_to and row.position == found.position:
+            row.slices, row.pinned_to, row.attempt = list(found.splits), found.pinned_to, attempt
+            _owe_record(session, run.id)
+        return _range(row)
+    last = before(session, run, stage)
+    present = None if last is None else (last.run, None if last.range is None else last.range.position)
+    wanted = (found.base, None if seen is None else seen.position) if found.base else None
+    if present != wanted:
+        raise Conflict(Message("ledger.range_moved", stage=stage.name, run=run.id))
+    if row is not None:  # of before the source went on
+        session.delete(row)
+        session.flush()
+    enter_range(session, run.id, stage.name, found, attempt)
+    _owe_record(session, run.id)
+    return found
+
+
+def enter_range(session: Session, run: str, stage: str, found: RecordedRange, attempt: str = "") -> None:
+    """Enter a range in place of what is recorded, as a record or a savepoint tells it."""
+    row = session.get(SourceSliceRow, (run, stage)) or SourceSliceRow(run=run, stage=stage)
+    row.slices, row.position, row.attempt = list(found.splits), dict(found.position), attempt
+    row.base, row.pinned_to = found.base or None, found.pinned_to
+    row.resolved_at = datetime.fromisoformat(found.resolved_at)
+    session.add(row)
+    session.flush()
+
+
+def _owe_record(session: Session, run: str) -> None:
+    session.get_one(RunRow, run).is_record_due = True

@@ -1,0 +1,219 @@
+"""Resolves what the sources of a task read, before anything else of it begins.
+
+Invariants: the splits of a source in a run are resolved by one attempt and used by all later ones. A source that goes
+on begins where the epoch before is recorded to end: it waits until that is recorded, in the ledger and in the store,
+and never for more of that epoch. What it reads itself is in the store before a row of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from weir.code.functions import check_call, load
+from weir.coordination.airflow import Clearer
+from weir.coordination.positions import loaded_position, stored_position
+from weir.coordination.registered import Registered
+from weir.coordination.run_records import write_record
+from weir.coordination.services import Services
+from weir.coordination.values import Awaiting
+from weir.dataflow import Stage
+from weir.dataflow.stage import NotReady, ResolveContext, Resolved, checked_position, checked_splits
+from weir.errors import Conflict, Fenced, Message, Misconfigured
+from weir.execution.run_state import CLOSE, AttemptState
+from weir.formats.run_record import RecordedRange
+from weir.intervals import interval_of
+from weir.ledger.database.tables import AttemptRow
+from weir.ledger.runs import Run, run_by_id
+from weir.ledger.sources import Before, before, fix_range, fix_slices, range_of, slices_of
+from weir.recovery.awaiting import awaited_status, wait_for
+from weir.topology.ids import RunRef
+from weir.topology.regions import RegionId
+
+SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
+"""Finds the splits of all subtasks of a source that has a resolver, for an attempt."""
+
+ROUNDS = 10
+"""How often the epoch before may change while a source is resolved."""
+
+
+def resolve_context(run: Run, stage: Stage, services: Services) -> ResolveContext:
+    """Return what a resolver of a source gets."""
+    return ResolveContext(
+        dataflow=run.dataflow.name,
+        epoch=run.epoch,
+        interval=interval_of(*run.interval),
+        zone=run.zone,
+        parallelism=stage.parallelism,
+        parameters=run.parameters,
+        options=stage.options,
+        connection=services.look_ups.connection,
+        variable=services.look_ups.variable,
+    )
+
+
+def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list[Any]:
+    """Return the splits that the subtasks of the source `stage` read.
+
+    Raises Misconfigured if the resolver cannot be found or does not return one JSON value per subtask, and Fenced if
+    the attempt has ended meanwhile: its run may be pinned to another parallelism by now.
+    """
+    with services.ledger.transaction() as session:
+        known = slices_of(session, run.id, stage.name)
+    if known is None:
+        if stage.goes_on:
+            raise Conflict(Message("recovery.range_forgotten", stage=stage.name, run=run.id))
+        resolved = resolve(stage, resolve_context(run, stage, services))
+        with services.ledger.transaction(run.dataflow.name) as session:
+            _require_running(session, stage, attempt)
+            known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
+    return known
+
+
+def _require_running(session: Session, stage: Stage, attempt: str) -> AttemptRow:
+    row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
+    if row is None or row.state != AttemptState.RUNNING.value:
+        raise Fenced(Message("recovery.ended_while_resolving", attempt=attempt, stage=stage.name))
+    return row
+
+
+def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
+    """Call a source's resolver and return the split of each subtask.
+
+    Raises Misconfigured if it cannot be found or called, or returns anything else; its own errors pass through.
+    """
+    owner, answer = _asked(stage, context)
+    return checked_splits(answer, owner, context.parallelism)
+
+
+def resolve_range(stage: Stage, context: ResolveContext) -> Resolved | NotReady:
+    """Call the resolver of a source that goes on. Raises as `resolve`."""
+    owner, answer = _asked(stage, context)
+    if isinstance(answer, NotReady):
+        return answer
+    if not isinstance(answer, Resolved):
+        raise Misconfigured(Message("recovery.not_resolved", owner=owner, found=type(answer).__name__))
+    splits = checked_splits(answer.splits, owner, context.parallelism)
+    found = Resolved(splits, checked_position(answer.position, owner))
+    if context.recorded is not None and found.position != context.recorded.position:
+        raise Misconfigured(Message("recovery.range_not_kept", owner=owner))
+    return found
+
+
+def _asked(stage: Stage, context: ResolveContext) -> tuple[str, Any]:
+    owner = f"resolver {stage.resolve} of source {stage.name}"
+    resolver = load(str(stage.resolve), owner)
+    check_call(resolver, owner, ("ctx",), ())
+    return owner, resolver(context)
+
+
+# Sources that go on
+
+
+def resolve_sources(services: Services, registered: Registered, clearer: Clearer) -> Awaiting | None:
+    """Resolve and record what the sources of a task that go on read; return what is to be awaited before that.
+
+    Raises as `splits_for`, Misconfigured where the epoch before will not be resolved, and Conflict if it changes again
+    and again.
+    """
+    run = registered.run
+    going = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.goes_on]
+    for stage in going:
+        waiting = _resolve_source(services, registered, stage, clearer)
+        if waiting is not None:
+            return waiting
+    if going:
+        write_record(services, run.id)
+    return None
+
+
+def _resolve_source(services: Services, registered: Registered, stage: Stage, clearer: Clearer) -> Awaiting | None:
+    for _ in range(ROUNDS):
+        with services.ledger.transaction() as session:
+            known = range_of(session, registered.run.id, stage.name)
+            last = before(session, registered.run, stage)
+        if known is not None and known.pinned_to == registered.run.pinned_to:
+            return None
+        if known is None and last is not None and last.range is None:
+            waiting = _await_range(services, registered, stage, last, clearer)
+            if waiting is None:
+                continue
+            return waiting
+        try:
+            return _record(services, registered, stage, known, last)
+        except Conflict:
+            continue
+    raise Conflict(Message("recovery.range_keeps_changing", stage=stage.name, rounds=ROUNDS))
+
+
+def _record(
+    services: Services, registered: Registered, stage: Stage, known: RecordedRange | None, last: Before | None
+) -> Awaiting | None:
+    run = registered.run
+    if last is not None:
+        write_record(services, last.run)  # or a rebuilt ledger would not know from where this range goes on
+    context = replace(
+        resolve_context(run, stage, services),
+        previous=None if last is None else _loaded(services, last.range),
+        recorded=_loaded(services, known),
+        waited=_waited(services, registered),
+    )
+    found = resolve_range(stage, context)
+    if isinstance(found, NotReady):
+        waiting = _wait(services, registered, stage, f"source {stage.name} is not ready: {found.reason}")
+        return replace(waiting, attempt="")  # the ledger does not tell when it is
+    seen = None if last is None else last.range
+    recorded = RecordedRange(
+        splits=tuple(found.splits),
+        position=known.position if known else stored_position(services, run.dataflow.name, found.position, seen),
+        base="" if last is None else last.run,
+        pinned_to=run.pinned_to,
+        resolved_at=services.now().isoformat(),
+    )
+    with services.ledger.transaction(run.dataflow.name) as session:
+        _require_running(session, stage, registered.attempt.id)
+        fix_range(session, run, stage, recorded, seen, registered.attempt.id)
+    return None
+
+
+def _loaded(services: Services, found: RecordedRange | None) -> Resolved | None:
+    return None if found is None else Resolved(list(found.splits), loaded_position(services, found.position))
+
+
+def awaits_range(session: Session, run: Run, region: RegionId) -> bool:
+    """Report whether a source of a region waits for the epoch before to be resolved."""
+    if region == CLOSE:
+        return False
+    going = [each for each in run.topology.stages_of(region.name) if each.goes_on]
+    unknown = [each for each in going if range_of(session, run.id, each.name) is None]
+    found = [before(session, run, each) for each in unknown]
+    return any(each is not None and each.range is None for each in found)
+
+
+def _waited(services: Services, registered: Registered) -> timedelta:
+    with services.ledger.transaction() as session:
+        row = session.get(AttemptRow, registered.attempt.id)
+        return timedelta(0) if row is None else max(services.now() - row.began_at, timedelta(0))
+
+
+def _await_range(
+    services: Services, registered: Registered, stage: Stage, last: Before, clearer: Clearer
+) -> Awaiting | None:
+    """Have the epoch before run, and wait until it has resolved the source; None where the ledger was corrected."""
+    with services.ledger.transaction() as session:
+        earlier = run_by_id(session, last.run, registered.run.topology)
+    name = earlier.topology.logical_region_of(last.stage).name
+    status = awaited_status(services, registered.run, [RegionId(name, 0).in_run(RunRef(last.run))], clearer)
+    if status.has_changed:
+        return None
+    why = " (Airflow calls it a success, but nothing was read: clear it)" if status.void else ""
+    return _wait(services, registered, stage, f"waiting for {last.run} to resolve source {last.stage}{why}")
+
+
+def _wait(services: Services, registered: Registered, stage: Stage, reason: str) -> Awaiting:
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        return wait_for(_require_running(session, stage, registered.attempt.id), reason, registered)

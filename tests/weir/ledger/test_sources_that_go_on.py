@@ -1,0 +1,229 @@
+"""A source that goes on reads in each epoch what has come since the epoch before, whatever happens to either."""
+
+from dataclasses import replace
+
+import pytest
+from tests.messages.kinds import of_kind
+from tests.weir.keeping import epoch
+
+from weir.coordination import positions
+from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, sink, source
+from weir.errors import Misconfigured, SuppressRestarts
+from weir.ledger.sources import range_of, slices_of
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
+
+HERE = "tests.weir.ledger.test_sources_that_go_on"
+THERE = {"items": 0, "is_ready": True, "asked": []}
+"""What the source has: the items 0 to `items` - 1."""
+
+
+def items_since(ctx):
+    """Resolve the source: the items of a range are divided among the subtasks."""
+    THERE["asked"].append(ctx)
+    if not THERE["is_ready"]:
+        return NotReady("the last item has not come")
+    first = 0 if ctx.previous is None else ctx.previous.position["items"]
+    last = THERE["items"] if ctx.recorded is None else ctx.recorded.position["items"]
+    return Resolved([list(range(first, last))[i :: ctx.parallelism] for i in range(ctx.parallelism)], {"items": last})
+
+
+@pytest.fixture(autouse=True)
+def there():
+    THERE.update(items=3, is_ready=True, asked=[])
+    return THERE
+
+
+def numbers(name="numbers", **settings):
+    return source(name, f"pipelines.numbers:{name}", resolve=f"{HERE}:items_since", goes_on=True, **settings)
+
+
+def flow(*sources):
+    sources = sources or (numbers(),)
+    joined = Stage("joined", "pipelines.numbers:joined", [blocking(each) for each in sources])
+    return Dataflow("ladder", [*sources, joined, sink(joined, "delays")])
+
+
+@pytest.fixture
+def world(world):
+    world.airflow.deploy(flow())
+    return world
+
+
+def day(world, number, **settings):
+    run = world.airflow.dag_run(number, **settings)
+    world.airflow.run_until_quiet()
+    return run
+
+
+def fail(world, task_id=None):
+    """Have the computation of a task fail from now on; None: of none."""
+
+    def during(key):
+        if key.task_id == task_id:
+            raise SuppressRestarts("it fails")
+
+    world.airflow.during = during
+
+
+def read(world, number, name="numbers"):
+    with world.ledger.transaction() as session:
+        found = slices_of(session, f"ladder@{epoch(number)}", name)
+    return None if found is None else sorted(item for split in found for item in split)
+
+
+def test_an_epoch_reads_what_has_come_since_the_one_before(world, there):
+    day(world, 1)
+    there["items"] = 5
+    day(world, 2)
+    day(world, 3)
+    there["items"] = 6
+    day(world, 4)
+    assert [read(world, number) for number in (1, 2, 3, 4)] == [[0, 1, 2], [3, 4], [], [5]]
+
+
+def test_a_resolver_sees_the_splits_and_the_position_of_the_epoch_before(world, there):
+    day(world, 1)
+    day(world, 2)
+    first, second = (each.previous for each in there["asked"])
+    assert (first, second) == (None, Resolved([[0, 1, 2]], {"items": 3}))
+
+
+def test_a_clear_reads_the_same_also_after_the_next_epoch_has_gone_on(world, there):
+    first = day(world, 1)
+    there["items"] = 5
+    day(world, 2)
+    there["items"] = 9
+    world.airflow.clear_run_by_hand(first)
+    world.airflow.run_until_quiet()
+    assert (read(world, 1), read(world, 2)) == ([0, 1, 2], [3, 4])
+    assert len(there["asked"]) == 2
+
+
+def test_an_epoch_waits_only_until_the_one_before_is_resolved(world):
+    fail(world, "joined-delays")
+    first = day(world, 1)
+    second = day(world, 2)
+    assert world.airflow.state_of(first) == "failed"
+    assert world.airflow.task(second, "numbers").state == "success"
+
+
+def test_an_epoch_before_that_is_queued_is_started(world):
+    first = world.airflow.dag_run(1, is_queued=True)
+    second = day(world, 2)
+    assert {world.airflow.state_of(each) for each in (first, second)} == {"success"}
+    assert (read(world, 1), read(world, 2)) == ([0, 1, 2], [])
+
+
+def test_a_source_that_is_not_ready_is_asked_again_without_a_further_try(world, there):
+    there["is_ready"] = False
+    run = world.airflow.dag_run(1)
+    task = world.airflow.task(run, "numbers")
+    world.airflow.step(task)
+    there["is_ready"] = True
+    world.airflow.run_until_quiet()
+    assert (world.airflow.state_of(run), task.try_number) == ("success", 1)
+    assert there["asked"][-1].waited >= there["asked"][0].waited
+
+
+def test_an_epoch_before_the_first_is_refused(world):
+    day(world, 2)
+    first = day(world, 1)
+    assert world.airflow.state_of(first) == "failed"
+    assert read(world, 1) is None
+
+
+def test_an_adopted_run_divides_the_same_range_among_its_new_subtasks(world, there):
+    first = day(world, 1)
+    there["items"] = 5
+    day(world, 2)
+    world.airflow.deploy(flow(numbers(parallelism=2)))
+    adopt(world.services, first)
+    world.airflow.clear_run_by_hand(first)
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        assert slices_of(session, f"ladder@{epoch(1)}", "numbers") == [[0, 2], [1]]
+    assert there["asked"][-1].recorded == Resolved([[0, 1, 2]], {"items": 3})
+    assert world.airflow.state_of(first) == "success"
+
+
+def test_a_renamed_source_goes_on_from_its_former_name(world, there):
+    day(world, 1)
+    there["items"] = 5
+    world.airflow.deploy(flow(numbers("figures", moved_from="numbers")))
+    day(world, 2)
+    assert read(world, 2, "figures") == [3, 4]
+
+
+def test_another_name_without_the_former_one_is_refused(world):
+    day(world, 1)
+    world.airflow.deploy(flow(numbers("figures")))
+    second = day(world, 2)
+    assert world.airflow.state_of(second) == "failed"
+    assert read(world, 2, "figures") is None
+
+
+def test_a_source_that_an_epoch_did_not_have_goes_on_from_the_last_that_had_it(world, there):
+    day(world, 1)
+    other = numbers("figures")
+    world.airflow.deploy(flow(numbers(), other))
+    there["items"] = 4
+    day(world, 2)
+    world.airflow.deploy(flow(other))
+    there["items"] = 5
+    day(world, 3)
+    world.airflow.deploy(flow(numbers(), other))
+    there["items"] = 6
+    day(world, 4)
+    assert (read(world, 2), read(world, 4)) == ([3], [4, 5])
+
+
+def test_a_lost_ledger_is_rebuilt_with_every_range_also_of_what_was_never_committed(world, there):
+    day(world, 1)
+    there["items"] = 5
+    fail(world, "numbers")
+    second = day(world, 2)
+    there["items"] = 7
+    day(world, 3)
+    world.lose_ledger()
+    rebuild(world.services)
+    there["items"] = 9
+    fail(world)
+    world.airflow.clear_run_by_hand(second)
+    day(world, 4)
+    assert [read(world, number) for number in (1, 2, 3, 4)] == [[0, 1, 2], [3, 4], [5, 6], [7, 8]]
+
+
+def test_what_was_neither_read_nor_gone_on_from_is_resolved_anew(world, there):
+    fail(world, "numbers")
+    run = day(world, 1)
+    there["items"] = 5
+    fail(world)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert read(world, 1) == [0, 1, 2, 3, 4]
+
+
+def test_a_large_position_is_a_file_of_the_store(world, there, monkeypatch):
+    monkeypatch.setattr(positions, "_LARGEST_VALUE", 4)
+    day(world, 1)
+    day(world, 2)
+    there["items"] = 5
+    day(world, 3)
+    with world.ledger.transaction() as session:
+        found = [range_of(session, f"ladder@{epoch(number)}", "numbers").position["file"] for number in (1, 2, 3)]
+    assert (found[0] == found[1], found[1] == found[2]) == (True, False)
+    assert read(world, 3) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({"resolve": None}, "dataflow.goes_on_without_resolve"),
+        ({"goes_on": False, "moved_from": "other"}, "dataflow.moved_without_going_on"),
+        ({"moved_from": "numbers"}, "dataflow.moved_from_itself"),
+    ],
+)
+def test_what_cannot_go_on_is_refused_before_anything_runs(settings, kind):
+    with pytest.raises(Misconfigured, check=of_kind(kind)):
+        flow(replace(numbers(), **settings))
