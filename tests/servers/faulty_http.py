@@ -96,9 +96,29 @@ class FaultyHttp:
         """Reset the connection; the server does not see the request."""
         self._add(method, path, lambda exchange: exchange.reset(), skip, times)
 
-    def lose_answer(self, method: str = "*", path: str = "*", *, skip: int = 0, times: int | None = 1) -> None:
-        """Let the server carry the request out, and reset the connection instead of passing its answer on."""
-        self._add(method, path, lambda exchange: exchange.lose_answer(), skip, times)
+    def lose_answer(
+        self,
+        method: str = "*",
+        path: str = "*",
+        *,
+        skip: int = 0,
+        times: int | None = 1,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Let the server carry the request out, and reset the connection instead of passing its answer on.
+
+        `then` is called before the client notices.
+        """
+        self._add(method, path, lambda exchange: exchange.lose_answer(then), skip, times)
+
+    def hold_back(self, meanwhile: Callable[[], None], method: str = "*", path: str = "*", *, skip: int = 0) -> None:
+        """Pass one request on after `meanwhile` was called."""
+
+        def wait(exchange: _Exchange) -> None:
+            meanwhile()
+            exchange.pass_on()
+
+        self._add(method, path, wait, skip, 1)
 
     def cut_answer(
         self, after: int, method: str = "*", path: str = "*", *, skip: int = 0, times: int | None = 1
@@ -221,8 +241,9 @@ class _Exchange:
     def answer(self, status: int, body: bytes) -> None:
         self._send(status, [("Content-Type", "application/xml")], b"" if self.method == "HEAD" else body)
 
-    def lose_answer(self) -> None:
+    def lose_answer(self, then: Callable[[], None] = lambda: None) -> None:
         self.proxy.forward(self)
+        then()
         self.reset()
 
     def cut_answer(self, after: int) -> None:

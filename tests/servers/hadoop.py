@@ -13,12 +13,12 @@ import subprocess
 import time
 import uuid
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 from urllib.error import URLError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
@@ -40,6 +40,8 @@ _SCANNED_JAR = f"hadoop-client-api-{VERSION}.jar"
 _START_SECONDS = 120.0
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+_ADMIN = "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
+_FAILOVER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 _LOGGING = """rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console
@@ -89,13 +91,13 @@ class Hdfs:
 
     def __init__(self, folder: Path, datanodes: int) -> None:
         self.folder = folder
-        self._ports = choose_ports(["rpc", "http"], {})
+        self._ports = choose_ports(self._interfaces(), {})
         java = find_java(folder / "java", os.environ)
         self._environment = {**os.environ, **java.environment(os.environ)}
         self._java = str(java.home / "bin" / "java")
         self._path = os.pathsep.join(str(each) for each in (folder / "conf", *hadoop_classes()))
-        self._write_settings(datanodes)
-        self.namenode = self._server("namenode", _NAMENODE, 256)
+        self._write_settings(self._settings(datanodes))
+        self.namenode = self._namenode()
         self.datanodes = [self._datanode(number) for number in range(1, datanodes + 1)]
 
     @property
@@ -129,9 +131,8 @@ class Hdfs:
 
     def start(self) -> None:
         """Start all servers, and return when they take files."""
-        for each in (self.namenode, *self.datanodes):
-            each.start()
-        self.await_datanodes(len(self.datanodes))
+        self.namenode.start()
+        self._start_datanodes()
 
     def stop(self) -> None:
         """End all servers."""
@@ -192,6 +193,18 @@ class Hdfs:
             found: dict[str, Any] = json.load(answer)["beans"][0]
         return found
 
+    def _start_datanodes(self) -> None:
+        for each in self.datanodes:
+            each.start()
+        self.await_datanodes(len(self.datanodes))
+
+    def _interfaces(self) -> list[str]:
+        """Name what has a port that stays the same over restarts."""
+        return ["rpc", "http"]
+
+    def _namenode(self, *arguments: str, name: str = "namenode") -> JavaServer:
+        return self._server(name, _NAMENODE, 256, *arguments)
+
     def _server(self, name: str, main: str, megabytes: int, *arguments: str) -> JavaServer:
         command = [*self._command(main, megabytes), *arguments]
         return JavaServer(command, self.folder / f"{name}.log", self._environment)
@@ -212,13 +225,19 @@ class Hdfs:
     def _command(self, main: str, megabytes: int) -> list[str]:
         return [self._java, f"-Xmx{megabytes}m", *SMALL_JAVA, "-cp", self._path, main]
 
-    def _write_settings(self, datanodes: int) -> None:
-        settings = {
+    def _addresses(self) -> dict[str, Any]:
+        """Return the settings that say where NameNodes are."""
+        return {
+            "dfs.namenode.rpc-address": f"{LOOPBACK}:{self._ports['rpc']}",
+            "dfs.namenode.http-address": self.http,
+        }
+
+    def _settings(self, datanodes: int) -> dict[str, Any]:
+        return {
             "fs.defaultFS": self.url,
             "hadoop.tmp.dir": self.folder / "tmp",
             "dfs.namenode.name.dir": self.folder / "name",
-            "dfs.namenode.rpc-address": f"{LOOPBACK}:{self._ports['rpc']}",
-            "dfs.namenode.http-address": self.http,
+            **self._addresses(),
             "dfs.replication": datanodes,
             "dfs.blocksize": BLOCK_BYTES,
             "dfs.ls.limit": PAGE,
@@ -233,6 +252,8 @@ class Hdfs:
             "ipc.client.connect.retry.interval": 100,
             "ipc.client.connect.max.retries": 600,
         }
+
+    def _write_settings(self, settings: Mapping[str, Any]) -> None:
         conf = self.folder / "conf"
         conf.mkdir(parents=True)
         told = "".join(
@@ -245,10 +266,128 @@ class Hdfs:
         (conf / "hadoop-metrics2.properties").write_text("*.period=1\n")
 
 
+class HdfsPair(Hdfs):
+    """An HDFS with two NameNodes, which share their edits in a folder: the active one, and one on standby.
+
+    What fails over is told: there is no ZooKeeper that would notice it.
+    """
+
+    NAME: Final = "pair"
+    IDS: Final = ("nn1", "nn2")
+
+    def __init__(self, folder: Path, datanodes: int) -> None:
+        super().__init__(folder, datanodes)
+        self.namenodes = {"nn1": self.namenode, "nn2": self._namenode(*self._own("nn2"), name="nn2")}
+        self.active = "nn1"
+
+    @property
+    def url(self) -> str:
+        """The root: it names no host, but the two together."""
+        return f"hdfs://{self.NAME}"
+
+    @property
+    def http(self) -> str:
+        """The address of the active one's HTTP interface."""
+        return self.http_of(getattr(self, "active", "nn1"))
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Options for `Store.open`: the user who may do all, and both NameNodes."""
+        return super().storage_options | {"namenodes": ",".join(self.http_of(each) for each in self.IDS)}
+
+    def http_of(self, name: str) -> str:
+        """The address of the HTTP interface of a NameNode."""
+        return f"{LOOPBACK}:{self._ports[f'http {name}']}"
+
+    def format(self) -> None:
+        """Make the files of both, and the edits that they share."""
+        self.run(_NAMENODE, *self._own("nn1"), "-format", "-nonInteractive")
+        shutil.copytree(self.folder / "nn1", self.folder / "nn2")
+
+    def start(self) -> None:
+        """Start all servers, and make the first NameNode the active one."""
+        self.namenodes["nn2"].start()
+        self.namenode.start()
+        self._await_answer("nn1")
+        self.activate("nn1")
+        self._start_datanodes()
+
+    def stop(self) -> None:
+        """End all servers."""
+        self.namenodes["nn2"].kill()
+        super().stop()
+
+    def activate(self, name: str) -> None:
+        """Make a NameNode the active one, after the other has ended or gone on standby."""
+        self._await_answer(name)
+        self.run(_ADMIN, "-transitionToActive", "--forceactive", name)
+        self.active = name
+
+    def kill_active(self) -> None:
+        """Kill the active NameNode, and make the other one active."""
+        killed = self.active
+        self.namenodes[killed].kill()
+        self.activate(next(each for each in self.IDS if each != killed))
+
+    def change_places(self) -> None:
+        """Let the active NameNode go on standby, and the other one be active."""
+        other = next(each for each in self.IDS if each != self.active)
+        self._await_answer(other)
+        self.run(_ADMIN, "-transitionToStandby", self.active)
+        self.activate(other)
+
+    def _await_answer(self, name: str) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline and self.namenodes[name].is_alive():
+            with suppress(URLError, OSError, ValueError, LookupError):
+                self._bean("NameNode", "NameNodeStatus", self.http_of(name))
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{name} did not start:\n{tail(self.namenodes[name].log)}")
+
+    def _interfaces(self) -> list[str]:
+        return [f"{kind} {each}" for kind in ("rpc", "http") for each in self.IDS]
+
+    def _namenode(self, *arguments: str, name: str = "nn1") -> JavaServer:
+        return super()._namenode(*(arguments or self._own(name)), name=name)
+
+    def _own(self, name: str) -> tuple[str, ...]:
+        return ("-D", f"dfs.ha.namenode.id={name}", "-D", f"dfs.namenode.name.dir={self.folder / name}")
+
+    def _addresses(self) -> dict[str, Any]:
+        return {
+            "dfs.nameservices": self.NAME,
+            f"dfs.ha.namenodes.{self.NAME}": ",".join(self.IDS),
+            **{
+                f"dfs.namenode.{kind}-address.{self.NAME}.{each}": f"{LOOPBACK}:{self._ports[f'{kind} {each}']}"
+                for kind in ("rpc", "http")
+                for each in self.IDS
+            },
+            f"dfs.client.failover.proxy.provider.{self.NAME}": _FAILOVER,
+            "dfs.namenode.shared.edits.dir": f"file://{self.folder / 'shared'}",
+            "dfs.ha.tail-edits.period": 1,
+        }
+
+
+H = TypeVar("H", bound=Hdfs)
+
+
 @contextmanager
 def running_hdfs(folder: Path, datanodes: int = 1) -> Iterator[Hdfs]:
     """Start an empty HDFS that writes below `folder` only, and end it. Raises JarsMissing."""
-    hdfs = Hdfs(folder, datanodes)
+    with _running(Hdfs(folder, datanodes)) as hdfs:
+        yield hdfs
+
+
+@contextmanager
+def running_pair(folder: Path) -> Iterator[HdfsPair]:
+    """Start an empty HDFS with two NameNodes and two DataNodes, and end it. Raises JarsMissing."""
+    with _running(HdfsPair(folder, 2)) as hdfs:
+        yield hdfs
+
+
+@contextmanager
+def _running(hdfs: H) -> Iterator[H]:
     hdfs.format()
     try:
         hdfs.start()
