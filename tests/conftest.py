@@ -342,6 +342,19 @@ def hdfs_server(tmp_path_factory):
         pytest.skip(str(missing))
 
 
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory):
+    """The one broker that tests share; they are skipped where it cannot be had."""
+    from tests.servers.java import JarsMissing
+    from tests.servers.kafka import running_kafka
+
+    try:
+        with running_kafka(tmp_path_factory.mktemp("kafka") / "of tests") as broker:
+            yield broker
+    except JarsMissing as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.fixture
 def hdfs_url(hdfs_server):
     """A folder for this test alone."""

@@ -19,7 +19,7 @@ LAYERS = (
     "errors",
     *("wording", "extras", "preloading", "secret_forms", "secrecy", "units", "intervals", "refusals", "typed_json"),
     *("code", "dataflow", "topology", "execution", "formats", "restarts"),
-    *("store", "settings", "connections", "catalogs", "delta_rs", "ledger", "coordination"),
+    *("store", "settings", "connections", "catalogs", "delta_rs", "kafka", "ledger", "coordination"),
     *("local_stack", "environment"),
     *("recovery", "advice", "state", "snapshots", "attempts", "quality", "retention", "integrity"),
     *(

@@ -147,6 +147,7 @@ def test_each_extra_brings_what_it_is_named_for(requirements):
         "s3": {"s3fs"},
         "delta": {"deltalake"},
         "iceberg": {"pyiceberg"},
+        "kafka": {"confluent-kafka"},
         "dev": {"weir-dev"},
     }
 
@@ -267,12 +268,12 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
     assert run("python", "read.py").strip() == "[{'zone': 'a', 'n': 10}, {'zone': 'b', 'n': 10}]"
 
 
-EXTRAS = "submit,quality,postgres,s3,delta,iceberg"
+EXTRAS = "submit,quality,postgres,s3,delta,iceberg,kafka"
 IMPORTS = """
-import deltalake, great_expectations, psycopg2, pyiceberg.catalog.sql, s3fs
+import confluent_kafka, deltalake, great_expectations, psycopg2, pyiceberg.catalog.sql, s3fs
 import airflow.providers.apache.spark.operators.spark_submit
 import pyspark.sql.connect.session
-from weir.sinks.targets import delta, files, iceberg, postgres
+from weir.sinks.targets import delta, files, iceberg, kafka, postgres
 from weir_airflow.engines import spark_submit
 from weir_spark.checks import gx
 """

@@ -26,6 +26,7 @@ EXTRAS: Final = {
     "s3fs": "s3",
     "deltalake": "delta",
     "pyiceberg": "iceberg",
+    "confluent_kafka": "kafka",
 }
 """The extra that brings a module. Where Spark runs on the machine itself, `local` does in the place of `connect`."""
 

@@ -20,7 +20,7 @@ BANDS: Final = {
     "asked by people": ("views", "reading", "requests", "doctor", "telemetry"),
     "behind ports": ("quality", "retention", "integrity", "rebuild", "sinks", "notifications"),
     "decisions": ("attempts", "recovery", "state", "snapshots", "advice"),
-    "what is kept": ("store", "ledger", "coordination"),
+    "what is kept": ("store", "ledger", "coordination", "kafka"),
     "pure model": ("code", "dataflow", "topology", "execution", "formats", "restarts"),
 }
 """From above: a room imports rooms of its own band and of those below."""

@@ -28,7 +28,7 @@ from weir.dataflow.stage import (
     task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
-from weir.dataflow.targets import Target, delta, files, iceberg, postgres, target
+from weir.dataflow.targets import Target, delta, files, iceberg, kafka, postgres, target
 
 __all__ = [
     "Application",
@@ -66,6 +66,7 @@ __all__ = [
     "iceberg",
     "iceberg_source",
     "jdbc_source",
+    "kafka",
     "keyed_state",
     "list_state",
     "notifier",

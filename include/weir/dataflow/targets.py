@@ -24,6 +24,10 @@ from weir.secrecy import secrets_in
 from weir.typed_json import plain, typed
 
 MODES = ("replace_epoch", "upsert", "append")
+KAFKA_MODES = ("append", "upsert")
+
+MARKER_TOPIC = "weir-published-"
+"""How the name of the topic begins that has the markers of another one, whose name follows."""
 
 LONGEST_NAME = 63
 """The bytes of a name that PostgreSQL keeps: longer ones are cut, so that two may become one."""
@@ -32,12 +36,13 @@ _LONGEST_NAMES = {"files": 255 - len("..versions")}
 """In bytes, where they are less than the 255 of file systems: the folder of versions has a longer name."""
 
 _SLASHES = re.compile("/+")
+_TOPIC = re.compile(rf"(?!\.{{1,2}}\Z)[\w.-]{{1,{249 - len(MARKER_TOPIC)}}}", re.ASCII)
 _S3 = re.compile(r"s3://[a-z0-9.-]+(/[\w.=+-]+)+/?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target by its kind ("files", "postgres", "delta", "iceberg", or a user's "module:Class"), and its options."""
+    """A target by its kind ("files", "postgres", "kafka", or a user's "module:Class", for example), and its options."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +68,7 @@ class Target:
 
     def __str__(self) -> str:
         """Name it for people, such as `postgres reports.delays`."""
-        place = next((self.options[each] for each in ("table", "path") if each in self.options), "")
+        place = next((self.options[each] for each in ("table", "path", "topic") if each in self.options), "")
         return f"{self.kind} {place}".strip()
 
 
@@ -156,6 +161,38 @@ def iceberg(table: str, *, create: str = "never") -> Target:
     if create not in ("never", "if_missing"):
         raise Misconfigured(Message("dataflow.iceberg_create_unknown", table=table, create=create))
     return Target("iceberg", {"conn_id": conn_id, "table": name, "create": create})
+
+
+@answers({"keys": "key", "by": "key", "values": "value", "columns": "value", "conn": "conn_id"})
+def kafka(
+    conn_id: str,
+    *,
+    topic: str,
+    key: str | Sequence[str] = (),
+    value: str | Sequence[str] = (),
+    mode: str = "append",
+) -> Target:
+    """Publish into a topic of Kafka: the records of an epoch and its marker are one transaction. Needs `weir[kafka]`.
+
+    `conn_id` is an Airflow connection of type kafka. Readers with isolation.level=read_committed see each epoch once,
+    whole. A record's value is a JSON object of the columns `value`, by default all; its key has the columns `key`.
+    `mode="append"` only adds records: an epoch that is published again with other content is refused. `mode="upsert"`
+    is for a compacted topic: a record replaces that of its key, unless a later epoch has written it, and a key that has
+    vanished from the epoch gets a tombstone. The topic has to be there; it belongs to one sink, and others may write
+    into it.
+    """
+    where = f"kafka(topic={shown(topic)})"
+    keys, values = column_names(where, "key", key), column_names(where, "value", value)
+    require_connection(where, conn_id, "kafka")
+    _require_name("kafka", "topic", topic)
+    if not _TOPIC.fullmatch(topic):
+        raise Misconfigured(Message("dataflow.kafka_topic_malformed", topic=topic, longest=249 - len(MARKER_TOPIC)))
+    if mode not in KAFKA_MODES:
+        raise Misconfigured(Message("dataflow.kafka_mode_unknown", topic=topic, mode=mode, modes=KAFKA_MODES))
+    if mode == "upsert" and not keys:
+        raise Misconfigured(Message("dataflow.kafka_upsert_needs_key", topic=topic))
+    options = {"conn_id": conn_id, "topic": topic, "key": list(keys), "value": list(values), "mode": mode}
+    return Target("kafka", options)
 
 
 def target(reference: str, **options: Any) -> Target:

@@ -30,6 +30,7 @@ _EXTRAS: Final = {
     "s3": "s3fs",
     "delta": "deltalake",
     "iceberg": "pyiceberg",
+    "kafka": "confluent-kafka",
 }
 """The distribution by which an extra is recognised."""
 

@@ -23,6 +23,7 @@ BUILT_IN: Final = {
     "files": "weir.sinks.targets.files:FilesTarget",
     "files_on_s3": "weir.sinks.targets.files_on_s3:S3FilesTarget",
     "iceberg": "weir.sinks.targets.iceberg:IcebergTarget",
+    "kafka": "weir.sinks.targets.kafka:KafkaTarget",
     "postgres": "weir.sinks.targets.postgres:PostgresTarget",
 }
 

@@ -57,7 +57,18 @@ def test_exit_codes_of_commands_are_kept():
 
 
 SLOW = {"airflow", "alembic", "fsspec", "great_expectations", "grpc", "httpx", "numpy", "pandas", "pyarrow", "pyspark"}
-SLOW |= {"aiohttp", "asyncpg", "botocore", "cryptography", "deltalake", "jinja2", "psycopg2", "pyiceberg", "requests"}
+SLOW |= {
+    "aiohttp",
+    "asyncpg",
+    "botocore",
+    "confluent_kafka",
+    "cryptography",
+    "deltalake",
+    "jinja2",
+    "psycopg2",
+    "pyiceberg",
+    "requests",
+}
 """Packages that take a tenth of a second and more to import."""
 
 

@@ -1,0 +1,1 @@
+"""Kafka: how its clusters are reached, for targets and sources."""

@@ -1,0 +1,151 @@
+"""Rows of a version as records of Kafka: keys, and values in JSON.
+
+Invariant: what JSON cannot tell exactly is refused here by the name of the column; equal keys have equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import Message, Misconfigured
+from weir.sinks.protocol import Version
+
+EPOCH: Final = "weir.epoch"
+NUMBER: Final = "weir.version"
+OWNER: Final = "weir.sink"
+"""The headers of each record."""
+
+OVERHEAD: Final = 160
+"""Bytes of a batch with one record besides its key, value and headers, at most."""
+
+_TYPES: Final = frozenset(
+    {
+        *("byte", "short", "integer", "long", "float", "double", "string", "boolean", "date", "binary"),
+        *("timestamp", "timestamp_ntz"),
+    }
+)
+_INEXACT_KEYS: Final = frozenset({"float", "double"})
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Records:
+    """Makes records of rows, which have these columns in the key and in the value. Raises Misconfigured."""
+
+    def __init__(self, topic: str, spark_schema: str, key: Sequence[str], value: Sequence[str]) -> None:
+        self._topic = topic
+        kinds = {each["name"]: each["type"] for each in json.loads(spark_schema)["fields"]}
+        self._key, self._value = list(key), list(value) or list(kinds)
+        missing = [name for name in (*self._key, *self._value) if name not in kinds]
+        if missing:
+            raise Misconfigured(Message("sinks.kafka_column_missing", topic=topic, missing=missing, names=list(kinds)))
+        for name in dict.fromkeys([*self._key, *self._value]):
+            _require_kind(topic, name, kinds[name])
+        for name in self._key:
+            if kinds[name] in _INEXACT_KEYS or not _is_plain(kinds[name]):
+                raise Misconfigured(Message("sinks.kafka_key_type", topic=topic, name=name, kind=kinds[name]))
+        self._is_raw = len(self._key) == 1 and _base(kinds[self._key[0]]) in ("string", "binary")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return list(dict.fromkeys([*self._key, *self._value]))
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes]]:
+        """Yield the keys and values of rows; a key is None where the sink has none, or the row has none."""
+        try:
+            columns = {name: _values(batch.column(name)) for name in self.columns}
+        except (ValueError, OverflowError, pa.ArrowInvalid) as error:
+            raise Misconfigured(Message("sinks.kafka_value_unfit", topic=self._topic, error=error)) from error
+        keys = self._keys(columns, len(batch))
+        names = self._value
+        for key, values in zip(keys, zip(*(columns[name] for name in names), strict=True), strict=True):
+            yield key, _encode(dict(zip(names, values, strict=True)))
+
+    def _keys(self, columns: dict[str, list[Any]], rows: int) -> Iterator[bytes | None]:
+        if not self._key:
+            yield from (None for _ in range(rows))
+        elif self._is_raw:
+            for found in columns[self._key[0]]:
+                yield found.encode() if isinstance(found, str) else found
+        else:
+            for values in zip(*(columns[name] for name in self._key), strict=True):
+                is_empty = all(each is None for each in values)
+                yield None if is_empty else _encode(dict(zip(self._key, values, strict=True)))
+
+    def has_null_key(self, batch: pa.RecordBatch) -> str | None:
+        """Return the column of the key that has a null, if one has."""
+        return next((name for name in self._key if batch.column(name).null_count), None)
+
+
+def headers_of(version: Version) -> list[tuple[str, bytes]]:
+    """Return the headers of each record of a version."""
+    number = str(version.number).encode()
+    return [(EPOCH, version.epoch.encode()), (NUMBER, number), (OWNER, version.owner.encode())]
+
+
+def epoch_in(headers: Sequence[tuple[str, bytes | None]] | None, owner: str) -> str | None:
+    """Return the epoch in a record's headers; None for a record that is not the sink's."""
+    found = dict(headers or ())
+    epoch = found.get(EPOCH)
+    return epoch.decode() if epoch is not None and found.get(OWNER) == owner.encode() else None
+
+
+def _base(kind: Any) -> Any:
+    """Return a type without the length or collation of a text."""
+    return "string" if isinstance(kind, str) and kind.startswith(("char(", "varchar(", "string ")) else kind
+
+
+def _is_plain(kind: Any) -> bool:
+    found = _base(kind)
+    return isinstance(found, str) and (found in _TYPES or found.startswith("decimal("))
+
+
+def _require_kind(topic: str, column: str, kind: Any) -> None:
+    if _is_plain(kind):
+        return
+    inner = {"array": ("elementType",), "map": ("keyType", "valueType")}
+    if isinstance(kind, dict) and kind.get("type") in inner:
+        for part in inner[kind["type"]]:
+            _require_kind(topic, column, kind[part])
+        return
+    if isinstance(kind, dict) and kind.get("type") == "struct":
+        for field in kind["fields"]:
+            _require_kind(topic, column, field["type"])
+        return
+    raise Misconfigured(Message("sinks.kafka_type_missing", topic=topic, column=column, kind=kind))
+
+
+def _values(values: pa.Array) -> list[Any]:
+    """Return values as msgspec encodes them."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        if pc.all(pc.is_finite(values)).as_py() is not False:
+            return list(values.to_pylist())
+    elif not pa.types.is_nested(kind) and not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
+        return list(values.to_pylist())
+    return [_jsonable(each, kind) for each in values.to_pylist()]
+
+
+def _jsonable(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as JSON has it: a map with text keys is an object, another one a list of pairs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _jsonable(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        pairs = [(_jsonable(key, kind.key_type), _jsonable(each, kind.item_type)) for key, each in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(each) for each in pairs]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_jsonable(each, kind.value_type) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return _NOT_FINITE.get(value, "NaN")
+    return value

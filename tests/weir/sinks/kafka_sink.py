@@ -1,0 +1,99 @@
+"""A topic of a test, its versions, and what a consumer that is not Weir's reads in it."""
+
+import json
+import uuid
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from weir.dataflow import kafka
+from weir.sinks.targets.kafka import KafkaTarget
+from weir.testing.sink_contract import DAY, LocalReach, Versions
+
+CONN_ID = "events"
+
+
+class Sink:
+    """A sink into a topic of its own."""
+
+    def __init__(self, broker, folder, mode="append", partitions=2, account=None, **settings):
+        self.broker, self.mode, self.account = broker, mode, account or {}
+        self.topic = f"delays.{uuid.uuid4().hex}"
+        self.versions = Versions(folder)
+        self._client = {"bootstrap.servers": broker.address, "log_level": 0, **self.account}
+        self._admin = AdminClient(self._client)
+        self._settings, self._partitions = settings, partitions
+        self.create()
+
+    def create(self):
+        policy = "compact" if self.mode == "upsert" else "delete"
+        given = {"cleanup.policy": policy, **{name.replace("_", "."): value for name, value in self._settings.items()}}
+        self.admin("create_topics", [NewTopic(self.topic, self._partitions, 1, config=given)])
+
+    def delete(self, topic=None):
+        self.admin("delete_topics", [topic or self.topic])
+
+    def admin(self, verb, *arguments):
+        for answer in getattr(self._admin, verb)(*arguments).values():
+            answer.result(30)
+
+    @property
+    def markers(self):
+        return f"weir-published-{self.topic}"
+
+    def target(self, **options):
+        given = {"key": "k", **options} if self.mode == "upsert" else options
+        made = kafka(CONN_ID, topic=self.topic, mode=self.mode, **given)
+        return KafkaTarget(
+            made.options, LocalReach(self.versions.folder, self.broker.connection(CONN_ID, **self.account))
+        )
+
+    def version(self, number, *rows, epoch=DAY, sink="delays"):
+        return self.versions.version(number, rows, epoch=epoch, sink=sink)
+
+    def publish(self, target, version):
+        return target.commit(version, target.prepare(version, None))
+
+    def records(self):
+        """What a consumer that reads what is committed finds now, partition by partition."""
+        return read_committed(self._client, self.topic, self._partitions)
+
+    def rows(self, epoch=DAY):
+        """The rows of an epoch, as somebody sees them who keeps all records, or the last one of each key."""
+        found = {}
+        for at, record in enumerate(self.records()):
+            found[record.key() if self.mode == "upsert" else at] = record
+        return sorted(
+            (tuple(json.loads(each.value()).values()) for each in found.values() if is_of(each, epoch)), key=repr
+        )
+
+
+def is_of(record, epoch):
+    return record.value() is not None and dict(record.headers() or ())["weir.epoch"] == epoch.encode()
+
+
+def read_committed(client, topic, partitions):
+    settings = {
+        **client,
+        "group.id": "somebody else",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+        "fetch.wait.max.ms": 20,
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+        found, ended = [], set()
+        while len(ended) < partitions:
+            for record in [consumer.poll(1.0), *consumer.consume(1000, 0)]:
+                if record is None:
+                    continue
+                if record.error() is None:
+                    found.append(record)
+                else:
+                    assert record.error().code() == KafkaError._PARTITION_EOF, record.error()
+                    ended.add(record.partition())
+        return sorted(found, key=lambda each: (each.partition(), each.offset()))
+    finally:
+        consumer.close()
