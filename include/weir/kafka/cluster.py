@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -119,7 +120,7 @@ class Cluster:
         with self.reached(f"topic {name}"):
             asked = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
             try:
-                found = asked[name].result(ANSWER_SECONDS)
+                found = self._answer(asked[name])
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     return None
@@ -137,7 +138,7 @@ class Cluster:
         with self.reached(f"topic {name}"):
             made = NewTopic(name, 1, config={"cleanup.policy": "compact"})
             try:
-                self._admin.create_topics([made])[name].result(ANSWER_SECONDS)
+                self._answer(self._admin.create_topics([made])[name])
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -167,7 +168,7 @@ class Cluster:
         wanted = {TopicPartition(topic, number): spec for number in range(partitions)}
         with self.reached(f"topic {topic}"):
             asked = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=ANSWER_SECONDS)
-            return {at.partition: each.result(ANSWER_SECONDS).offset for at, each in asked.items()}
+            return {at.partition: self._answer(each).offset for at, each in asked.items()}
 
     def read(self, topic: str, partition: int, begin: int, end: int) -> Iterator[Record]:
         """Yield the committed records of a partition from `begin` until `end`, which belongs to the next range.
@@ -236,7 +237,18 @@ class Cluster:
 
     def _described(self, kind: Any, name: str) -> dict[str, str]:
         (asked,) = self._admin.describe_configs([ConfigResource(kind, name)]).values()
-        return {name: cast("str", each.value) for name, each in asked.result(ANSWER_SECONDS).items()}
+        return {name: cast("str", each.value) for name, each in self._answer(asked).items()}
+
+    def _answer(self, asked: Future[Any]) -> Any:
+        """Wait for an answer. That a login was refused is told only to who polls meanwhile."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return asked.result(0.2)
+            except TimeoutError:
+                self._admin.poll(0)
+                if self._login is not None or time.monotonic() > deadline:
+                    raise
 
     def _note(self, error: KafkaError) -> None:
         """Keep what a background thread says of a login: the call that waits only knows that time has run out."""

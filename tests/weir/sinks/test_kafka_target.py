@@ -357,7 +357,7 @@ def test_a_login_and_rights_that_are_refused_are_told(tmp_path):
             sink.target().prepare(version, None)
         assert "wrong" not in str(refused.value)
         sink.account = {**login, "sasl.password": "of-weir"}
-        with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_topic_missing")):
+        with pytest.raises(Misconfigured, check=of_kind("kafka.right_missing")):
             sink.target().prepare(version, None)
         allow(sink, "TOPIC", sink.topic, "DESCRIBE", "DESCRIBE_CONFIGS")
         with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_right_missing", missing=["WRITE"])):
@@ -376,11 +376,12 @@ def test_a_login_and_rights_that_are_refused_are_told(tmp_path):
 def secured():
     """Settings of a broker with the accounts `admin`, who may do all, and `weir`, who may do what it is allowed to."""
     users = "".join(f' user_{name}="of-{name}"' for name in ("admin", "weir"))
-    module = f"org.apache.kafka.common.security.plain.PlainLoginModule required{users};"
+    own = 'username="admin" password="of-admin"'
+    module = f"org.apache.kafka.common.security.plain.PlainLoginModule required {own}{users};"
     return {
         "listener_security_protocol_map": "CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_PLAINTEXT",
         "sasl_enabled_mechanisms": "PLAIN",
-        "listener_name_plaintext_plain_sasl_jaas_config": module + "",
+        "listener_name_plaintext_plain_sasl_jaas_config": module,
         "listener_name_plaintext_sasl_enabled_mechanisms": "PLAIN",
         "sasl_mechanism_inter_broker_protocol": "PLAIN",
         "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
