@@ -9,7 +9,15 @@ from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
 from weir.dataflow.notifications import EventKind, Receiver, callback, notifier, webhook
 from weir.dataflow.quality import Gate, Policy, When, expectations
-from weir.dataflow.sources import delta_source, files_source, iceberg_source, jdbc_source, postgres_source
+from weir.dataflow.sources import (
+    delta_source,
+    files_source,
+    iceberg_source,
+    jdbc_source,
+    json,
+    kafka_source,
+    postgres_source,
+)
 from weir.dataflow.stage import (
     Exchange,
     ExchangeKind,
@@ -66,7 +74,9 @@ __all__ = [
     "iceberg",
     "iceberg_source",
     "jdbc_source",
+    "json",
     "kafka",
+    "kafka_source",
     "keyed_state",
     "list_state",
     "notifier",

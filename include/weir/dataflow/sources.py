@@ -1,4 +1,4 @@
-"""Ready-made sources: files, and tables of Delta, Iceberg, PostgreSQL and JDBC. Data only: nothing is imported here.
+"""Ready-made sources: files, tables of Delta, Iceberg, PostgreSQL and JDBC, topics of Kafka. Data only, no imports.
 
 Invariant: a source that was declared has options that are JSON values and no secrets; accounts are Airflow connections.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
@@ -29,6 +30,7 @@ from weir.dataflow.stage import Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Message, Misconfigured
 from weir.intervals import in_zone, time_zone
+from weir.units import time_from_text
 
 FORMATS = ("parquet", "csv", "json")
 
@@ -39,6 +41,13 @@ _JINJA = re.compile(
 """A template of Airflow, which people write by habit; other doubled braces mean themselves."""
 
 _EXAMPLE = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
+
+_IN_RECORDS = frozenset(
+    {
+        *("tinyint", "smallint", "int", "bigint", "float", "double", "string", "boolean", "binary"),
+        *("date", "timestamp", "timestamp_ntz"),
+    }
+)
 
 LOCAL = "_local"
 """The end of the names of the interval's bounds in the time zone of the schedule."""
@@ -216,6 +225,78 @@ def jdbc_source(
     return _source(name, "jdbc", 1, options, settings)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordValue:
+    """How the values of records are read: as JSON objects with these columns."""
+
+    schema: str
+
+
+def json(schema: str) -> RecordValue:
+    """Read the values of records as JSON objects; `schema` is Spark DDL, such as "id BIGINT, at TIMESTAMP"."""
+    require("json", "schema", schema, str, 'Spark DDL such as json("id BIGINT, at TIMESTAMP")')
+    return RecordValue(schema)
+
+
+@answers({"topics": "topic", "schema": 'write value=json("id BIGINT")', "format": 'write value=json("id BIGINT")'})
+def kafka_source(
+    name: str,
+    conn_id: str,
+    *,
+    topic: str,
+    value: type[bytes] | RecordValue = bytes,
+    bounds: str = "offsets",
+    idle: str = "",
+    on_malformed: str = "fail",
+    parallelism: int = 1,
+    moved_from: str = "",
+    **settings: Unpack[SourceSettings],
+) -> Stage:
+    """Read what has come into a topic of Kafka since the epoch before. Needs `weir[kafka]`.
+
+    Columns: `key` (bytes), `value`, `headers` (an array of structs of `key` and `value`), `partition`, `offset`,
+    `timestamp`. `value` is bytes, or with `json(schema)` a struct; it is null for a tombstone. Offsets are divided
+    among the subtasks; they are fixed once a run, and a repair reads the same.
+    `bounds="offsets"` reads to the last stable offset at the first begin, and at first from what is there.
+    `bounds="epoch"` reads to the first record whose time is the interval's end or later; where a partition has none,
+    the task waits for it as long as `idle`, such as "10 minutes" (by default "1 minute"), and then reads to the last
+    stable offset. Records may have times outside the interval: by offset, none is read twice or left out.
+    `on_malformed="keep"` reads a value that does not fit the schema as null, with its bytes in the column
+    `_corrupt_record`, instead of failing. `conn_id` is an Airflow connection of type kafka; `moved_from` is the name
+    that the source had before.
+    """
+    where = f"kafka_source({name!r})"
+    require_connection(where, conn_id, "kafka")
+    _require_text(where, "topic", topic)
+    if value is not bytes and not isinstance(value, RecordValue):
+        raise Misconfigured(Message("dataflow.kafka_value_unknown", where=where, value=value))
+    if bounds not in ("offsets", "epoch"):
+        raise Misconfigured(Message("dataflow.kafka_bounds_unknown", where=where, bounds=bounds))
+    if idle and bounds != "epoch":
+        raise Misconfigured(Message("dataflow.kafka_idle_needless", where=where))
+    schema = value.schema if isinstance(value, RecordValue) else ""
+    _require_on_malformed(where, on_malformed, "json" if schema else "bytes", schema, None)
+    if schema:
+        _require_columns(where, schema, "json")
+        for column, field in declared_fields(schema).items():
+            if not _is_in_records(field.kind):
+                raise Misconfigured(
+                    Message("dataflow.kafka_type_unknown", where=where, name=column, type=str(field.kind).upper())
+                )
+    if bounds == "epoch":
+        idle = idle or "1 minute"
+        time_from_text(f"{where}: idle", idle)
+    options = {
+        "conn_id": conn_id,
+        "topic": topic,
+        "schema": schema,
+        "bounds": bounds,
+        "idle": idle,
+        "on_malformed": on_malformed.removeprefix("fail"),
+    }
+    return _source(name, "kafka", parallelism, options, settings, goes_on=True, moved_from=moved_from)
+
+
 def filled(where: str, text: str, interval: tuple[datetime, datetime], zone: str = "UTC") -> str:
     """Return the text with the bounds of an interval for `{start:...}`, `{end:...}`, and in a zone `{start_local:...}`.
 
@@ -326,6 +407,13 @@ def _has_length(kind: Kind) -> bool:
     return kind.name.startswith(("char", "varchar")) or any(_has_length(part) for _, part in kind.parts)
 
 
+def _is_in_records(kind: Kind) -> bool:
+    """Report whether a type can be read from JSON of Kafka."""
+    if kind.parts:
+        return all(_is_in_records(part) for _, part in kind.parts)
+    return kind.name in _IN_RECORDS or kind.name.startswith("decimal")
+
+
 def _has_keys_of_another_type(kind: Kind) -> bool:
     keys = dict(kind.parts).get("key") if kind.name == "map" else None
     is_other = keys is not None and keys.name != "string"
@@ -376,7 +464,16 @@ def _has_fractions(kind: Kind) -> bool:
     return kind.name.startswith(("decimal", "double", "float")) or any(_has_fractions(part) for _, part in kind.parts)
 
 
-def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], settings: SourceSettings) -> Stage:
+def _source(
+    name: str,
+    kind: str,
+    parallelism: int,
+    options: Mapping[str, Any],
+    settings: SourceSettings,
+    *,
+    goes_on: bool = False,
+    moved_from: str = "",
+) -> Stage:
     for what in ("conn_id", "driver"):
         require(f"{kind}_source({name!r})", what, options.get(what, ""), str, f'{what}="..."')
     unknown = [each for each in settings if each not in SourceSettings.__annotations__]
@@ -392,6 +489,8 @@ def _source(name: str, kind: str, parallelism: int, options: Mapping[str, Any], 
         resolve=f"weir_spark.sources.{kind}:resolve",
         parallelism=parallelism,
         options={key: value for key, value in options.items() if value not in ("", {})},
+        goes_on=goes_on,
+        moved_from=moved_from,
         **settings,
     )
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, cast
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -32,7 +32,7 @@ from weir.connections import Connection
 from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.secrecy import without_secrets
 
-__all__ = ["OFFSET_BEGINNING", "Cluster", "KafkaError", "KafkaException", "Record", "Topic", "TopicPartition"]
+__all__ = ["Cluster", "KafkaError", "KafkaException", "Record", "Topic", "TopicPartition"]
 
 ANSWER_SECONDS: Final = 30.0
 """How long a request may take."""
@@ -111,8 +111,10 @@ class Cluster:
 
     def __init__(self, connection: Connection) -> None:
         self.conn_id = connection.id
-        self._settings = {**settings_of(connection), **_QUIET, "error_cb": self._note}
-        self._login: KafkaError | None = None
+        self._told: list[KafkaError] = []
+        """What background threads say: the call that waits for a login only knows that time has run out."""
+        # It knows the list alone: clients in a cycle of references would be kept until the next collection.
+        self._settings = {**settings_of(connection), **_QUIET, "error_cb": self._told.append}
         self._opened: AdminClient | None = None
 
     def topic(self, name: str) -> Topic | None:
@@ -162,6 +164,12 @@ class Cluster:
     def beginnings(self, topic: str, partitions: int) -> dict[int, int]:
         """Return the first offset of each partition that is still there."""
         return self._offsets(topic, partitions, OffsetSpec.earliest())
+
+    def at_time(self, topic: str, partitions: int, time: datetime) -> dict[int, int | None]:
+        """Return the first offset of each partition whose record has this time or a later one; None where none has."""
+        spec = OffsetSpec.for_timestamp(round(time.timestamp() * 1000))
+        found = self._offsets(topic, partitions, spec, is_committed=False)
+        return {number: None if offset < 0 else offset for number, offset in found.items()}
 
     def _offsets(self, topic: str, partitions: int, spec: Any, *, is_committed: bool = True) -> dict[int, int]:
         level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
@@ -225,6 +233,8 @@ class Cluster:
         told = without_secrets((login or error).str())
         if login is not None:
             return Misconfigured(Message("kafka.login_refused", conn_id=self.conn_id, said=told))
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            return Misconfigured(Message("kafka.offsets_dropped", what=what, said=told))
         if error.code() in _RIGHTS:
             return Misconfigured(Message("kafka.right_missing", conn_id=self.conn_id, what=what, said=told))
         if error.code() in _REFUSED:
@@ -252,10 +262,10 @@ class Cluster:
                 if self._login is not None or time.monotonic() > deadline:
                     raise
 
-    def _note(self, error: KafkaError) -> None:
-        """Keep what a background thread says of a login: the call that waits only knows that time has run out."""
-        if error.code() in _LOGIN:
-            self._login = error
+    @property
+    def _login(self) -> KafkaError | None:
+        """Return what was said of a login that was refused."""
+        return next((each for each in self._told if each.code() in _LOGIN), None)
 
 
 def settings_of(connection: Connection) -> dict[str, Any]:

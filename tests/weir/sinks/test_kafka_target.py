@@ -59,6 +59,7 @@ class TestContract(SinkContract):
         super().test_a_reader_sees_whole_versions_only(tmp_path)
 
     @pytest.mark.soak
+    @pytest.mark.timeout(3000)
     def test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(self, tmp_path):
         super().test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(tmp_path)
 
@@ -286,6 +287,7 @@ def test_a_broker_that_does_not_answer_is_away(sink, kafka_broker, monkeypatch):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3000)
 def test_append_killed_at_any_line_leaves_the_epoch_whole_or_absent(sink):
     files, is_killed, line = {str(sys.modules[KafkaTarget.__module__].__file__)}, True, 0
     while is_killed:

@@ -1,0 +1,314 @@
+"""The records of a topic of Kafka as a source that goes on: each epoch begins where the one before has ended.
+
+Invariants: the ranges of all epochs follow each other, without gap or overlap, whatever the times of records are. What
+is read is committed. A repair reads the same offsets, and where the broker has dropped some, it is an error.
+
+The client library reads a range into Parquet files in the store, in the process that has the account; Spark reads
+these. They are deleted when the attempt ends.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from weir.dataflow.stage import NotReady, Resolved
+from weir.dataflow.state_schema import declared_fields
+from weir.errors import Message, Misconfigured
+from weir.extras import needed_for
+from weir.units import time_from_text
+from weir_spark.files.paths import WHOLE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from weir.connections import Connection
+    from weir.dataflow.stage import ResolveContext
+    from weir.kafka.cluster import Cluster, Record, Topic
+    from weir_spark.region.context import StageContext
+
+CORRUPT: Final = "_corrupt_record"
+
+_AT_ONCE: Final = 10_000
+_FILE_BYTES: Final = 64 * 2**20
+"""The size in memory of the records of a file."""
+
+Ends = dict[int, int]
+"""An offset for each partition: a range ends before it."""
+
+
+def resolve(ctx: ResolveContext) -> Resolved | NotReady:
+    """Return the offsets of the epoch, divided among the subtasks. Raises Misconfigured or Retryable."""
+    cluster = _cluster(ctx.connection(str(ctx.options["conn_id"])))
+    topic = _topic(cluster, str(ctx.options["topic"]))
+    if ctx.recorded is not None:
+        position = ctx.recorded.position
+        begins = _ends_in(position, "begins")
+        return Resolved(_splits(ctx, begins, _ends_in(position, "ends")), position)
+    before = None if ctx.previous is None else ctx.previous.position
+    if before is not None and before["topic_id"] != topic.id:
+        raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
+    begins = _begins(ctx, cluster, topic, before)
+    ends = _ends(ctx, cluster, topic)
+    if isinstance(ends, NotReady):
+        return ends
+    ends = {number: max(end, begins[number]) for number, end in ends.items()}
+    position = {"topic_id": topic.id, "begins": _numbered(begins), "ends": _numbered(ends)}
+    return Resolved(_splits(ctx, begins, ends, topic.id), position)
+
+
+def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+    """Load the records into Parquet files and have Spark read these. Raises Misconfigured or Retryable."""
+    paths = load(ctx.connection(slice["conn_id"]), slice, ctx.create_file)
+    return ctx.spark.read.schema(_columns(slice)).options(**WHOLE).parquet(*paths)
+
+
+def load(connection: Connection, split: Mapping[str, Any], create_file: Callable[[str, bytes], str]) -> list[str]:
+    """Write the records of a split into Parquet files, and return their paths."""
+    cluster = _cluster(connection)
+    topic = _topic(cluster, split["topic"])
+    if topic.id != split["topic_id"]:
+        raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
+    begins = {partition: begin for partition, begin, end in split["ranges"] if begin < end}
+    _require_kept(cluster, topic, begins)
+    records = (
+        record
+        for partition, begin, end in split["ranges"]
+        if begin < end
+        for record in cluster.read(topic.name, partition, begin, end)
+    )
+    files = _files(_tables(records, split))
+    return [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
+
+
+def _cluster(connection: Connection) -> Cluster:
+    with needed_for(f"the source of connection {connection.id}", "it is read: the task, or the driver in a cluster"):
+        from weir.kafka.cluster import Cluster  # noqa: PLC0415  only such a source needs it
+    return Cluster(connection)
+
+
+def _topic(cluster: Cluster, name: str) -> Topic:
+    found = cluster.topic(name)
+    if found is None:
+        raise Misconfigured(Message("sources.kafka_topic_missing", topic=name, conn_id=cluster.conn_id))
+    return found
+
+
+def _begins(ctx: ResolveContext, cluster: Cluster, topic: Topic, before: Mapping[str, Any] | None) -> Ends:
+    """Return where the epoch begins: at the recorded ends; in new partitions, and at first, at what is there.
+
+    With bounds="epoch" the first epoch begins at the first record whose time is in its interval.
+    """
+    first = cluster.beginnings(topic.name, topic.partitions)
+    if before is None and ctx.options["bounds"] == "epoch":
+        stable = cluster.ends(topic.name, topic.partitions)
+        at = cluster.at_time(topic.name, topic.partitions, ctx.interval[0])
+        return {number: end if (found := at[number]) is None else min(found, end) for number, end in stable.items()}
+    known = {} if before is None else _ends_in(before, "ends")
+    gone = sorted(known.keys() - first.keys())
+    if gone:
+        raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
+    _require_kept(cluster, topic, known)
+    return {number: known.get(number, first[number]) for number in first}
+
+
+def _ends(ctx: ResolveContext, cluster: Cluster, topic: Topic) -> Ends | NotReady:
+    """Return where the epoch ends, never above the last stable offset."""
+    stable = cluster.ends(topic.name, topic.partitions)
+    if ctx.options["bounds"] == "offsets":
+        return stable
+    at = cluster.at_time(topic.name, topic.partitions, ctx.interval[1])
+    idle = time_from_text("idle", str(ctx.options["idle"])) or timedelta.max
+    late = [number for number, found in at.items() if found is None or found > stable[number]]
+    if late and ctx.waited < idle:
+        reason = f"topic {topic.name} has no committed record of {ctx.interval[1].isoformat()} or later in partition"
+        return NotReady(f"{reason} {', '.join(map(str, late))}: it is waited for it for {ctx.options['idle']}")
+    return {number: stable[number] if found is None else min(found, stable[number]) for number, found in at.items()}
+
+
+def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int]) -> None:
+    """Require that the broker still has what begins at these offsets. Raises Misconfigured."""
+    first = cluster.beginnings(topic.name, topic.partitions)
+    for number, begin in sorted(begins.items()):
+        if first[number] > begin:
+            raise Misconfigured(
+                Message(
+                    "sources.kafka_offsets_dropped",
+                    topic=topic.name,
+                    partition=number,
+                    begin=begin,
+                    first=first[number],
+                    retention=topic.settings.get("retention.ms", "unknown"),
+                    size=topic.settings.get("retention.bytes", "unknown"),
+                )
+            )
+
+
+def _splits(ctx: ResolveContext, begins: Ends, ends: Ends, topic_id: str = "") -> list[dict[str, Any]]:
+    """Divide the offsets among the subtasks, about equally many to each."""
+    options = ctx.options
+    more = {name: options[name] for name in ("conn_id", "topic", "schema", "on_malformed") if options.get(name)}
+    topic_id = topic_id or (ctx.recorded.position["topic_id"] if ctx.recorded is not None else "")
+    return [
+        {**more, "reads": _told(options["topic"], ranges), "topic_id": topic_id, "ranges": ranges}
+        for ranges in divided({number: (begins[number], end) for number, end in ends.items()}, ctx.parallelism)
+    ]
+
+
+def divided(ranges: Mapping[int, tuple[int, int]], parallelism: int) -> list[list[list[int]]]:
+    """Cut ranges of offsets into `parallelism` shares of about equal length, in the order of partitions."""
+    total = sum(end - begin for begin, end in ranges.values())
+    cuts = [total * each // parallelism for each in range(parallelism + 1)]
+    found: list[list[list[int]]] = [[] for _ in range(parallelism)]
+    before = 0
+    for number, (begin, end) in sorted(ranges.items()):
+        for share in range(parallelism):
+            low, high = max(cuts[share] - before, 0), min(cuts[share + 1] - before, end - begin)
+            if low < high:
+                found[share].append([number, begin + low, begin + high])
+        before += end - begin
+    return found
+
+
+def _told(topic: str, ranges: Sequence[Sequence[int]]) -> str:
+    listed = ", ".join(f"{number}: {begin} to {end}" for number, begin, end in ranges)
+    return f"topic {topic}, offsets of partitions {listed}" if listed else f"nothing of topic {topic}"
+
+
+def _numbered(offsets: Ends) -> dict[str, int]:
+    return {str(number): offset for number, offset in offsets.items()}
+
+
+def _ends_in(position: Mapping[str, Any], name: str) -> Ends:
+    return {int(number): int(offset) for number, offset in position[name].items()}
+
+
+def _columns(split: Mapping[str, Any]) -> str:
+    value = f"struct<{_ddl(split['schema'])}>" if split.get("schema") else "binary"
+    corrupt = f", {CORRUPT} binary" if split.get("on_malformed") else ""
+    return (
+        f"key binary, value {value}, headers array<struct<key: string, value: binary>>, partition int, `offset` bigint,"
+        f" timestamp timestamp{corrupt}"
+    )
+
+
+def _ddl(schema: str) -> str:
+    fields = declared_fields(schema)
+    return ", ".join(f"`{name.replace('`', '``')}`: {each.kind}" for name, each in fields.items())
+
+
+def _files(tables: Iterator[pa.Table]) -> Iterator[bytes]:
+    """Yield Parquet files of some records each; one without rows where there are none."""
+    from pyarrow import concat_tables, parquet  # noqa: PLC0415
+
+    def written(some: list[pa.Table]) -> bytes:
+        data = io.BytesIO()
+        parquet.write_table(concat_tables(some), data, compression="zstd")
+        return data.getvalue()
+
+    some: list[pa.Table] = []
+    for table in tables:
+        some.append(table)
+        if sum(each.nbytes for each in some) >= _FILE_BYTES:
+            yield written(some)
+            some = []
+    if some:
+        yield written(some)
+
+
+def _tables(records: Iterator[Record], split: Mapping[str, Any]) -> Iterator[pa.Table]:
+    """Yield records as columns, some at a time; a table without rows where there are none."""
+    rows = _Rows(split)
+    yield rows.table([])
+    while some := list(islice(records, _AT_ONCE)):
+        yield rows.table(some)
+
+
+class _Rows:
+    """Makes columns of records."""
+
+    def __init__(self, split: Mapping[str, Any]) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+
+        from weir_spark.sources import kafka_values  # noqa: PLC0415  only such a source needs msgspec and Arrow
+
+        self._values, self._topic = kafka_values, str(split["topic"])
+        self._keeps = bool(split.get("on_malformed"))
+        fields = declared_fields(split["schema"]) if split.get("schema") else None
+        self._decode = None if fields is None else kafka_values.decoder_of(fields)
+        self._type = pa.binary() if fields is None else kafka_values.arrow_type(fields)
+        self._has_maps = "map<" in str(self._type)
+
+    def table(self, records: Sequence[Record]) -> pa.Table:
+        """Return records as columns. Raises Misconfigured for a malformed value, with its position."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        values, corrupt = self._parsed(records)
+        columns = {
+            "key": pa.array([each.key() for each in records], pa.binary()),
+            "value": values,
+            "headers": pa.array([_headers(each) for each in records], headers),
+            "partition": pa.array([each.partition() for each in records], pa.int32()),
+            "offset": pa.array([each.offset() for each in records], pa.int64()),
+            "timestamp": pa.array([_timestamp(each) for each in records], pa.timestamp("us", "UTC")),
+        }
+        if self._keeps:
+            columns[CORRUPT] = pa.array(corrupt, pa.binary())
+        return pa.table(columns)
+
+    def _parsed(self, records: Sequence[Record]) -> tuple[pa.Array, list[bytes | None]]:
+        import pyarrow as pa  # noqa: PLC0415
+
+        found = [self._one(record.value()) for record in records]
+        try:
+            values = pa.array([value for value, _ in found], self._type)
+        except (pa.ArrowInvalid, OverflowError, ValueError):  # one at least has more digits than its column
+            found = [self._fitting(*each) for each in found]
+            values = pa.array([value for value, _ in found], self._type)
+        for record, (_, problem) in zip(records, found, strict=True):
+            if problem is not None and not self._keeps:
+                raise Misconfigured(
+                    Message(
+                        "sources.kafka_malformed",
+                        topic=self._topic,
+                        partition=record.partition(),
+                        offset=record.offset(),
+                        problem=problem,
+                    )
+                )
+        return values, [
+            None if each[1] is None else record.value() for each, record in zip(found, records, strict=True)
+        ]
+
+    def _one(self, text: bytes | None) -> tuple[Any, str | None]:
+        """Return a value, and what is wrong with it; a tombstone has the value None."""
+        if self._decode is None or text is None:
+            return text, None
+        try:
+            value = self._decode(text)
+        except self._values.MALFORMED as error:
+            return None, str(error)
+        return (self._values.with_pairs(value, self._type) if self._has_maps else value), None
+
+    def _fitting(self, value: Any, problem: str | None) -> tuple[Any, str | None]:
+        import pyarrow as pa  # noqa: PLC0415
+
+        try:
+            pa.scalar(value, self._type)
+        except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+            return None, str(error)
+        return value, problem
+
+
+def _headers(record: Record) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in record.headers() or ()]
+
+
+def _timestamp(record: Record) -> datetime | None:
+    kind, milliseconds = record.timestamp()
+    return None if kind == 0 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
