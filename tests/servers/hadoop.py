@@ -93,9 +93,8 @@ class Hdfs:
         self.folder = folder
         self._ports = choose_ports(self._interfaces(), {})
         java = find_java(folder / "java", os.environ)
-        self._environment = {**os.environ, **java.environment(os.environ)}
+        self.environment = {**os.environ, **java.environment(os.environ)}
         self._java = str(java.home / "bin" / "java")
-        self._path = os.pathsep.join(str(each) for each in (folder / "conf", *hadoop_classes()))
         self._write_settings(self._settings(datanodes))
         self.namenode = self._namenode()
         self.datanodes = [self._datanode(number) for number in range(1, datanodes + 1)]
@@ -139,13 +138,13 @@ class Hdfs:
         for each in (self.namenode, *self.datanodes):
             each.kill()
 
-    def run(self, main: str, *arguments: str) -> str:
+    def run(self, main: str, *arguments: str, first: tuple[Path, ...] = ()) -> str:
         """Run a program of Hadoop, and return its output."""
         run = subprocess.run(
-            [*self._command(main, 128), *arguments],
+            [*self.command(main, 128, *first), *arguments],
             capture_output=True,
             text=True,
-            env=self._environment,
+            env=self.environment,
             cwd=self.folder,
             check=False,
             timeout=_START_SECONDS,
@@ -206,8 +205,8 @@ class Hdfs:
         return self._server(name, _NAMENODE, 256, *arguments)
 
     def _server(self, name: str, main: str, megabytes: int, *arguments: str) -> JavaServer:
-        command = [*self._command(main, megabytes), *arguments]
-        return JavaServer(command, self.folder / f"{name}.log", self._environment)
+        command = [*self.command(main, megabytes), *arguments]
+        return JavaServer(command, self.folder / f"{name}.log", self.environment)
 
     def _datanode(self, number: int) -> JavaServer:
         own = {
@@ -222,8 +221,10 @@ class Hdfs:
     def _data(self, number: int) -> Path:
         return self.folder / f"data{number}"
 
-    def _command(self, main: str, megabytes: int) -> list[str]:
-        return [self._java, f"-Xmx{megabytes}m", *SMALL_JAVA, "-cp", self._path, main]
+    def command(self, main: str, megabytes: int, *first: Path) -> list[str]:
+        """Return the command that runs a program of Hadoop; `first` is on its path in place of this HDFS's settings."""
+        path = os.pathsep.join(str(each) for each in (*(first or (self.folder / "conf",)), *hadoop_classes()))
+        return [self._java, f"-Xmx{megabytes}m", *SMALL_JAVA, "-cp", path, main]
 
     def _addresses(self) -> dict[str, Any]:
         """Return the settings that say where NameNodes are."""
@@ -256,14 +257,18 @@ class Hdfs:
     def _write_settings(self, settings: Mapping[str, Any]) -> None:
         conf = self.folder / "conf"
         conf.mkdir(parents=True)
-        told = "".join(
-            f"<property><name>{key}</name><value>{escape(str(each))}</value></property>"
-            for key, each in settings.items()
-        )
         for name in ("core-site.xml", "hdfs-site.xml"):
-            (conf / name).write_text(f"<configuration>{told}</configuration>")
+            (conf / name).write_text(settings_xml(settings))
         (conf / "log4j2.properties").write_text(_LOGGING)
         (conf / "hadoop-metrics2.properties").write_text("*.period=1\n")
+
+
+def settings_xml(settings: Mapping[str, Any]) -> str:
+    """Return the text of a file with settings, as Hadoop reads it."""
+    told = "".join(
+        f"<property><name>{key}</name><value>{escape(str(each))}</value></property>" for key, each in settings.items()
+    )
+    return f"<configuration>{told}</configuration>"
 
 
 class HdfsPair(Hdfs):

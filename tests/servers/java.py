@@ -15,6 +15,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -88,10 +89,18 @@ def _copy_dependencies(name: str, pom: Path, jars: Path) -> None:
 class JavaServer:
     """A server, started by its main class, which may be killed and started again."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        with_parent: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        """`with_parent` is the signal that it gets when its parent ends."""
         self.log = log
         self._command = command
         self._environment = environment
+        self._with_parent = with_parent
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -104,8 +113,14 @@ class JavaServer:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 cwd=self.log.parent,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  # it makes one call of the system
+                preexec_fn=partial(_end_with_parent, self._with_parent),  # noqa: PLW1509  # it makes one call of the system
             )
+
+    @property
+    def pid(self) -> int:
+        """The process that was started last."""
+        assert self._process is not None
+        return self._process.pid
 
     def is_alive(self) -> bool:
         """Report whether it was started, and has not ended."""
@@ -123,8 +138,15 @@ class JavaServer:
             self._process.wait()
             self._process = None
 
+    def end(self) -> None:
+        """Ask it to end, and wait until it has."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
 
-def _end_with_parent() -> None:
-    """Have the system kill the server if its parent ends in whatever way; only Linux can."""
+
+def _end_with_parent(number: signal.Signals) -> None:
+    """Have the system send the server a signal if its parent ends in whatever way; only Linux can."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(number))

@@ -1,0 +1,1 @@
+"""A YARN for tests, and the environment of Python in its containers."""
