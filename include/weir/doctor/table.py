@@ -249,6 +249,24 @@ SPARK_SUBMIT = _spark(
     "of its environment), or install the pyspark of its version; set JAVA_HOME to a Java 17 or 21",
     seconds=65.0,
 )
+HADOOP_SETTINGS = _spark(
+    "HADOOP_CONF_DIR",
+    "a folder with core-site.xml and yarn-site.xml of the cluster, at every worker",
+    "copy both from the cluster, and set HADOOP_CONF_DIR to their folder",
+)
+YARN_QUEUE = _spark(
+    "queue",
+    "a queue of YARN that is running: {queue}",
+    "correct the connection's extra `queue`, or let YARN's administrators make it; if YARN does not answer, see "
+    "yarn-site.xml and the network",
+    seconds=65.0,
+)
+HADOOP_VERSION = _spark(
+    "Hadoop",
+    "a client of the cluster's version, {version}, or of one nearby",
+    "submit with a Spark that was built for the cluster's Hadoop (SPARK_HOME and PATH of the workers)",
+    seconds=65.0,
+)
 REACHABLE = _spark(
     "reachable",
     "a Spark Connect server",

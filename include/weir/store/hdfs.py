@@ -73,6 +73,10 @@ class HdfsFiles:
         """Write a new file by a temporary name, and a rename that is refused if the name is taken."""
         self._publish(path, data, "NONE")
 
+    def create_private(self, path: str, data: bytes) -> None:
+        """Write a new file that only this user may read."""
+        self._publish(path, data, "NONE", permission="600")
+
     def replace(self, path: str, data: bytes) -> None:
         """Write a file by a temporary name, and a rename in place of any earlier one."""
         self._publish(path, data, "OVERWRITE")
@@ -158,10 +162,10 @@ class HdfsFiles:
             max(files - int(found["fileAndDirectoryCount"]), 0) if files >= 0 else None,
         )
 
-    def _publish(self, path: str, data: bytes, how: str) -> None:
+    def _publish(self, path: str, data: bytes, how: str, **rights: str) -> None:
         requests = self._requests.begun()
         with _folder_is_there(path):
-            temporary = self._written(requests, path, data)
+            temporary = self._written(requests, path, data, rights)
             try:
                 self._rename(requests, temporary, path, how)
             except BaseException:
@@ -169,7 +173,7 @@ class HdfsFiles:
                     requests.once("DELETE", "DELETE", temporary)
                 raise
 
-    def _written(self, requests: _Begun, path: str, data: bytes) -> str:
+    def _written(self, requests: _Begun, path: str, data: bytes, rights: Mapping[str, str]) -> str:
         """Write a closed file beside the target, and return its path; each try has a name of its own.
 
         A writer that was lost may still hold the name of the try before.
@@ -178,7 +182,7 @@ class HdfsFiles:
 
         def write() -> str:
             temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-            place = requests.once("PUT", "CREATE", temporary, **_DURABLE).place
+            place = requests.once("PUT", "CREATE", temporary, **_DURABLE, **rights).place
             try:
                 requests.of_datanode("PUT", place, data)
             except BaseException:

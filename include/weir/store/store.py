@@ -92,6 +92,16 @@ class Store:
             except FileExistsError as error:
                 raise AlreadyExists(Message("store.exists_already", url=self.url, path=path)) from error
 
+    @property
+    def has_private_files(self) -> bool:
+        """Whether a file can be made that only its user may read."""
+        return hasattr(self.files, "create_private")
+
+    def create_private(self, path: str, data: bytes) -> None:
+        """Create a file, as `create` does, that only its user may read, where there are such files."""
+        with self._translated_errors("create", path):
+            self.files.create_private(_checked(path), data)  # type: ignore[attr-defined]  # see above
+
     def replace(self, path: str, data: bytes) -> None:
         """Write a file in the place of any earlier one; a reader sees the old or the new one, whole."""
         with self._translated_errors("replace", path):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from weir.doctor import table
 from weir.doctor.examination import Check, Finding
-from weir_airflow.engines.spark_submit import master_of
+from weir_airflow.doctor.yarn import yarn_checks
+from weir_airflow.engines.spark_submit import is_on_yarn, master_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -24,12 +25,13 @@ _VERSION_SECONDS: Final = 60.0
 
 
 def submit_checks(area: str, connection: Connection) -> list[Check]:
-    """Return the checks of a connection: its master, and its program."""
+    """Return the checks of a connection: its master, its program, and where it leads to YARN, what that needs."""
     master = table.SUBMIT_MASTER.of(area)
     program = table.SPARK_SUBMIT.of(area)
     return [
         master.check(lambda: [master.ok(master_of(connection))]),
         program.check(lambda: _check_program(program, connection)),
+        *(yarn_checks(area, connection) if is_on_yarn(connection) else []),
     ]
 
 

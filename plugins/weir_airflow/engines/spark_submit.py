@@ -26,7 +26,9 @@ from weir.formats.region_job import FAILURE_NAME, JOB_NAME, application_of, conn
 from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.errors import NotFound
 from weir.store.stop_file import request_stop
+from weir_airflow.engines import yarn
 from weir_airflow.engines.application import arguments_of, write_application
+from weir_airflow.engines.cluster_secrets import ClusterSecrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +82,8 @@ class SubmitEngine:
         self._options = options
         self._write_bundle = write_bundle
         self._look_ups = look_ups
-        self._running: tuple[Submission, str] | None = None
+        self._secrets = ClusterSecrets(connection, store, options, look_ups)
+        self._running: tuple[Submission, str, str] | None = None
         self._is_stopped = threading.Event()
 
     def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
@@ -138,6 +141,7 @@ class SubmitEngine:
         owner = f"stage {stage.name}[{job.subtask}]: the application {stage.function}"
         application = self._submission(
             job,
+            on_progress,
             application_args=arguments_of(job, stage, self._store),
             java_class=(stage.application.main_class if stage.application else "") or None,
         )
@@ -158,18 +162,22 @@ class SubmitEngine:
     ) -> Submission:
         """Submit a driver of Weir's for the job, and wait for its end."""
         program, modules = bundle
-        arguments = [f"{job.store}/{job.folder}/{JOB_NAME}", *options]
-        submission = self._submission(job, py_files=modules, application_args=arguments)
+        given = [f"{job.store}/{job.folder}/{JOB_NAME}", *options]
         on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
-        with self._answering(scratch) as where:
+        with self._handed(job) as more, self._answering(scratch) as where:
+            submission = self._submission(job, on_progress, py_files=modules, application_args=[*given, *more])
             self._await(job, submission, program, self._environment(job) | where, scratch)
         return submission
+
+    def _handed(self, job: SparkJob) -> AbstractContextManager[list[str]]:
+        """Hand a driver in a cluster of YARN what it needs, until it ends; other drivers have an environment for it."""
+        return self._secrets.handed(job) if is_in_yarn_cluster(self._connection) else nullcontext([])
 
     def _await(
         self, job: SparkJob, submission: Submission, program: str, environment: dict[str, str], scratch: str
     ) -> None:
         """Run a submission to its end. Raises Fenced if it was stopped."""
-        self._running = (submission, job.folder)
+        self._running = (submission, job.folder, job.attempt)
         try:
             self._raise_if_stopped(job)
             submission.run(program, environment, scratch)
@@ -184,8 +192,14 @@ class SubmitEngine:
             on_progress(f"The files in {folder} remain until the next sweep: {error}")
 
     def interrupt(self, work: SparkWork) -> None:
-        """Write the stop file of an earlier attempt; its driver reads it every two seconds, wherever it is."""
+        """Write the stop file of an earlier attempt; its driver reads it every two seconds, wherever it is.
+
+        What waits in a queue of YARN has no driver yet, and is killed. Raises Retryable.
+        """
         request_stop(self._store, work.folder)
+        self._kill_on_yarn(work.attempt)
+        if is_in_yarn_cluster(self._connection):
+            self._secrets.delete_of(work.attempt, work.folder)
 
     def stop(self) -> None:
         """End the submission, and its driver by the stop file; `run` then raises Fenced."""
@@ -193,27 +207,45 @@ class SubmitEngine:
         running = self._running
         if running is None:
             return
-        submission, folder = running
+        submission, folder, attempt = running
         # Both may take long, or hang: neither waits for the other.
         stopping = threading.Thread(target=request_stop, args=(self._store, folder), daemon=True)
         stopping.start()
         try:
             submission.kill()
+            with suppress(WeirError):  # the file ends its driver, once it has one
+                self._kill_on_yarn(attempt)
         finally:
             stopping.join()
 
-    def _submission(self, job: SparkJob, **more: Any) -> Submission:
+    def _kill_on_yarn(self, attempt: str) -> None:
+        if is_on_yarn(self._connection):
+            yarn.kill(attempt, environment_of_spark())
+
+    def _submission(self, job: SparkJob, on_progress: Callable[[str], None], **more: Any) -> Submission:
         with needed_for("spark-submit"):
             from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider is slow to import
 
         is_in_cluster = deploy_mode_of(self._connection) == CLUSTER
         return Submission(
             self._connection,
-            conf={**job.spark_conf, **(_ONE_DRIVER if is_in_cluster else {})},
+            on_progress=on_progress,
+            conf={**job.spark_conf, **self._settings_in_cluster(), **self._tags(job)},
             name=f"weir {job.dataflow} {job.region}[{job.subtask}] {job.attempt}",
             deploy_mode=CLUSTER if is_in_cluster else CLIENT,
             **more,
         )
+
+    def _settings_in_cluster(self) -> dict[str, str]:
+        if deploy_mode_of(self._connection) != CLUSTER:
+            return {}
+        return _ONE_DRIVER | (self._secrets.settings if is_in_yarn_cluster(self._connection) else {})
+
+    def _tags(self, job: SparkJob) -> dict[str, str]:
+        if not is_on_yarn(self._connection):
+            return {}
+        given = job.spark_conf.get(yarn.TAGS_SETTING)
+        return {yarn.TAGS_SETTING: ",".join([*([given] if given else []), yarn.tag_of(job.attempt)])}
 
     def _answering(self, scratch: str) -> AbstractContextManager[dict[str, str]]:
         """Answer a driver on this machine, until it ends."""
@@ -223,9 +255,7 @@ class SubmitEngine:
 
     def _environment(self, job: SparkJob) -> dict[str, str]:
         """Return the environment of this process, with what spark-submit and a driver in client mode need."""
-        # With this variable the driver would look for a Spark Connect server.
-        environment = {key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"}
-        environment = _with_spark(environment)
+        environment = environment_of_spark()
         if deploy_mode_of(self._connection) == CLUSTER:
             environment.pop(STORE_OPTIONS_VARIABLE, None)
             return environment
@@ -237,6 +267,15 @@ class SubmitEngine:
         return environment | dict(as_variable(self._look_ups.connection(each)) for each in connections_of(job))
 
     def _take_answer(self, job: SparkJob, submission: Submission) -> None:
+        """Return if the report is there; raise what the driver says, or what its end means."""
+        try:
+            self._await_answer(job, submission)
+        except Exception as error:
+            if submission.application.where_its_log_is:
+                error.add_note(submission.application.where_its_log_is)
+            raise
+
+    def _await_answer(self, job: SparkJob, submission: Submission) -> None:
         # Where the driver runs elsewhere, the end of spark-submit may be seen before the driver's last file.
         patience = _ANSWER_SECONDS if submission.is_in_cluster and submission.exit_code == 0 else 0.0
         deadline = time.monotonic() + patience
@@ -251,6 +290,8 @@ class SubmitEngine:
             self._raise_if_stopped(job)
         # If the driver still runs, it must not go on at the same time as that of the next attempt.
         request_stop(self._store, job.folder)
+        with suppress(WeirError):  # the file ends its driver, once it has one
+            self._kill_on_yarn(job.attempt)
         raise submission.failure_without_answer(job.region)
 
     def _has(self, path: str) -> bool:
@@ -299,6 +340,22 @@ def deploy_mode_of(connection: Connection) -> str:
             )
         )
     return str(found)
+
+
+def is_on_yarn(connection: Connection) -> bool:
+    """Report whether a connection leads to YARN."""
+    return connection.conn_type in SUBMITTED and (connection.host or "") == "yarn"
+
+
+def is_in_yarn_cluster(connection: Connection) -> bool:
+    """Report whether the drivers that a connection submits run in containers of YARN."""
+    return is_on_yarn(connection) and deploy_mode_of(connection) == CLUSTER
+
+
+def environment_of_spark() -> dict[str, str]:
+    """Return the environment of this process for Spark's own programs."""
+    # With this variable a driver would look for a Spark Connect server.
+    return _with_spark({key: value for key, value in os.environ.items() if key != "SPARK_CONNECT_MODE_ENABLED"})
 
 
 def _with_spark(environment: dict[str, str]) -> dict[str, str]:

@@ -14,9 +14,10 @@ from airflow.sdk.exceptions import AirflowException
 from weir.code.application_rules import ApplicationFailed
 from weir.errors import EngineLost, Fenced, Message, Misconfigured, Retryable, first_line
 from weir.secrecy import without_secrets
+from weir_airflow.engines.yarn import YarnApplication
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from airflow.sdk import Connection
 
@@ -52,13 +53,20 @@ class SubmissionFailed(Exception):
 
 
 class Submission:
-    """A job to submit; `exit_code` is that of spark-submit, None before its end or if it never began."""
+    """A job to submit; `exit_code` is that of spark-submit, None before its end or if it never began.
 
-    def __init__(self, connection: Connection, *, deploy_mode: str, **arguments: Any) -> None:
+    `on_progress` is told what YARN says of the application.
+    """
+
+    def __init__(
+        self, connection: Connection, *, deploy_mode: str, on_progress: Callable[[str], None], **arguments: Any
+    ) -> None:
         self.is_in_cluster = deploy_mode == "cluster"
         self.exit_code: int | None = None
+        self.application = YarnApplication()
+        self._on_progress = on_progress
         try:
-            self._hook = _Hook(connection, deploy_mode=deploy_mode, **arguments)
+            self._hook = _Hook(connection, self._heard, deploy_mode=deploy_mode, **arguments)
         except (RuntimeError, ValueError) as error:
             raise Misconfigured(
                 Message("engines.connection_unusable", conn_id=connection.conn_id, error=error)
@@ -80,8 +88,13 @@ class Submission:
             self.exit_code = self._hook.exit_code
 
     def kill(self) -> None:
-        """End spark-submit, and the application where the hook knows how."""
+        """End spark-submit, and the application on Kubernetes; on YARN, `yarn.kill` does."""
         self._hook.on_kill()
+
+    def _heard(self, line: str) -> None:
+        news = self.application.heard(line)
+        if news is not None:
+            self._on_progress(news)
 
     @property
     def tail(self) -> str:
@@ -92,7 +105,8 @@ class Submission:
         """Return the error to raise for a job that left neither report nor failure."""
         code, tail = self.exit_code, self.tail
         output = f"Its last output:\n{tail}"
-        kind = None if self.is_in_cluster else _BY_EXIT_CODE.get(code or 0)
+        of_driver = self.application.exit_code if self.is_in_cluster else code
+        kind = _BY_EXIT_CODE.get(of_driver or 0)
         if kind is not None:
             return kind(f"region {region}: its driver could not write what had failed. {output}")
         if code in _KILLED:
@@ -119,10 +133,16 @@ class Submission:
 class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not followed
     """The provider's hook with a given connection; `kept` are the last lines of spark-submit's output."""
 
-    def __init__(self, connection: Connection, **arguments: Any) -> None:
+    def __init__(self, connection: Connection, on_line: Callable[[str], None], **arguments: Any) -> None:
         self._connection_given = connection
+        self._on_line = on_line
         self.kept: deque[str] = deque(maxlen=_KEPT_LINES)
         super().__init__(conn_id=connection.conn_id, **arguments)
+
+    def on_kill(self) -> None:
+        """End spark-submit; Weir itself kills an application on YARN, without a program `yarn`."""
+        self._yarn_application_id = None
+        super().on_kill()
 
     def get_connection(self, conn_id: str) -> Connection:
         del conn_id
@@ -139,4 +159,5 @@ class _Hook(SparkSubmitHook):  # type: ignore[misc]  # Airflow's classes are not
         for line in lines:
             told = without_secrets(line)
             self.kept.append(self._mask_cmd(told.rstrip()))
+            self._on_line(told)
             yield told

@@ -15,9 +15,8 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-
-import fsspec
 
 from weir.connections import (
     TASK_VARIABLE,
@@ -34,9 +33,11 @@ from weir.formats.codec import own_job_from_json, region_failure_to_json, region
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
 from weir.secrecy import without_secrets
-from weir.settings import store_options
+from weir.settings import STORE_OPTIONS_VARIABLE, store_options
+from weir.store.errors import NotFound
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
+from weir_spark.transport.cluster_secrets import of_provider, read_and_delete
 from weir_spark.transport.failures import translate_of_own_session, unreadable, with_notes_of
 from weir_spark.transport.progress import ProgressLog, polled
 
@@ -57,12 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        options = store_options(os.environ) or {}
+        told = _told(given)
+        options = store_options(told) or {}
         job = _read_job(given.job, options)
         if given.remote:
             _run_on_server(job, options, given)
         else:
-            _run_and_report(job, Store.open(job.store, options), _write_inputs if given.inputs else _compute)
+            compute = partial(_compute, look_ups_of_driver(told, of_provider if given.provider else None))
+            _run_and_report(job, Store.open(job.store, options), _write_inputs if given.inputs else compute)
     except WeirError as error:
         print(without_secrets(f"{type(error).__name__}: {error}"), file=sys.stderr)
         return _exit_code(error)
@@ -70,6 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(without_secrets(traceback.format_exc()), file=sys.stderr)
         return _OTHER
     return 0
+
+
+def _told(given: argparse.Namespace) -> dict[str, str]:
+    """Return the variables of the environment, and what the task has handed over besides. Raises Retryable."""
+    told = dict(os.environ)
+    if given.options:
+        told[STORE_OPTIONS_VARIABLE] = given.options
+    if given.secrets:
+        told |= read_and_delete(given.secrets)
+    if given.provider and STORE_OPTIONS_VARIABLE not in told:
+        found = of_provider(STORE_OPTIONS_VARIABLE)
+        told |= {} if found is None else {STORE_OPTIONS_VARIABLE: found}
+    return told
 
 
 def _run_on_server(job: SparkJob, options: dict[str, Any], given: argparse.Namespace) -> None:
@@ -138,12 +154,12 @@ def _run_in_own_session(job: SparkJob, store: Store, step: Step) -> None:
         store.create(job.report, region_report_to_json(report))
 
 
-def _compute(job: SparkJob, session: SparkSession, store: Store) -> RegionReport:
+def _compute(look_ups: LookUps, job: SparkJob, session: SparkSession, store: Store) -> RegionReport:
     from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
 
     progress = ProgressLog(_log)
     with polled(session.sparkContext.statusTracker(), progress):
-        return region.run(job, session, store, progress.log, look_ups_of_driver())
+        return region.run(job, session, store, progress.log, look_ups)
 
 
 def _write_inputs(job: SparkJob, session: SparkSession, store: Store) -> None:
@@ -155,26 +171,30 @@ def _write_inputs(job: SparkJob, session: SparkSession, store: Store) -> None:
         write_inputs(job, session, store, progress.log)
 
 
-def look_ups_of_driver(environ: Mapping[str, str] = os.environ) -> LookUps:
-    """Return the look-ups of a driver: in its environment, then in client mode by its task, and in a cluster nowhere.
+def look_ups_of_driver(environ: Mapping[str, str], of_provider: Callable[[str], str | None] | None = None) -> LookUps:
+    """Return the look-ups of a driver: in its variables, then in client mode by its task, or in a credential provider.
 
     Where a cluster has nothing, an error names the cluster's own way.
     """
     task = asking(environ[TASK_VARIABLE]) if TASK_VARIABLE in environ else None
+
+    def found_for(name: str) -> Mapping[str, str]:
+        found = None if of_provider is None or environ.get(name) else of_provider(name)
+        return environ if found is None else {name: found}
 
     def connection(conn_id: str) -> Connection:
         name = f"{VARIABLE}{conn_id.upper()}"
         if task is not None and not environ.get(name):
             return task.connection(conn_id)
         with _with_advice(name):
-            return from_environment(conn_id, environ)
+            return from_environment(conn_id, found_for(name))
 
     def variable(key: str) -> str:
         name = f"{VARIABLE_OF_VARIABLE}{key.upper()}"
         if task is not None and name not in environ:
             return task.variable(key)
         with _with_advice(name):
-            return variable_from_environment(key, environ)
+            return variable_from_environment(key, found_for(name))
 
     return LookUps(connection, variable)
 
@@ -184,7 +204,8 @@ def _with_advice(name: str) -> Iterator[None]:
     try:
         yield
     except Misconfigured as error:
-        raise Misconfigured(Message("transport.secret_missing", error=error, name=name)) from None
+        message = Message("transport.secret_missing", error=error, name=name, alias=name.lower())
+        raise Misconfigured(message) from None
 
 
 def _end_at_once(job: SparkJob, store: Store, fenced: Fenced) -> NoReturn:
@@ -216,13 +237,12 @@ def _report_failure(job: SparkJob, store: Store, error: Exception) -> None:
 
 
 def _read_job(url: str, options: Mapping[str, Any]) -> SparkJob:
+    """Read a job by its path or URL, as a store beside it would: a store in HDFS is not read by fsspec."""
+    folder, _, name = url.rpartition("/")
     try:
-        with fsspec.open(url, "rb", **options) as file:
-            return own_job_from_json(file.read())
-    except OSError as error:
-        raise Retryable(Message("transport.job_unreadable", url=url, name=type(error).__name__, error=error)) from error
-    except ImportError as error:
-        raise Misconfigured(Message("transport.job_refused", url=url, error=error)) from error
+        return own_job_from_json(Store.open(folder or ".", options).read(name))
+    except NotFound as error:
+        raise Retryable(Message("transport.job_unreadable", url=url, error=error)) from error
 
 
 def _exit_code(error: WeirError) -> int:
@@ -237,6 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run one region of a dataflow on Spark.")
     parser.add_argument("job", help="path or URL of the region's job.json")
     parser.add_argument("--inputs", action="store_true", help="only write the inputs of the region's application")
+    parser.add_argument("--options", help="options of the store as JSON, none of them secret")
+    parser.add_argument("--secrets", help="URL of a file with variables for this driver alone, which deletes it")
+    parser.add_argument("--provider", action="store_true", help="look for variables in a Hadoop credential provider")
     parser.add_argument("--remote", help="a Spark Connect server, sc://host:port; without it, a session of its own")
     parser.add_argument("--session-id", default=str(uuid.uuid4()), help="the session's id, a UUID")
     parser.add_argument("--retries", type=int, default=8, help="tries at a server that does not answer: 8 are 25 s")

@@ -71,3 +71,15 @@ def test_a_connection_without_a_master_is_a_problem(program):
     found = checked()["master"]
     assert found.status is Status.PROBLEM
     assert "has no host" in found.found
+
+
+def test_a_connection_to_yarn_needs_the_settings_of_the_cluster(tmp_path, monkeypatch):
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    found = checked(host="yarn")
+    assert found["HADOOP_CONF_DIR"].status is Status.PROBLEM
+    assert found["HADOOP_CONF_DIR"].found == f"{tmp_path} has no yarn-site.xml"
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    assert checked(host="yarn")["HADOOP_CONF_DIR"].status is Status.PROBLEM

@@ -25,3 +25,12 @@ def engine(store):
         return engine_for(Connection(conn_id="spark_default", conn_type=conn_type, host=host, **more), store, {})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def yarn_server(hdfs_server, tmp_path_factory):
+    """The one YARN that tests of each commit share, of one node."""
+    from tests.servers.yarn.cluster import running_yarn
+
+    with running_yarn(hdfs_server, tmp_path_factory.mktemp("yarn"), nodes=1) as server:
+        yield server

@@ -95,7 +95,7 @@ def test_the_address_of_submitted_regions_is_the_master_as_the_providers_hook_sp
     given = connection(**{"conn_type": "spark"} | fields)
     assert engine_address(given) == address
     if "k8s" not in address:  # the hook wants Kubernetes' own packages at once
-        hook = Submission(given, deploy_mode="client")._hook
+        hook = Submission(given, deploy_mode="client", on_progress=print)._hook
         assert f"spark-submit:{hook._connection['master']}" == address
 
 

@@ -64,9 +64,10 @@ def run(store, job):
 
     from weir_airflow.engines.engines import engine_for
 
-    def submit(host="yarn", engine=lambda made: None, **extra):
+    def submit(host="yarn", engine=lambda made: None, options=None, **extra):
+        options = options or ({} if extra.get("deploy-mode") else OPTIONS)
         connection = Connection(conn_id="spark_default", conn_type="spark", host=host, extra=json.dumps(extra))
-        made = engine_for(connection, store, OPTIONS)
+        made = engine_for(connection, store, options)
         engine(made)
         made.run(job, "", lambda _: None)
 
@@ -105,8 +106,62 @@ def test_the_store_s_secrets_reach_a_driver_in_client_mode_by_its_environment_on
 def test_no_secret_leaves_for_a_cluster(run, spark_submit, store, job, monkeypatch):
     monkeypatch.setenv("WEIR_STORE_OPTIONS", json.dumps(OPTIONS))
     told = spark_submit(writes(store, job.report))
-    run(**{"deploy-mode": "cluster"})
+    provider = "jceks://hdfs/user/weir/weir.jceks"
+    run(options=OPTIONS, **{"deploy-mode": "cluster", "credential-provider": provider})
     assert SECRET not in json.dumps(told())
+    assert f"spark.hadoop.hadoop.security.credential.provider.path={provider}" in told()[0]
+    assert told()[0][-1] == "--provider"
+
+
+def test_secrets_without_a_way_into_the_cluster_are_refused_before_anything_is_submitted(run, spark_submit, tmp_path):
+    spark_submit("")
+    wanted = of_kind("engines.secrets_without_a_way", names=["WEIR_STORE_OPTIONS"], staging="staging")
+    with pytest.raises(Misconfigured, check=wanted) as raised:
+        run(options=OPTIONS, **{"deploy-mode": "cluster"})
+    assert SECRET not in str(raised.value)
+    assert not (tmp_path / "told.json").exists()
+
+
+def test_options_that_are_no_secret_are_an_argument_in_a_cluster(run, spark_submit, store, job):
+    told = spark_submit(writes(store, job.report))
+    run(options={"timeout": 20}, **{"deploy-mode": "cluster"})
+    assert told()[0][-2:] == ["--options", '{"timeout": 20}']
+
+
+def test_what_yarn_says_of_an_application_is_in_the_log_and_with_its_failure(store, job, spark_submit):
+    from airflow.sdk import Connection
+
+    from weir_airflow.engines.engines import engine_for
+
+    spark_submit(f"print({YARN_SAYS!r})\nsys.exit(1)\n")
+    said = []
+    connection = Connection(conn_id="spark_default", conn_type="spark", host="yarn", extra='{"deploy-mode": "cluster"}')
+    with pytest.raises(Retryable) as raised:
+        engine_for(connection, store, {}).run(job, "", said.append)
+    assert said[1:] == [
+        "application_1_0002 was submitted to YARN",
+        "application_1_0002 is ACCEPTED: it waits for room in its queue",
+        "YARN says of application_1_0002: Queue's AM resource limit exceeded.",
+        "The page of application_1_0002, with the logs of its driver and executors: http://rm:8088/proxy/2/",
+        "application_1_0002 is FAILED",
+    ]
+    assert raised.value.__notes__ == [
+        "The log of its driver: `yarn logs -applicationId application_1_0002`, and http://rm:8088/proxy/2/"
+    ]
+
+
+YARN_SAYS = """21:31:36 INFO YarnClientImpl: Submitted application application_1_0002
+21:31:37 INFO Client: Application report for application_1_0002 (state: ACCEPTED)
+21:31:37 INFO Client:
+\t client token: N/A
+\t diagnostics: Queue's AM resource limit exceeded.
+\t ApplicationMaster host: N/A
+\t tracking URL: http://rm:8088/proxy/2/
+21:31:38 INFO Client: Application report for application_1_0002 (state: ACCEPTED)
+21:31:39 INFO Client: Application report for application_1_0002 (state: FAILED)
+\t diagnostics: N/A
+User application exited with status 75
+"""
 
 
 @pytest.mark.parametrize(("mode", "is_given"), [("client", True), ("cluster", False)])
@@ -120,7 +175,8 @@ def test_connections_of_sources_reach_a_driver_in_client_mode_by_its_environment
     reading = replace(job.stages[0], slice={"conn_id": "shop", "query": "select 1"})
     submitted = replace(job, stages=(reading,))
     told = spark_submit(writes(store, job.report))
-    found = Connection(conn_id="spark_default", conn_type="spark", host="yarn", extra=json.dumps({"deploy-mode": mode}))
+    extra = json.dumps({"deploy-mode": mode, "credential-provider": "jceks://hdfs/user/weir/weir.jceks"})
+    found = Connection(conn_id="spark_default", conn_type="spark", host="yarn", extra=extra)
     shop = connections.Connection(id="shop", kind="postgres", login="me", password=SECRET)
     engine_for(found, store, OPTIONS, connections.LookUps({"shop": shop}.__getitem__, {}.__getitem__)).run(
         submitted, "", lambda _: None

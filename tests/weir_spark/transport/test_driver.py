@@ -44,9 +44,22 @@ def test_a_driver_on_the_machine_of_its_task_asks_the_task(tmp_path, folder):
 
 @pytest.mark.parametrize(("kind", "name"), [("connection", "AIRFLOW_CONN_SHOP"), ("variable", "AIRFLOW_VAR_SHOP")])
 def test_a_driver_in_a_cluster_says_how_it_gets_a_connection_or_a_variable(kind, name):
-    expected = rf"spark\.kubernetes\.driver\.secretKeyRef\.{name} .*spark\.yarn\.appMasterEnv\.{name}"
-    with pytest.raises(Misconfigured, match=expected):
+    with pytest.raises(Misconfigured, check=of_kind("transport.secret_missing", name=name, alias=name.lower())):
         getattr(look_ups_of_driver({}), kind)("shop")
+
+
+def test_a_driver_finds_in_a_credential_provider_what_no_variable_has():
+    asked = []
+
+    def of_provider(name):
+        asked.append(name)
+        return {"AIRFLOW_CONN_SHOP": "postgres://me:hunter22@db/shop", "AIRFLOW_VAR_CITY": "Bergen"}.get(name)
+
+    found = look_ups_of_driver({"AIRFLOW_VAR_CITY": "Oslo"}, of_provider)
+    assert (found.connection("shop").password, found.variable("city")) == ("hunter22", "Oslo")
+    with pytest.raises(Misconfigured, check=of_kind("transport.secret_missing", name="AIRFLOW_VAR_LAND")):
+        found.variable("land")
+    assert asked == ["AIRFLOW_CONN_SHOP", "AIRFLOW_VAR_LAND"]
 
 
 def test_what_functions_are_given_is_hidden_where_it_is_recorded(monkeypatch):

@@ -1,0 +1,89 @@
+"""The checks of a connection that leads to YARN. Invariant: nothing is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.error import URLError
+from urllib.request import urlopen
+from xml.etree import ElementTree as ET
+
+from weir.doctor import table
+from weir.doctor.examination import Check, Finding
+from weir.errors import WeirError
+from weir_airflow.engines import yarn
+from weir_airflow.engines.spark_submit import environment_of_spark
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+_FILES: Final = ("core-site.xml", "yarn-site.xml")
+_DEFAULT_QUEUE: Final = "default"
+_WEB_ADDRESS: Final = "yarn.resourcemanager.webapp.address"
+_HOST: Final = "yarn.resourcemanager.hostname"
+_WEB_PORT: Final = 8088
+_SECONDS: Final = 10.0
+
+
+def yarn_checks(area: str, connection: Connection) -> list[Check]:
+    """Return the checks: the cluster's settings, the queue, and the versions of Hadoop."""
+    settings, queue, version = (
+        each.of(area) for each in (table.HADOOP_SETTINGS, table.YARN_QUEUE, table.HADOOP_VERSION)
+    )
+    return [
+        settings.check(lambda: [_check_settings(settings)]),
+        queue.check(lambda: [_check_queue(queue, connection)]),
+        version.check(lambda: _check_version(version)),
+    ]
+
+
+def _check_settings(item: table.Item) -> Finding:
+    folder = os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+    if not folder:
+        return item.problem("neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set")
+    missing = [each for each in _FILES if not Path(folder, each).is_file()]
+    return item.problem(f"{folder} has no {' and no '.join(missing)}") if missing else item.ok(folder)
+
+
+def _check_queue(item: table.Item, connection: Connection) -> Finding:
+    name = str(connection.extra_dejson.get("queue") or _DEFAULT_QUEUE)
+    try:
+        told = yarn.state_of_queue(name, environment_of_spark())
+    except WeirError as error:
+        return item.problem(str(error), queue=name)
+    state = re.search(r"State : (\w+)", told)
+    if state is None:
+        return item.problem(" ".join(told.split())[-200:] or "YARN says nothing of it", queue=name)
+    found = f"{name} is {state[1]}"
+    return item.ok(found) if state[1] == "RUNNING" else item.problem(found, queue=name)
+
+
+def _check_version(item: table.Item) -> Iterator[Finding]:
+    """Compare the client's version with the one that the ResourceManager's page tells, where that can be reached."""
+    try:
+        client = yarn.version_of_client(environment_of_spark())
+    except WeirError as error:
+        yield item.unknown(str(error), "mend spark-submit first")
+        return
+    cluster = _version_of_cluster()
+    if cluster is None:
+        yield item.unknown(f"the client is {client}; the ResourceManager's page was not reached")
+    elif client.partition(".")[0] == cluster.partition(".")[0]:
+        yield item.ok(f"client {client}, cluster {cluster}")
+    else:
+        yield item.warning(f"client {client}, cluster {cluster}", version=cluster)
+
+
+def _version_of_cluster() -> str | None:
+    path = Path(os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") or "", "yarn-site.xml")
+    try:
+        settings = {each.findtext("name"): each.findtext("value") for each in ET.parse(path).iter("property")}  # noqa: S314  the administrators' own file
+        address = settings.get(_WEB_ADDRESS) or f"{settings.get(_HOST)}:{_WEB_PORT}"
+        with urlopen(f"http://{address}/ws/v1/cluster/info", timeout=_SECONDS) as answer:
+            return str(json.load(answer)["clusterInfo"]["hadoopVersion"])
+    except (OSError, URLError, ET.ParseError, ValueError, LookupError):
+        return None
