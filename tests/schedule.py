@@ -50,7 +50,10 @@ WITH_DRIVERS = frozenset(
 )
 """Modules that run in one process, since they share a process of drivers (`weir_spark/drivers.py`)."""
 
-WITH_HDFS = frozenset(f"tests/weir/store/test_{name}.py" for name in ("hdfs", "probe", "seal", "store", "walk"))
+WITH_HDFS = frozenset(
+    ["tests/weir/doctor/test_hdfs.py"]
+    + [f"tests/weir/store/test_{name}.py" for name in ("hdfs", "probe", "seal", "store", "walk")]
+)
 """Likewise, since they share an HDFS (`servers/hadoop.py`)."""
 
 

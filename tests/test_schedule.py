@@ -82,11 +82,13 @@ def test_the_modules_that_share_drivers_are_those_that_ask_for_them():
 
 
 def test_the_modules_that_share_an_hdfs_are_those_that_ask_for_it():
-    folder = schedule.ROOT / "tests/weir/store"
-    own = {"test_comparison.py", "test_hdfs_failures.py", "test_s3.py"}  # have stores of their own
+    folder = schedule.ROOT / "tests/weir"
+    own = {"test_comparison.py", "test_hdfs_failures.py", "test_hdfs_pair.py", "test_s3.py"}  # have stores of their own
+    of_all_kinds = [file for file in (folder / "store").glob("test_*.py") if file.name not in own]
     asking = {
         file.relative_to(schedule.ROOT).as_posix()
-        for file in folder.glob("test_*.py")
-        if re.search(r"def \w+\((.*\W)?(store|reopen|hdfs)\b", file.read_text()) and file.name not in own
+        for file in [*of_all_kinds, *folder.rglob("test_*.py")]
+        if re.search(r"def \w+\((.*\W)?hdfs_server\b", file.read_text())
+        or (file in of_all_kinds and re.search(r"def \w+\((.*\W)?(store|reopen|hdfs)\b", file.read_text()))
     }
     assert asking == schedule.WITH_HDFS

@@ -89,13 +89,13 @@ def _make_small_pages(webapps: Path) -> None:
 class Hdfs:
     """An HDFS: a NameNode, whose addresses stay the same over restarts, and DataNodes."""
 
-    def __init__(self, folder: Path, datanodes: int) -> None:
+    def __init__(self, folder: Path, datanodes: int, settings: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
         self._ports = choose_ports(self._interfaces(), {})
         java = find_java(folder / "java", os.environ)
         self.environment = {**os.environ, **java.environment(os.environ)}
         self._java = str(java.home / "bin" / "java")
-        self._write_settings(self._settings(datanodes))
+        self._write_settings({**self._settings(datanodes), **(settings or {})})
         self.namenode = self._namenode()
         self.datanodes = [self._datanode(number) for number in range(1, datanodes + 1)]
 
@@ -378,9 +378,9 @@ H = TypeVar("H", bound=Hdfs)
 
 
 @contextmanager
-def running_hdfs(folder: Path, datanodes: int = 1) -> Iterator[Hdfs]:
+def running_hdfs(folder: Path, datanodes: int = 1, settings: Mapping[str, Any] | None = None) -> Iterator[Hdfs]:
     """Start an empty HDFS that writes below `folder` only, and end it. Raises JarsMissing."""
-    with _running(Hdfs(folder, datanodes)) as hdfs:
+    with _running(Hdfs(folder, datanodes, settings)) as hdfs:
         yield hdfs
 
 

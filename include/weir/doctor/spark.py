@@ -6,6 +6,7 @@ Invariant: Spark's error is in the finding; it only selects the advice.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from weir.doctor import table
 from weir.doctor.examination import Finding
@@ -60,8 +61,20 @@ def store_error_finding(item: table.Item, error: str, url: str, hadoop: str) -> 
     return refused.problem(f"{url}: {_first_line(error)}", advice=_advice(error, url, hadoop))
 
 
+_OF_HDFS: Final = {
+    "UnknownHost": "set HADOOP_CONF_DIR where Spark's driver and executors start: the folder of core-site.xml and "
+    "hdfs-site.xml, which say where the NameNodes are",
+    "Permission denied": "set HADOOP_USER_NAME to the same user for Spark's processes and the workers, and give that "
+    "user the folder",
+}
+"""Advice by a part of Spark's error."""
+
+
 def _advice(error: str, url: str, hadoop: str) -> str:
     scheme = url.partition("://")[0]
+    for part, advice in _OF_HDFS.items():
+        if scheme == "hdfs" and part in error:
+            return advice
     if scheme == "s3a" and ("S3AFileSystem" in error or "No FileSystem" in error or "UNSUPPORTED_DATA" in error):
         version = hadoop or "THE_HADOOP_VERSION_OF_SPARK"
         return (

@@ -23,20 +23,31 @@ _CONTENT: Final = b"written by weir doctor"
 
 def store_checks(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> list[Check]:
     """Return the checks of a store; `known_ids` returns the ids of the ledger's stores, and may raise."""
-    return [
+    checks = [
         table.STORE_MARKER.check(lambda: _check_marker(store, known_ids)),
         table.STORE_FILES.check(lambda: _check_files(store)),
     ]
+    if store.url.startswith("hdfs:"):
+        from weir.doctor.hdfs import hdfs_checks  # noqa: PLC0415  httpx is slow to import
+        from weir.store.hdfs import HdfsFiles  # noqa: PLC0415
+
+        if isinstance(store.files, HdfsFiles):
+            checks += hdfs_checks(store, store.files, f"{_scratch_name()}/file")
+    return checks
 
 
 @contextmanager
 def scratch(store: Store) -> Iterator[str]:
     """Yield a new folder in the store, which is deleted at the end."""
-    folder = f".weir-doctor-{uuid.uuid4().hex}"
+    folder = _scratch_name()
     try:
         yield folder
     finally:
         store.delete_folder(folder)
+
+
+def _scratch_name() -> str:
+    return f".weir-doctor-{uuid.uuid4().hex}"
 
 
 def marker_finding(found: str | None, known: tuple[str, ...] | None, url: str) -> Finding:

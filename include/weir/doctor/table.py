@@ -196,6 +196,29 @@ EXCLUSIVE_CREATE = _store(
     "use a store with conditional writes (If-None-Match: S3, MinIO, Ceph from Squid on), or a file system with "
     "hard links",
 )
+NAMENODES = _store(
+    "NameNodes",
+    "one that is active, others only on standby, all of Hadoop 3",
+    'name all of them, and no observer, in WEIR_STORE_OPTIONS: {{"namenodes": "HOST:9870,HOST:9870"}}',
+)
+REPLICAS = _store(
+    "replicas",
+    "2 or more: the disk of a DataNode may break",
+    "set dfs.replication=3 on the DataNodes and for Spark (spark.hadoop.dfs.replication); for what is there: hdfs dfs "
+    "-setrep -R 3 FOLDER",
+    seconds=60.0,
+)
+SYNC_ON_CLOSE = _store(
+    "dfs.datanode.synconclose",
+    "true: else a power cut of all replicas takes what Spark wrote in the last half minute, which is then computed "
+    "again; what Weir writes is synced anyway",
+    "set dfs.datanode.synconclose=true in hdfs-site.xml of the DataNodes, and restart them",
+)
+QUOTA = _store(
+    "quota",
+    "room for new files",
+    "raise it: hdfs dfsadmin -setSpaceQuota and -setQuota of the store's folder; or let results expire sooner",
+)
 
 # Airflow
 
@@ -305,6 +328,7 @@ WRITES_STORE = replace(READS_STORE, name="writes the store", is_gate=False)
 OTHER_USER = _spark(
     "",
     "files that Spark's user and this user may both read and delete",
-    "run both as one user, or in one group with umask 002; delete .weir-doctor-* in the store",
+    "run both as one user (HDFS: the same HADOOP_USER_NAME), or in one group with umask 002; delete .weir-doctor-* in "
+    "the store",
 )
 STORE_REFUSED = _spark("", "Spark and this machine see the same store", "{advice}")

@@ -63,6 +63,20 @@ class HdfsFiles:
         """The root, as configured."""
         return self._url
 
+    @property
+    def namenodes(self) -> tuple[str, ...]:
+        """The HTTP addresses, `host:port`, of the NameNodes."""
+        return tuple(urlsplit(each).netloc for each in self._requests.namenodes)
+
+    def replicas(self, path: str) -> int:
+        """Ask how many DataNodes are to have a file."""
+        return int(_require_file(self._status(path), path)["replication"])
+
+    def datanode_of(self, path: str) -> str:
+        """Return the HTTP address of a DataNode that has a file."""
+        requests = self._requests.begun()
+        return urlsplit(requests.repeated("OPEN", lambda: requests.once("GET", "OPEN", self._full(path)).place)).netloc
+
     def make_root(self) -> None:
         """Make the root folder unless it is there, and make sure that this user may read and write there."""
         requests = self._requests.begun()
@@ -302,12 +316,12 @@ class HdfsRefused(OSError):
 class HdfsRequests:
     """Requests to NameNodes, and to the DataNodes that they name. Safe across threads and forks."""
 
-    __slots__ = ("_active", "_namenodes", "_opened", "seconds", "user")
+    __slots__ = ("_active", "_opened", "namenodes", "seconds", "user")
 
     def __init__(self, namenodes: tuple[str, ...], user: str, seconds: float) -> None:
         self.seconds = seconds
         self.user = user
-        self._namenodes = namenodes
+        self.namenodes = namenodes
         self._active = 0
         self._opened: tuple[int, httpx.HTTPTransport] | None = None
 
@@ -318,7 +332,7 @@ class HdfsRequests:
     @property
     def namenode(self) -> str:
         """The URL of the NameNode that is asked."""
-        return self._namenodes[self._active % len(self._namenodes)]
+        return self.namenodes[self._active % len(self.namenodes)]
 
     def ask_another(self, than: str) -> None:
         """Ask the next NameNode from now on, unless another thread has decided so already."""

@@ -40,6 +40,8 @@ def test_the_server_s_python_has_the_minor_version_of_ours(there, status):
             "--packages org.apache.hadoop:hadoop-aws:3.4.2",
         ),
         ('No FileSystem for scheme "gs"', "gs://bucket", "file system of gs://"),
+        ("java.net.UnknownHostException: cluster", "hdfs://cluster/weir", "HADOOP_CONF_DIR"),
+        ("AccessControlException: Permission denied: user=spark", "hdfs://nn:8020/weir", "HADOOP_USER_NAME"),
         ("[PATH_NOT_FOUND] Path does not exist: file:/data/weir", "file:///data/weir", "mount the store on every"),
         ("AccessDeniedException: 403 Forbidden", S3, "the right to read and write"),
         ("something else", S3, "server's log"),
