@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.servers.java import SMALL_JAVA, JavaServer, installed_jars
 
 from weir.connections import Connection
@@ -79,6 +81,13 @@ class Kafka:
     def connection(self, conn_id: str, **extra: object) -> Connection:
         """Return the Airflow connection to it."""
         return Connection(id=conn_id, kind="kafka", extra={"bootstrap.servers": self.address, **extra})
+
+    def create_topic(self, name: str) -> str:
+        """Make a topic of one partition under a name that begins so, and return the name."""
+        made = f"{name}.{uuid.uuid4().hex}"
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        admin.create_topics([NewTopic(made, 1, 1)])[made].result(_START_SECONDS)
+        return made
 
     def format(self) -> None:
         """Make the files of an empty broker."""

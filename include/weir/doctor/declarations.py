@@ -23,6 +23,7 @@ from weir.dataflow import Dataflow, Receiver, Stage, Target
 from weir.dataflow.notifications import Channel
 from weir.dataflow.sources import connections_of
 from weir.doctor.problems import Problem, texts_of
+from weir.doctor.topics import topic_problems
 from weir.errors import Message, Misconfigured, WeirError
 from weir.formats.suite import Suite
 from weir.notifications.channels import imported
@@ -61,15 +62,24 @@ def problems_of(
 
 
 def connection_problems(file: str, flow: Dataflow, look_up: Connections) -> Iterator[Problem]:
-    """Yield a problem for each connection that a stage or a receiver names, and that does not exist or answer."""
+    """Yield a problem for each connection that a stage or a receiver names, and that does not exist or answer.
+
+    And for each topic of Kafka that is not as its stage needs it.
+    """
     named = [(stage.name, *each) for stage in flow.stages for each in connections_of(stage).items()]
     named += [(each.name, each.task.spark_conn_id, "its Spark") for each in flow.stages if each.task.spark_conn_id]
     named += [("", each.address, each.name) for each in flow.notify if each.channel is Channel.WEBHOOK]
+    known = {each.name for each in flow.stages}
     for stage, conn_id, who in named:
         try:
             look_up(conn_id)
         except WeirError as error:
             yield Problem(file=file, dataflow=flow.name, stage=stage, text=f"{who}: {error}")
+            known.discard(stage)
+    for each in flow.stages:
+        if each.name in known:
+            for text in topic_problems(each, look_up):
+                yield Problem(file=file, dataflow=flow.name, stage=each.name, text=text)
 
 
 def of_gx(flow: Dataflow, expectations: str) -> list[str]:

@@ -1,18 +1,21 @@
 """Runs with ready-made sources, on Spark Connect: what a later attempt reads, what is recorded, and what is left."""
 
+import json as text
 import uuid
 
 import psycopg2
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable, write_deltalake
 from sqlalchemy import select
+from tests.weir.sinks.kafka_sink import read_committed
 from tests.weir_spark.on_spark import AirflowWithCode
 from tests.weir_spark.sources.conftest import looked_up
 
 from weir.connections import Connection, LookUps, variable_from_environment
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, delta_source, postgres_source, sink
+from weir.dataflow import Dataflow, Stage, blocking, delta_source, json, kafka, kafka_source, postgres_source, sink
 from weir.formats.codec import region_report_from_json
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
@@ -25,6 +28,9 @@ pytestmark = pytest.mark.spark
 PIPELINE = """
 def copied(ctx, orders):
     return orders
+
+def opened(ctx, events):
+    return events.select("partition", "offset", "value.*")
 """
 EPOCH = "20130101T000000Z"
 
@@ -132,6 +138,35 @@ def test_rows_of_postgresql_are_loaded_for_an_attempt_and_a_change_is_noticed(wo
     secret = postgres.password.encode()
     assert not [path for path in paths if secret in world.store.read(path)]
     assert secret not in b"".join(file.read_bytes() for file in world.folder.glob("ledger.db*"))
+
+
+@pytest.mark.xdist_group("kafka")
+def test_days_go_from_kafka_to_kafka_once_each(world, kafka_broker):
+    """Also what is computed again; a day in between has nothing."""
+    client = {"bootstrap.servers": kafka_broker.address, "log_level": 0}
+    producer = Producer(client)
+    taken, given = (kafka_broker.create_topic(name) for name in ("taken", "given"))
+    events = kafka_source("events", "broker", topic=taken, value=json("v BIGINT"), parallelism=2)
+    opened = Stage("opened", f"{world.module}:opened", [blocking(events, by="offset")])
+    to = kafka("broker", topic=given, key="v")
+    world.deploy(events, opened, sink(opened, "given", to=to), connections=[kafka_broker.connection("broker")])
+    sent = [[1, 2, 3], [], [4, 5]]
+    for number, values in enumerate(sent, 1):
+        for value in values:
+            producer.produce(taken, text.dumps({"v": value}))
+        assert producer.flush(30) == 0
+        run = world.day(number)
+        world.again(run, "events")
+        world.again(run, "weir_close")
+    assert world.errors == []
+    by_epoch = {}
+    for record in read_committed(client, given, 1):
+        epoch = dict(record.headers())["weir.epoch"].decode()
+        by_epoch.setdefault(epoch, []).append(text.loads(record.value())["v"])
+    assert {epoch: sorted(values) for epoch, values in by_epoch.items()} == {
+        "20130101T000000Z": [1, 2, 3],
+        "20130103T000000Z": [4, 5],
+    }
 
 
 def _changes(url):

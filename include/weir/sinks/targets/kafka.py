@@ -107,6 +107,11 @@ class KafkaTarget(SinkTarget):
                 found = self._seen(version, place, self._markers(place, is_taken=True))
             return found
 
+    def examine(self) -> None:
+        """Look at the topic, its markers if there are any, and the rights. Raises Misconfigured or TargetAway."""
+        with self._reached():
+            self._described()
+
     def _commit(self, version: Version, token: Token) -> Outcome:
         place = self._place(token)
         found = self._seen(version, place, self._markers(place))
@@ -314,6 +319,20 @@ class KafkaTarget(SinkTarget):
 
     def _place(self, token: Mapping[str, Any], *, may_create: bool = False) -> _Place:
         """Describe both topics, as they have to be. Raises Misconfigured or TargetConflict."""
+        name = f"{MARKER_TOPIC}{self._topic}"
+        topic, markers = self._described()
+        is_same = token.get("topic_id") == topic.id
+        if is_same and (markers is None or markers.id != token["markers_id"]):
+            raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
+        if markers is None and may_create:
+            self._cluster.create_compacted(name)
+            markers = self._required_markers(self._created(name))
+        if markers is None:
+            raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
+        return _Place(topic, markers)
+
+    def _described(self) -> tuple[Topic, Topic | None]:
+        """Describe the topic, and that of its markers if it is there. Raises Misconfigured."""
         topic = self._cluster.topic(self._topic)
         if topic is None:
             raise Misconfigured(Message("sinks.kafka_topic_missing", topic=self._topic, conn_id=self._conn_id))
@@ -321,20 +340,14 @@ class KafkaTarget(SinkTarget):
         if topic.is_compacted != (self._mode == "upsert"):
             policy = topic.settings.get("cleanup.policy")
             raise Misconfigured(Message("sinks.kafka_policy_unfit", topic=self._topic, mode=self._mode, policy=policy))
-        name = f"{MARKER_TOPIC}{self._topic}"
-        markers = self._cluster.topic(name)
-        is_same = token.get("topic_id") == topic.id
-        if is_same and (markers is None or markers.id != token["markers_id"]):
-            raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
-        if markers is None and may_create:
-            self._cluster.create_compacted(name)
-            markers = self._created(name)
-        if markers is None:
-            raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
+        markers = self._cluster.topic(f"{MARKER_TOPIC}{self._topic}")
+        return topic, None if markers is None else self._required_markers(markers)
+
+    def _required_markers(self, markers: Topic) -> Topic:
         self._require_rights(markers, {"READ", "WRITE"})
         if markers.partitions != 1 or markers.settings.get("cleanup.policy") != "compact":
-            raise Misconfigured(Message("sinks.kafka_markers_unfit", markers=name))
-        return _Place(topic, markers)
+            raise Misconfigured(Message("sinks.kafka_markers_unfit", markers=markers.name))
+        return markers
 
     def _created(self, name: str) -> Topic:
         """Describe a topic that was made just now; brokers know of it a moment later."""

@@ -1,0 +1,55 @@
+"""Whether the topics of Kafka that a dataflow names are as it needs them.
+
+Invariant: nothing is changed but the state of the transactional id `weir/doctor`, which nothing else uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+from weir.connections import Connections
+from weir.dataflow import Stage
+from weir.errors import Message, WeirError
+from weir.extras import needed_for
+from weir.sinks.protocol import Reach
+
+SOURCE: Final = "weir_spark.sources.kafka:resolve"
+
+_ID: Final = "weir/doctor"
+_SECONDS: Final = 10.0
+
+
+def topic_problems(stage: Stage, look_up: Connections) -> Iterator[str]:
+    """Yield what is wrong with the topics of a stage: brokers, rights, settings, transactions."""
+    targets = [each for each in stage.targets if each.kind == "kafka"]
+    if not targets and stage.resolve != SOURCE:
+        return
+    try:
+        with needed_for(f"Kafka, for stage {stage.name!r},"):
+            from weir.kafka.cluster import Cluster, KafkaException  # noqa: PLC0415  only such a stage needs it
+            from weir.sinks.targets.kafka import KafkaTarget  # noqa: PLC0415
+        if stage.resolve == SOURCE:
+            cluster, topic = Cluster(look_up(str(stage.options["conn_id"]))), str(stage.options["topic"])
+            found = cluster.topic(topic)
+            if found is None:
+                yield Message("sources.kafka_topic_missing", topic=topic, conn_id=cluster.conn_id)
+            elif found.rights and "READ" not in found.rights:
+                yield Message("sinks.kafka_right_missing", conn_id=cluster.conn_id, topic=topic, missing=["READ"])
+        for target in targets:
+            KafkaTarget(target.options, cast("Reach", _Connections(look_up))).examine()
+            cluster = Cluster(look_up(str(target.options["conn_id"])))
+            try:
+                cluster.producer(_ID, _SECONDS, 0).init_transactions(_SECONDS)
+            except KafkaException as error:
+                yield str(cluster.said("transactions", error.args[0]))
+    except WeirError as error:
+        yield error.args[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """What a target reaches while it is examined: no version, and so no file."""
+
+    connection: Connections
