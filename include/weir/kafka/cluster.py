@@ -57,9 +57,10 @@ _READING: Final = {
     "auto.offset.reset": "error",
     "fetch.wait.max.ms": 50,
     "fetch.error.backoff.ms": 50,
-    "queued.max.messages.kbytes": 16_384,
-    "queued.min.messages": 20_000,
-    "fetch.max.bytes": 16_777_216,
+    "fetch.queue.backoff.ms": 5,  # or it waits for a second whenever its queue is full
+    "queued.max.messages.kbytes": 32_768,
+    "queued.min.messages": 50_000,
+    "max.partition.fetch.bytes": 4_194_304,
     "check.crcs": True,
 }
 _RIGHTS: Final = frozenset(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -248,6 +248,7 @@ class _Rows:
         import pyarrow as pa  # noqa: PLC0415
 
         headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        times = pa.array([_milliseconds(each) for each in records], pa.timestamp("ms", "UTC"))
         values, corrupt = self._parsed(records)
         columns = {
             "key": pa.array([each.key() for each in records], pa.binary()),
@@ -255,7 +256,7 @@ class _Rows:
             "headers": pa.array([_headers(each) for each in records], headers),
             "partition": pa.array([each.partition() for each in records], pa.int32()),
             "offset": pa.array([each.offset() for each in records], pa.int64()),
-            "timestamp": pa.array([_timestamp(each) for each in records], pa.timestamp("us", "UTC")),
+            "timestamp": times.cast(pa.timestamp("us", "UTC")),
         }
         if self._keeps:
             columns[CORRUPT] = pa.array(corrupt, pa.binary())
@@ -309,6 +310,6 @@ def _headers(record: Record) -> list[dict[str, Any]]:
     return [{"key": key, "value": value} for key, value in record.headers() or ()]
 
 
-def _timestamp(record: Record) -> datetime | None:
+def _milliseconds(record: Record) -> int | None:
     kind, milliseconds = record.timestamp()
-    return None if kind == 0 else datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
+    return milliseconds if kind else None

@@ -146,7 +146,7 @@ def test_days_go_from_kafka_to_kafka_once_each(world, kafka_broker):
     client = {"bootstrap.servers": kafka_broker.address, "log_level": 0}
     producer = Producer(client)
     taken, given = (kafka_broker.create_topic(name) for name in ("taken", "given"))
-    events = kafka_source("events", "broker", topic=taken, value=json("v BIGINT"), parallelism=2)
+    events = kafka_source("events", "broker", topic=taken, value=json("v BIGINT"))
     opened = Stage("opened", f"{world.module}:opened", [blocking(events, by="offset")])
     to = kafka("broker", topic=given, key="v")
     world.deploy(events, opened, sink(opened, "given", to=to), connections=[kafka_broker.connection("broker")])

@@ -38,7 +38,7 @@ _LONGEST_PAUSE: Final = 5.0
 
 _ROWS_A_SECOND: Final = 20_000
 _BYTES_A_SECOND: Final = 4 * 2**20
-"""A third of what a broker on a small machine takes, so that an estimate is too long rather than too short."""
+"""A fifth of what a broker on a small machine takes, so that an estimate is too long rather than too short."""
 
 _SHORTEST_TRANSACTION: Final = 60.0
 _CLAIM: Final = ""
