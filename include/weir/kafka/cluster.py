@@ -276,7 +276,8 @@ def settings_of(connection: Connection) -> dict[str, Any]:
     """
     if connection.kind != "kafka":
         raise Misconfigured(Message("connections.not_kafka", conn_id=connection.id, kind=connection.kind))
-    found = {name: each for name, each in connection.extra.items() if name not in _OF_AIRFLOW}
+    plain = {name: each for name, each in connection.extra.items() if isinstance(each, str | int | float | bool)}
+    found: dict[str, Any] = {name: each for name, each in plain.items() if name not in _OF_AIRFLOW}
     if not found.get("bootstrap.servers") and connection.host:
         found["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
     if not found.get("bootstrap.servers"):

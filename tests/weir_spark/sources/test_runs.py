@@ -144,12 +144,13 @@ def test_rows_of_postgresql_are_loaded_for_an_attempt_and_a_change_is_noticed(wo
 def test_days_go_from_kafka_to_kafka_once_each(world, kafka_broker):
     """Also what is computed again; a day in between has nothing."""
     client = {"bootstrap.servers": kafka_broker.address, "log_level": 0}
+    connection = kafka_broker.connection("broker", **{"sasl.password": "of-the-broker"})
     producer = Producer(client)
     taken, given = (kafka_broker.create_topic(name) for name in ("taken", "given"))
     events = kafka_source("events", "broker", topic=taken, value=json("v BIGINT"))
     opened = Stage("opened", f"{world.module}:opened", [blocking(events, by="offset")])
     to = kafka("broker", topic=given, key="v")
-    world.deploy(events, opened, sink(opened, "given", to=to), connections=[kafka_broker.connection("broker")])
+    world.deploy(events, opened, sink(opened, "given", to=to), connections=[connection])
     sent = [[1, 2, 3], [], [4, 5]]
     for number, values in enumerate(sent, 1):
         for value in values:
@@ -167,6 +168,9 @@ def test_days_go_from_kafka_to_kafka_once_each(world, kafka_broker):
         "20130101T000000Z": [1, 2, 3],
         "20130103T000000Z": [4, 5],
     }
+    files = [world.store.read(each.path) for each in files_below(world.store, ["flow"])]
+    assert not [data for data in files if b"of-the-broker" in data]
+    assert b"of-the-broker" not in b"".join(file.read_bytes() for file in world.folder.glob("ledger.db*"))
 
 
 def _changes(url):
