@@ -52,6 +52,7 @@ _READING: Final = {
     "group.id": "weir",  # required; nothing is committed by it
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    "max.poll.interval.ms": 86_400_000,  # a store may be slow between two polls
     "isolation.level": "read_committed",
     "enable.partition.eof": True,
     "auto.offset.reset": "error",

@@ -56,7 +56,7 @@ def resolve(ctx: ResolveContext) -> Resolved | NotReady:
     ends = _ends(ctx, cluster, topic)
     if isinstance(ends, NotReady):
         return ends
-    ends = {number: max(end, begins[number]) for number, end in ends.items()}
+    ends = {number: max(end, begins[number]) for number, end in ends.items()}  # the time may have come before
     position = {"topic_id": topic.id, "begins": _numbered(begins), "ends": _numbered(ends)}
     return Resolved(_splits(ctx, begins, ends, topic.id), position)
 
@@ -133,7 +133,12 @@ def _ends(ctx: ResolveContext, cluster: Cluster, topic: Topic) -> Ends | NotRead
 def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int]) -> None:
     """Require that the broker still has what begins at these offsets. Raises Misconfigured."""
     first = cluster.beginnings(topic.name, topic.partitions)
+    last = cluster.ends(topic.name, topic.partitions, is_committed=False)
     for number, begin in sorted(begins.items()):
+        if last[number] < begin:
+            raise Misconfigured(
+                Message("sources.kafka_offsets_went_back", topic=topic.name, partition=number, begin=begin)
+            )
         if first[number] > begin:
             raise Misconfigured(
                 Message(

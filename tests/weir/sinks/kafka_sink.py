@@ -1,6 +1,7 @@
 """A topic of a test, its versions, and what a consumer that is not Weir's reads in it."""
 
 import json
+import time
 import uuid
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -29,6 +30,8 @@ class Sink:
         policy = "compact" if self.mode == "upsert" else "delete"
         given = {"cleanup.policy": policy, **{name.replace("_", "."): value for name, value in self._settings.items()}}
         self.admin("create_topics", [NewTopic(self.topic, self._partitions, 1, config=given)])
+        while self.topic not in self._admin.list_topics(timeout=10).topics:
+            time.sleep(0.02)  # a broker knows of it a moment later
 
     def delete(self, topic=None):
         self.admin("delete_topics", [topic or self.topic])

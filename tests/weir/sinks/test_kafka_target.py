@@ -113,6 +113,26 @@ def test_upsert_is_last_epoch_wins_and_a_key_that_vanished_gets_a_tombstone(upse
     assert keyed(upsert) == {1: "c", 2: "b", 3: "b", 5: "c"}
 
 
+def test_what_a_later_epoch_wrote_is_known_behind_somebodys_open_transaction(upsert, monkeypatch):
+    target, first = upsert.target(), upsert.version(1, (1, "a"))
+    upsert.publish(target, first)
+    theirs = Producer({"bootstrap.servers": upsert.broker.address, "transactional.id": "theirs", "log_level": 0})
+    theirs.init_transactions(30)
+    theirs.begin_transaction()
+    for partition in (0, 1):
+        theirs.produce(upsert.topic, b"{}", b"0", partition=partition)
+    theirs.flush(30)
+    upsert.publish(target, upsert.version(1, (1, "b"), epoch=NEXT))
+    second = upsert.version(2, (1, "c"))
+    token = target.prepare(second, None)
+    monkeypatch.setattr("weir.kafka.cluster.SILENT_SECONDS", 0.5)
+    with pytest.raises(Retryable, check=of_kind("kafka.read_stalled", topic=upsert.topic)):
+        target.commit(second, token)
+    theirs.abort_transaction(30)
+    assert target.commit(second, token) is Outcome.COMMITTED
+    assert keyed(upsert) == {1: "b"}
+
+
 def test_upsert_refuses_keys_that_identify_no_row(upsert):
     with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_key_twice", key='{"k":1}')):
         upsert.target().prepare(upsert.version(1, (1, "a"), (1, "b")), None)

@@ -160,6 +160,14 @@ def test_offsets_that_the_broker_has_dropped_are_named(events):
         events.resolve(first)
 
 
+def test_a_partition_that_ends_before_what_was_read_has_lost_records(events):
+    events.send(1)
+    first = events.resolve()
+    ahead = replace(first, position={**first.position, "ends": {"0": 7, "1": 0}})
+    with pytest.raises(Misconfigured, check=of_kind("sources.kafka_offsets_went_back", partition=0, begin=7)):
+        events.resolve(ahead)
+
+
 def test_a_topic_that_was_made_again_is_another_one(events):
     events.send(1)
     first = events.resolve()

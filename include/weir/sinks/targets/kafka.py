@@ -224,7 +224,9 @@ class KafkaTarget(SinkTarget):
 
     def _written(self, version: Version, place: _Place) -> Iterator[tuple[bytes, str | None, int]]:
         name, partitions = place.topic.name, place.topic.partitions
-        beginnings, ends = self._cluster.beginnings(name, partitions), self._cluster.ends(name, partitions)
+        beginnings = self._cluster.beginnings(name, partitions)
+        # To the very end: what is committed may lie after records of a transaction that somebody else has open.
+        ends = self._cluster.ends(name, partitions, is_committed=False)
         for partition in range(partitions):
             for record in self._cluster.read(name, partition, beginnings[partition], ends[partition]):
                 key = record.key()
