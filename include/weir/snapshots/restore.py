@@ -311,7 +311,7 @@ def _commit(
     forget_generations(session, row.id)
     row.archive, row.is_record_due = None, True
     owed = add_clears_that_follow(session, services, run, topology, before, replaced, RepairCode.NEWEST)
-    if row.has_dag_run:
+    if row.has_dag_run and not plan.is_repinned:
         note_whether_closed(session, services, run, topology)
     session.add(_row(services, request, source, dataflow.lineage))
     return replace(present.report, lineage=dataflow.lineage, fenced=fenced, pending_clears=owed, dropped_clears=dropped)

@@ -72,9 +72,11 @@ def restored_run(
         row = _new_run(session, services, checkpoint, source)
     elif is_repinned:
         zone = {ZONE: found} if (found := (row.pinned or {}).get(ZONE)) else {}  # that of its DagRun, not of the origin
+        closed_at = row.closed_at
         if row.pinned is not None:
             free_run(session, services, row, PINNED_ANEW)
         row.pinned = {**checkpoint.pinned, **zone}
+        row.closed_at = closed_at  # none of its tasks is called for: the epoch is what the checkpoint says
         session.flush()
         owe_record(session, row)
     elif row.expired_at is not None:
