@@ -40,7 +40,7 @@ from weir.execution.airflow_words import MISSING
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, end, free_number, origin_of
-from weir.ledger.clears import expect_again
+from weir.ledger.clears import expect_again, owe_again
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.epochs import require_interval
@@ -199,6 +199,7 @@ def _succeed(services: Services, request: BeginRequest, newest: str, *, may_adop
             row.try_number = free_number(session, run.id, region)
             session.flush()
         expect_again(session, run.id, region, request.try_number)
+        owe_again(session, request.dataflow.name)
         if kept is not None:
             kept.try_number, kept.ti_id = request.try_number, request.ti_id
             kept.max_tries, kept.clear_number = request.max_tries, request.clear_number

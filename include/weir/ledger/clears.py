@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
@@ -167,6 +167,27 @@ def expect_again(session: Session, run: str, region: RegionId, try_number: int) 
             PendingClearRow.settled_at.is_not(None),
         )
         .values(expected_try=try_number - 1)
+    )
+
+
+def owe_again(session: Session, dataflow: str) -> None:
+    """Have Airflow, which may have lost them, asked again for the delivered clears that no try has come of."""
+    of_region = (
+        (AttemptRow.run == PendingClearRow.run)
+        & (AttemptRow.region == PendingClearRow.region)
+        & (AttemptRow.subtask == PendingClearRow.subtask)
+    )
+    newer = exists().where(of_region, AttemptRow.is_of_dag_run, AttemptRow.try_number > PendingClearRow.expected_try)
+    session.execute(
+        update(PendingClearRow)
+        .where(
+            PendingClearRow.dataflow == dataflow,
+            PendingClearRow.sends > 0,
+            PendingClearRow.settled_at.is_not(None),
+            PendingClearRow.is_void.is_(False),
+            ~newer,
+        )
+        .values(settled_at=None)
     )
 
 
