@@ -65,6 +65,7 @@ class SourceSettings(TypedDict, total=False):
     deterministic: bool
     digest: DigestRule
     quality: Gate | list[Gate] | tuple[Gate, ...]
+    moved_from: str
 
 
 def files_source(
@@ -73,7 +74,9 @@ def files_source(
     *,
     format: str = "parquet",  # noqa: A002  Spark's word
     schema: str = "",
-    if_empty: str = "fail",
+    read: str = "all",
+    on_rewritten: str = "fail",
+    if_empty: str = "",
     if_missing: str = "fail",
     on_malformed: str = "fail",
     reader: Mapping[str, str] | None = None,
@@ -87,7 +90,11 @@ def files_source(
     `{start_local:...}` and `{end_local:...}` those in the time zone of the schedule. The list of files is fixed once a
     run and divided among the subtasks by size; an attempt that finds other files fails.
     `schema` is Spark DDL, which csv and json need. `reader` are options of Spark's reader, such as {"header": "true"}.
-    `if_empty="empty"` reads no rows where no file matches, instead of failing; it needs `schema`.
+    `read="new"` reads the files that no earlier epoch has read, also late ones: then `path` names no bound of
+    the interval. A file that was read and has changed since fails the task, or with `on_rewritten="report"` is named by
+    `weir why`; it is not read again.
+    `if_empty="empty"` reads no rows where no file matches, instead of failing, as is usual with `read="new"`; it needs
+    `schema`.
     `if_missing="null"` reads nulls where no file has a column, or no line a field, that `schema` names, instead of
     failing. `on_malformed="keep"` reads a line of csv or JSON that does not fit `schema`, instead of failing: the line
     is in the column `_corrupt_record`, its file in `_corrupt_file`; both are null for lines that fit.
@@ -97,11 +104,15 @@ def files_source(
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
         raise Misconfigured(Message("dataflow.files_path_not_absolute", where=where, path=path))
+    _require_read(where, read, path)
     name_of_file = filled(where, path, _EXAMPLE).rpartition("/")[2]
     if "://" not in path and ":" in name_of_file:
         raise Misconfigured(Message("dataflow.file_name_with_colon", where=where, example=name_of_file))
     if format not in FORMATS:
         raise Misconfigured(Message("dataflow.format_unknown", where=where, formats=FORMATS, format=format))
+    if on_rewritten not in ("fail", "report") or (on_rewritten == "report" and read == "all"):
+        raise Misconfigured(Message("dataflow.on_rewritten_unknown", where=where, on_rewritten=on_rewritten))
+    if_empty = if_empty or ("fail" if read == "all" else "empty")
     if if_empty not in ("fail", "empty"):
         raise Misconfigured(Message("dataflow.if_empty_unknown", where=where, if_empty=if_empty))
     if if_missing not in ("fail", "null"):
@@ -120,6 +131,8 @@ def files_source(
         "path": path,
         "format": format,
         "schema": schema,
+        "read": read.removeprefix("all"),
+        "on_rewritten": on_rewritten.removeprefix("fail"),
         "if_empty": if_empty,
         "if_missing": if_missing.removeprefix("fail"),
         "on_malformed": on_malformed.removeprefix("fail"),
@@ -360,6 +373,7 @@ def _is_other_day(form: str, zone: str) -> bool:
     return any(format(day.astimezone(UTC), form) != format(day, form) for day in days)
 
 
+_ANY_BOUND = re.compile(rf"(?<!\{{)\{{(start|end)({LOCAL})?(:[^{{}}]*)?\}}")
 _PLACEHOLDER = re.compile(r"(?<!\{)\{(start|end)(?::([^{}]*))?\}")
 _BOUND = r"(?:%\((start|end)\)s|\{\{\s*ctx\.interval\[([01])\]\s*\}\})"
 _DAY_OF_BOUND = re.compile(
@@ -368,6 +382,15 @@ _DAY_OF_BOUND = re.compile(
     re.IGNORECASE,
 )
 """The day of a bound: in SQL, and in the arguments of an application."""
+
+
+def _require_read(where: str, read: object, *texts: str) -> None:
+    """Require that a source that reads what is new does so by what it has read, and not by the interval."""
+    if read not in ("all", "new"):
+        raise Misconfigured(Message("dataflow.read_unknown", where=where, read=read))
+    bound = next((found[0] for text in texts for found in [_ANY_BOUND.search(text)] if found), None)
+    if read == "new" and bound is not None:
+        raise Misconfigured(Message("dataflow.read_new_by_interval", where=where, bound=bound))
 
 
 def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:
@@ -488,6 +511,7 @@ def _source(
         f"weir_spark.sources.{kind}:read",
         resolve=f"weir_spark.sources.{kind}:resolve",
         parallelism=parallelism,
+        goes_on=options.get("read") == "new" or bool(options.get("mark")),
         options={key: value for key, value in options.items() if value not in ("", {})},
         goes_on=goes_on,
         moved_from=moved_from,

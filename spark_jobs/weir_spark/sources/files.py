@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.sources import filled
+from weir.dataflow.stage import Resolved
 from weir.errors import Message, Misconfigured, Retryable
 from weir_spark.sources.contents import Contents
 from weir_spark.sources.listing import is_local, listed, marks_by_path, reaching
 from weir_spark.sources.marks import WHERE_CHANGED, unchanged
+from weir_spark.sources.new_files import new_files
 from weir_spark.sources.splits import shares
 
 if TYPE_CHECKING:
@@ -33,11 +35,20 @@ _UNSAID: Final[Mapping[str, Any]] = {
 """What a split leaves out, which says no more than it has to."""
 
 
-def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
     """List the files and return each subtask's. Raises Misconfigured where there are none, and Retryable."""
     given = ctx.options
     pattern = filled("files_source", str(given["path"]), ctx.interval, ctx.zone)
-    marks = listed(pattern, given.get("conn_id"), ctx.connection)
+    if given.get("read") != "new":
+        return _splits(ctx, pattern, listed(pattern, given.get("conn_id"), ctx.connection), "")
+    found = [] if ctx.recorded else listed(pattern, given.get("conn_id"), ctx.connection, is_read=False)
+    with reaching(pattern):
+        new = new_files(ctx, pattern, found)
+    return Resolved(_splits(ctx, pattern, new.marks, new.told), new.position)
+
+
+def _splits(ctx: ResolveContext, pattern: str, marks: Sequence[Mapping[str, Any]], told: str) -> list[dict[str, Any]]:
+    given = ctx.options
     if not marks and given["if_empty"] == "fail":
         raise Misconfigured(Message("sources.no_file_matches", pattern=pattern, epoch=ctx.epoch))
     if given["format"] == "parquet":
@@ -47,7 +58,8 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     with reaching(pattern):
         seen = Contents([each["path"] for each in marks], given, ctx.connection).described() if marks else {}
     split = {
-        "reads": f"{len(marks)} file(s), {sum(each['size'] for each in marks)} bytes, that matched {pattern}",
+        "reads": f"{len(marks)} {'new ' if given.get('read') else ''}file(s), "
+        f"{sum(each['size'] for each in marks)} bytes, that matched {pattern}{told}",
         "pattern": pattern,
         "if_missing": given.get("if_missing", "fail"),
         **{key: given[key] for key in _OF_SOURCE if key in given},

@@ -35,15 +35,17 @@ _LINKED: Final = "link"
 """The type of a link that leads nowhere."""
 
 
-def listed(pattern: str, conn_id: str | None, connections: Connections) -> list[dict[str, Any]]:
-    """Return the mark of each file that matches, by path.
+def listed(
+    pattern: str, conn_id: str | None, connections: Connections, *, is_read: bool = True
+) -> list[dict[str, Any]]:
+    """Return the mark of each file that matches, by path; without `is_read` no content is looked at.
 
     Raises Misconfigured for what matches and cannot be read, and Retryable.
     """
     files, found = _found(pattern, conn_id, connections)
     with reaching(pattern):
         _require_readable(files, found, pattern)
-        return _marks(files, found, pattern)
+        return _marks(files, found, pattern, is_read=is_read)
 
 
 def marks_by_path(pattern: str, conn_id: str | None, connections: Connections) -> dict[str, dict[str, Any]]:
@@ -99,11 +101,14 @@ def _found(
         return files, {path: info for path, info in matching if not _is_left_out(path, info, fixed)}
 
 
-def _marks(files: AbstractFileSystem, found: Mapping[str, Mapping[str, Any]], pattern: str) -> list[dict[str, Any]]:
+def _marks(
+    files: AbstractFileSystem, found: Mapping[str, Mapping[str, Any]], pattern: str, *, is_read: bool = True
+) -> list[dict[str, Any]]:
     seen = {path: info for path, info in found.items() if info["type"] == "file"}
     if is_local(pattern):
         # Small listings are known by their content, which outlives a copy; large ones are not read twice.
-        hashed = HASHED_BYTES if sum(info["size"] for info in seen.values()) <= HASHED_BYTES else -1
+        is_small = is_read and sum(info["size"] for info in seen.values()) <= HASHED_BYTES
+        hashed = HASHED_BYTES if is_small else -1
         return [file_mark(path, hashed) for path in seen]
     return [_remote_mark(files.unstrip_protocol(path), info) for path, info in seen.items()]
 

@@ -1,6 +1,6 @@
 """An epoch as a resolver sees it, and as a reading function does."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from weir.code.functions import load
 from weir.dataflow.stage import ResolveContext, checked_splits
 from weir.errors import Misconfigured
+from weir.recovery.resolving import resolve_range
 from weir_spark.region.context import StageContext
 
 INTERVAL = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
@@ -15,7 +16,16 @@ INTERVAL = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
 
 def resolved(stage, *connections, zone="UTC"):
     """The splits of a declared source in an epoch, as they are recorded."""
-    context = ResolveContext(
+    return checked_splits(load(stage.resolve, "x")(context_of(stage, *connections, zone=zone)), "x", stage.parallelism)
+
+
+def resolved_range(stage, *connections, previous=None, recorded=None):
+    """What a source that goes on reads in an epoch, as it is recorded."""
+    return resolve_range(stage, replace(context_of(stage, *connections), previous=previous, recorded=recorded))
+
+
+def context_of(stage, *connections, zone="UTC"):
+    return ResolveContext(
         dataflow="flow",
         epoch="20130101T000000Z",
         interval=INTERVAL,
@@ -25,7 +35,6 @@ def resolved(stage, *connections, zone="UTC"):
         connection=looked_up(*connections),
         zone=zone,
     )
-    return checked_splits(load(stage.resolve, "x")(context), "x", stage.parallelism)
 
 
 def looked_up(*connections):
