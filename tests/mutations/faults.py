@@ -233,6 +233,20 @@ LEDGERS: Final = (
         "A source is resolved anew though another subtask has committed what it read.",
     ),
     _fault(
+        "a-range-is-forgotten-that-another-went-on-from",
+        f"{LEDGER}sources",
+        "    _MAY_BE_FORGOTTEN,\n",
+        "",
+        "A source that goes on is resolved anew though the next epoch has begun where it ended: rows are read twice.",
+    ),
+    _fault(
+        "a-range-begins-where-none-ends",
+        f"{LEDGER}sources",
+        "    if present != wanted:\n",
+        "    if present is None and wanted is not None:\n",
+        "A source goes on from an epoch before that was given up, or was resolved anew, since its resolver was asked.",
+    ),
+    _fault(
         "a-delivered-clear-stands-for-a-new-one",
         f"{LEDGER}clears",
         '    PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)\n',

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tests.simulator.engine import EXPECTED, Nature
-from tests.simulator.listings import FILES_OF, LISTED
+from tests.simulator.listings import FILES_OF, LISTED, SINCE
 from tests.simulator.receiver import simulated_receiver
 
 from weir.code.generation_rules import RepairCode
@@ -86,6 +86,11 @@ class Scene:
     def listed(self) -> list[str]:
         """Return the sources whose files are listed."""
         return [stage.name for stage in self.flow.stages if stage.resolve == LISTED]
+
+    @property
+    def going(self) -> list[str]:
+        """Return the sources that go on."""
+        return [stage.name for stage in self.flow.stages if stage.goes_on]
 
     @property
     def keeps_state(self) -> bool:
@@ -178,6 +183,16 @@ def listed_scene(scene: Scene) -> Scene:
 
 def _listed(stage: Stage) -> Stage:
     return replace(stage, resolve=LISTED, options={FILES_OF: stage.name})
+
+
+def going_scene(scene: Scene) -> Scene:
+    """Return the same scene, in which sources that list files go on instead: files only come, and are read once."""
+    stages = [_going(stage) if stage.resolve == LISTED else stage for stage in scene.flow.stages]
+    return replace(scene, flow=_changed(scene.flow, stages=stages))
+
+
+def _going(stage: Stage) -> Stage:
+    return replace(stage, resolve=SINCE, goes_on=True, options={FILES_OF: stage.name})
 
 
 def told_scene(scene: Scene) -> Scene:
@@ -301,7 +316,7 @@ def _random_nature(random: Random, stage: Stage) -> Nature:
 
 def _described(stage: Stage, nature: Nature) -> str:
     kind = "" if stage.deterministic else " chancy"
-    kind += " listed" if stage.resolve == LISTED else " sliced" if stage.resolve else ""
+    kind += {None: "", LISTED: " listed", SINCE: " going"}.get(stage.resolve, " sliced")
     kind += "".join(f" keeps={_kept(state)}" for state in stage.states)
     kind += "".join(f" gate={gate.suite}/{gate.when.value}/{gate.policy.value}" for gate in stage.gates)
     states = {state.name for state in stage.states}
@@ -367,7 +382,7 @@ def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], mor
             state=states,
             quality=gates,
         )
-        return _listed(found) if "listed" in more else found
+        return _listed(found) if "listed" in more else _going(found) if "going" in more else found
     inputs = {("before_" if each.is_previous else "") + each.stage: each for each in exchanges}
     return Stage(name, function, inputs, parallelism, deterministic=deterministic, state=states, quality=gates)
 

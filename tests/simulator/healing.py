@@ -86,7 +86,7 @@ HELD_BACK: Final = "nothing was restarted: "
 IMPOSSIBLE: Final = "nothing was restarted: running these tasks again cannot bring the input back"
 """The error where a state that has to be recomputed has expired: a person restores a checkpoint."""
 
-TOO_LATE: Final = "comes too late: the dataflow keeps state"
+TOO_LATE: Final = "comes too late: "
 """The error where a first day was deleted before it began, and comes again behind another: its DagRun has to go."""
 
 OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
@@ -385,9 +385,12 @@ def _create_again(world: World, said: str) -> None:
 
 
 def _ill(world: World) -> list[FakeTask]:
-    """Return the tasks that have not succeeded, without compactions: no run depends on these."""
-    tasks = world.airflow.tasks.items()
-    begun = [(key, task) for key, task in tasks if key.run_id not in world.airflow.queued]
+    """Return the tasks that have not succeeded, without compactions: no run depends on these.
+
+    A queued DagRun has begun no task; but one that a person has skipped there stands in the way of later epochs.
+    """
+    tasks, queued = world.airflow.tasks.items(), world.airflow.queued
+    begun = [(key, task) for key, task in tasks if key.run_id not in queued or task.state == "skipped"]
     return [task for key, task in begun if task.state != "success" and region_compacted(key.task_id) is None]
 
 

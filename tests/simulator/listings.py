@@ -9,11 +9,14 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.stage import ResolveContext, Resolved
 from weir.errors import Misconfigured
 
 LISTED: Final = "tests.simulator.listings:listed"
 """The resolver of a source whose files are listed."""
+
+SINCE: Final = "tests.simulator.listings:since"
+"""The resolver of a source that goes on."""
 
 FILES_OF: Final = "files_of"
 """The option by which the resolver knows its source."""
@@ -33,6 +36,16 @@ def listed(context: ResolveContext) -> list[list[str]]:
     return divided(files, context.parallelism)
 
 
+def since(context: ResolveContext) -> Resolved:
+    """Resolve a source that goes on: what has come since the epoch before."""
+    files: list[str] = json.loads(context.variable(context.options[FILES_OF]))
+    begin = 0 if context.previous is None else context.previous.position
+    end = len(files) if context.recorded is None else context.recorded.position
+    if context.recorded is not None:
+        begin = end - sum(map(len, context.recorded.splits))
+    return Resolved(divided(files[begin:end], context.parallelism), end)
+
+
 def divided(files: Sequence[str], parallelism: int) -> list[list[str]]:
     """Return the files of each subtask: one that comes or goes moves all that follow it."""
     return [list(files[subtask::parallelism]) for subtask in range(parallelism)]
@@ -41,8 +54,10 @@ def divided(files: Sequence[str], parallelism: int) -> list[list[str]]:
 class Listings:
     """The files of sources, and all listings that they have ever had."""
 
-    def __init__(self, sources: Iterable[str]) -> None:
-        self._of: dict[str, list[Files]] = {source: [_FIRST] for source in sources}
+    def __init__(self, sources: Iterable[str], going: Iterable[str] = ()) -> None:
+        self.going = frozenset(going)
+        """The sources that go on: their files only come, each with a number of its own."""
+        self._of: dict[str, list[Files]] = {source: [_FIRST] for source in (*sources, *self.going)}
         self._changes = 0
 
     @property
@@ -63,6 +78,9 @@ class Listings:
     def change(self, source: str, number: int, how: str) -> None:
         """Let a file come, go, or be corrected; one that is all that there is stays."""
         self._changes += 1
+        if source in self.going:
+            self._of[source].append((*self._of[source][-1], f"{_NAMES[number % len(_NAMES)]}@{self._changes}"))
+            return
         files = dict(file.split("@") for file in self._of[source][-1])
         if how == COMES:
             absent = [name for name in _NAMES if name not in files] or _NAMES

@@ -179,6 +179,18 @@ def with_runs(draw: Drawing, events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def with_further_days(draw: Drawing, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with further DagRuns, which resolve their sources at once with earlier ones."""
+    found = list(events)
+    for _ in range(draw.choice([1, 2, 2, 3])):
+        steps = [Event(Verb.STEP, draw.randrange(100), fault=random_fault(draw)) for _ in range(draw.randrange(6))]
+        files = [_event(draw, Verb.FILE) for _ in range(draw.randrange(3))]
+        deploy = [Event(Verb.DEPLOY, draw.randrange(100))] if draw.happens("rescales") else []
+        at = draw.randrange(len(found) * 2 // 3 + 1)
+        found[at:at] = [*steps, *files, *deploy, Event(draw.choice([Verb.RUN, Verb.RUN, Verb.QUEUE])), *files[:1]]
+    return tuple(found)
+
+
 def with_bad_rows(draw: Drawing, events: Sequence[Event]) -> tuple[Event, ...]:
     """Return the schedule with a source that turns bad once or twice; most often it is repaired some steps later."""
     found = list(events)

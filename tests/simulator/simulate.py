@@ -24,6 +24,7 @@ from tests.simulator.dataflows import (
     Scene,
     collecting_scene,
     gated_scene,
+    going_scene,
     listed_scene,
     random_scene,
     stateful_scene,
@@ -45,6 +46,7 @@ from tests.simulator.schedules import (
     with_edits,
     with_files,
     with_forgotten_tries,
+    with_further_days,
     with_losses,
     with_meetings,
     with_rebuilds,
@@ -97,6 +99,9 @@ class Shares:
 
 USUAL: Final = Shares()
 
+GOING: Final = 0.5
+"""The share of scenes with files of sources in which these go on from epoch to epoch."""
+
 
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
@@ -137,6 +142,8 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         scene = told_scene(scene)
     if draw.random() < (draw.random() ** 4 if is_drawn else shares.listed):
         scene, events = listed_scene(scene), with_files(draw, events)
+        if draw.random() < GOING:
+            scene, events = going_scene(scene), with_further_days(draw, events)
     return scene, events
 
 

@@ -56,7 +56,7 @@ class World:
         self.is_lossy = copies > 0
         """True if the ledger may lose commits; it may lose `copies` at once."""
         self.content: dict[str, int] = {}
-        self.listings = Listings(scene.listed)
+        self.listings = Listings(scene.listed, scene.going)
         self.files = MemoryFiles(
             lambda: self._process,
             self._file_changed,

@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from weir.dataflow.state import State
 from weir.formats.manifest import DataFile, RowRange, StateFile, UpdateDigest
@@ -127,6 +128,8 @@ class Checkpoint:
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
     sources: dict[str, object] = field(default_factory=dict)
+    positions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Where the sources that go on ended, as the record of the run has it; in a savepoint always the value itself."""
 
     @property
     def files(self) -> dict[str, StateFile]:

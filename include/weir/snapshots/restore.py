@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode, agreed
 from weir.coordination.evidence import require_not_behind
+from weir.coordination.positions import loaded_position, stored_position
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
@@ -25,12 +26,14 @@ from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Message, Misconfigured, Retryable
 from weir.execution.run_state import RunState
 from weir.formats.checkpoint import Checkpoint
+from weir.formats.run_record import RecordedRange
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
 from weir.ledger.restores import FORK, SAME, restore_of, restores_of
 from weir.ledger.results import NewResult
 from weir.ledger.runs import FIRST_LINEAGE, ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import enter_range, range_of
 from weir.recovery.consequences import add_clears_that_follow, note_whether_closed, stale_in_other_runs
 from weir.recovery.rules.staleness import Replacement
 from weir.snapshots.restore_report import PartitionPlan, Restored, StaleTask
@@ -137,12 +140,13 @@ def _restore(services: Services, request: RestoreRequest, source: Source, store_
     if request.is_dry or plan.report.is_in_effect:
         return plan.report
     partitions = restored_partitions(services, source, plan.place, plan.replaced)
+    ranges = _ranges(services, request, source.checkpoint)
     try:
         copied = copy_restored(services, source, partitions)
         written = write_restored(services, partitions)
         with services.ledger.transaction(request.target) as session:
             ensure_dataflow(session, request.target, store_id)
-            done = _commit(session, services, request, source, plan, partitions, written)
+            done = _commit(session, services, request, source, plan, partitions, written, ranges)
     except BaseException:
         if not _is_committed(services, request, source, plan, partitions):
             discard_restored(services, partitions)
@@ -290,6 +294,7 @@ def _commit(
     plan: _Plan,
     partitions: Sequence[RestoredPartition],
     written: Mapping[PartitionId, NewResult],
+    ranges: Mapping[str, RecordedRange],
 ) -> Restored:
     require_retained(session, source)
     present = _plan(session, request, source)
@@ -300,6 +305,9 @@ def _commit(
     checkpoint = renamed(source.checkpoint, request.target)
     fenced = fence_all(session, services, request.target, dataflow.lineage)
     row = restored_run(session, services, checkpoint, str(source), is_repinned=plan.is_repinned)
+    for stage, found in ranges.items():
+        if range_of(session, row.id, stage) is None:  # else it is known, and later epochs may have gone on from it
+            enter_range(session, row.id, stage, found)
     run = run_by_id(session, row.id)
     topology = plan.place.topology
     before = run_state(session, run, topology)
@@ -315,6 +323,20 @@ def _commit(
         note_whether_closed(session, services, run, topology)
     session.add(_row(services, request, source, dataflow.lineage))
     return replace(present.report, lineage=dataflow.lineage, fenced=fenced, pending_clears=owed, dropped_clears=dropped)
+
+
+def _ranges(services: Services, request: RestoreRequest, checkpoint: Checkpoint) -> dict[str, RecordedRange]:
+    """Return where the sources of the run go on from, stored for the dataflow that resumes."""
+    return {
+        stage: RecordedRange(
+            splits=tuple(cast("list[Any]", checkpoint.sources[stage])),
+            position=stored_position(services, request.target, loaded_position(services, position), None),
+            base="",
+            pinned_to="",
+            resolved_at=checkpoint.completed_at,
+        )
+        for stage, position in checkpoint.positions.items()
+    }
 
 
 def _row(services: Services, request: RestoreRequest, source: Source, lineage: int) -> RestoreRow:

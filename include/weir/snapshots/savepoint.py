@@ -20,6 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.evidence import require_not_behind
+from weir.coordination.positions import loaded_position
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.execution.partition_state import PartitionState
@@ -327,7 +328,10 @@ def _keep_number(services: Services, savepoint: Checkpoint, folder: Folder) -> N
 
 def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
     """Write the manifest, with which the savepoint exists."""
-    whole = replace(savepoint, completed_at=services.now().isoformat())
+    positions = {
+        source: {"value": loaded_position(services, position)} for source, position in savepoint.positions.items()
+    }
+    whole = replace(savepoint, completed_at=services.now().isoformat(), positions=positions)
     folder.store.create(folder.at(SAVEPOINT), checkpoint_to_json(whole))
 
 

@@ -72,6 +72,8 @@ class History:
         """By fingerprint of an archive, the edits of functions by stage."""
         self.listings = Listings(())
         """The files of sources, and all listings that there were."""
+        self.read_by: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        """By run, source and subtask, the files whose rows were closed last: they stay published."""
         self.slack = timedelta()
         """How far two clocks were apart at most."""
         self.deleted: set[str] = set()

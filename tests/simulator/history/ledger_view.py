@@ -191,6 +191,8 @@ class LedgerView:
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
         self.splits: dict[tuple[str, str], list[Any]] = {}
+        self.ends: dict[tuple[str, str], tuple[int, str | None]] = {}
+        """By run and source that goes on, the position at which it ends, and the run at whose end it begins."""
         """By run and source, what each of its subtasks is to read."""
         self.without_a_manifest: set[Partition] = set()
         """Inputs of later epochs of which a rebuild has found no manifest: what was read of them holds until they are
@@ -286,8 +288,11 @@ class LedgerView:
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
         self.failovers |= {row.id: row for row in self.new_failovers}
-        splits = self._connection.execute("SELECT run, stage, slices FROM source_slice")
-        self.splits = {(run, stage): json.loads(slices) for run, stage, slices in splits}
+        slices = self._connection.execute("SELECT run, stage, slices, position, base FROM source_slice").fetchall()
+        self.splits = {(run, stage): json.loads(found) for run, stage, found, _, _ in slices}
+        self.ends = {
+            (run, stage): (json.loads(position)["value"], base) for run, stage, _, position, base in slices if position
+        }
         leases = {row.id: row for row in map(Lease._make, self._rows(Lease, "lease"))}
         self.new_leases = [row for row in leases.values() if (row.holder, row.result) not in self._leased]
         self._leased |= {(row.holder, row.result) for row in self.new_leases}

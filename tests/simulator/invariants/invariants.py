@@ -51,6 +51,8 @@ from tests.simulator.invariants.snapshots import (
 )
 from tests.simulator.invariants.sources import (
     a_source_is_recorded_as_it_once_was,
+    published_epochs_have_each_file_once,
+    ranges_follow_each_other,
     results_of_a_source_are_of_one_listing,
 )
 
@@ -239,6 +241,8 @@ AFTER_A_REBUILD: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     results_of_a_region_are_of_one_attempt,
     a_source_is_recorded_as_it_once_was,
     results_of_a_source_are_of_one_listing,
+    ranges_follow_each_other,
+    published_epochs_have_each_file_once,
     a_valid_result_is_what_its_inputs_give,
     a_stage_has_one_code,
     the_archives_of_all_attempts_are_there,
@@ -260,6 +264,8 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     what_is_called_lost_was_harmed,
     a_source_is_recorded_as_it_once_was,
     results_of_a_source_are_of_one_listing,
+    ranges_follow_each_other,
+    published_epochs_have_each_file_once,
     a_valid_result_is_what_its_inputs_give,
     an_adopted_result_is_valid_and_wanted,
     a_closed_run_has_read_what_is_current,

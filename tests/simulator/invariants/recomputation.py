@@ -13,7 +13,7 @@ from tests.simulator.engine import Nature, content_of
 from tests.simulator.history.epochs import Epochs, RunRegion
 from tests.simulator.history.history import History
 from tests.simulator.history.ledger_view import Partition
-from tests.simulator.listings import LISTED
+from tests.simulator.listings import LISTED, SINCE
 from tests.simulator.rows import (
     applied,
     changes_of,
@@ -88,7 +88,7 @@ def contents_of(
 
 def _files(splits: Splits, where: RunRegion, stage: Stage) -> Sequence[str | None]:
     """Return the files that a subtask of a source reads; None where they are not known."""
-    if stage.resolve != LISTED:
+    if stage.resolve not in (LISTED, SINCE):
         return ()
     recorded = splits.get((where[0], stage.name), ())
     return recorded[where[1].subtask] if where[1].subtask < len(recorded) else (None,)

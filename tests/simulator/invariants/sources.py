@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from tests.simulator.history.history import History
 from tests.simulator.listings import divided
 
+from weir.ledger.runs import dataflow_of
+
 
 def a_source_is_recorded_as_it_once_was(history: History) -> Iterator[str]:
     """Invariant 1: what the subtasks of a source are to read is one listing, whole and divided among all of them."""
     for (run, source), splits in history.ledger.splits.items():
-        if source in history.listings.sources:
+        if source in history.listings.sources and source not in history.listings.going:
             parallelism = history.topology_of(run).dataflow.stage(source).parallelism
             if not any(divided(files, parallelism) == splits for files in history.listings.ever(source)):
                 yield f"{source} of {run} is to read {splits}, which it never had at once"
@@ -33,3 +35,37 @@ def results_of_a_source_are_of_one_listing(history: History) -> Iterator[str]:
             wanted = recorded[subtask] if subtask < len(recorded) else None
             if read != wanted:
                 yield f"{partition.id} of {result.attempt} is valid, and {source} read {read}; recorded is {wanted}"
+
+
+def ranges_follow_each_other(history: History) -> Iterator[str]:
+    """Invariant 15: the epochs of a source that goes on are to read all that has come, each file once."""
+    ends: dict[tuple[str, str], int] = {}
+    for (run, source), (end, base) in sorted(history.ledger.ends.items()):
+        chain = dataflow_of(run), source
+        splits = history.ledger.splits[run, source]
+        begin = end - sum(map(len, splits))
+        if chain in ends or (base is None and dataflow_of(run) == history.flow.name):
+            before = ends.get(chain, 0)
+            if begin != before:
+                yield f"{source} of {run} is to read from {begin} on, and what was before it ended at {before}"
+        ends[chain] = end
+        files = history.listings.ever(source)[-1][begin:end]
+        if sorted(file for split in splits for file in split) != sorted(files):
+            yield f"{source} of {run} is to read {splits}, and {files} are from {begin} to {end}"
+
+
+def published_epochs_have_each_file_once(history: History) -> Iterator[str]:
+    """Invariant 15: what the published epochs have read of a source that goes on; no table of ranges is asked."""
+    runs = history.ledger.runs() if history.listings.going else {}
+    for partition, result in history.ledger.current.items() if runs else ():
+        by = history.ledger.attempts[result.attempt]
+        if by.is_restored or not (runs[partition.run].closed_at and history.ledger.is_valid(partition)):
+            continue
+        for source, files in history.engine.made[result.attempt].splits.items():
+            history.read_by[partition.run, source, by.subtask] = tuple(files)
+    readers: dict[tuple[str, str, str], str] = {}
+    for (run, source, _), files in history.read_by.items():
+        for file in files if source in history.listings.going else ():
+            other = readers.setdefault((dataflow_of(run), source, file), run)
+            if other != run:
+                yield f"{file} of {source} was published by {other} and by {run}"

@@ -426,7 +426,11 @@ BLIND_PARTITION = replace(
 BLIND_CHECKPOINT = replace(
     REVISED_CHECKPOINT, states=(replace(REVISED_CHECKPOINT.states[0], partitions=(BLIND_PARTITION,)),)
 )
-SOURCED_CHECKPOINT = replace(BLIND_CHECKPOINT, sources={"orders": [{"table": "/lake/orders", "version": 12}]})
+SOURCED_CHECKPOINT = replace(
+    BLIND_CHECKPOINT,
+    sources={"orders": [{"table": "/lake/orders", "version": 12}]},
+    positions={"orders": {"value": {"version": 12}}},
+)
 APPLICATION_STAGE = replace(
     GATED_STAGE,
     name="tariffs",

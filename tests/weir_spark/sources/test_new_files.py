@@ -1,6 +1,7 @@
 """New files of a folder as a source that goes on: each file once, whatever its time and its name are."""
 
 import os
+import uuid
 
 import pytest
 from tests.messages.kinds import of_kind
@@ -102,15 +103,17 @@ def test_an_epoch_without_new_files_may_fail(data):
 
 def test_new_objects_of_a_bucket_are_read_once():
     with running_s3() as server:
-        client = client_of(server.url)
-        client.create_bucket(Bucket="lake")
+        bucket, client = f"of-tests-{uuid.uuid4()}", client_of(server.url)
+        server.make_bucket(bucket)
         lake = Connection(id="lake", kind="generic", extra={"storage_options": options_of(server.url)})
-        source = files_source("orders", "s3://lake/in/*.csv", format="csv", schema=SCHEMA, read="new", conn_id="lake")
-        client.put_object(Bucket="lake", Key="in/b.csv", Body=b"1,x")
+        source = files_source(
+            "orders", f"s3://{bucket}/in/*.csv", format="csv", schema=SCHEMA, read="new", conn_id="lake"
+        )
+        client.put_object(Bucket=bucket, Key="in/b.csv", Body=b"1,x")
         first = resolved_range(source, lake)
-        client.put_object(Bucket="lake", Key="in/a.csv", Body=b"2,x")
+        client.put_object(Bucket=bucket, Key="in/a.csv", Body=b"2,x")
         second = resolved_range(source, lake, previous=first)
-        client.put_object(Bucket="lake", Key="in/a.csv", Body=b"3,x")
+        client.put_object(Bucket=bucket, Key="in/a.csv", Body=b"3,x")
         assert (names(first), names(second)) == (["b.csv"], ["a.csv"])
         with pytest.raises(Misconfigured, check=of_kind("sources.read_file_rewritten")):
             resolved_range(source, lake, previous=second)
