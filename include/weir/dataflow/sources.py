@@ -147,11 +147,15 @@ def delta_source(
     path: str,
     *,
     partition: Mapping[str, str] | None = None,
+    read: str = "all",
     conn_id: str = "",
     parallelism: int = 1,
     **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read the newest version of the Delta table at `path`, which is fixed once a run.
+
+    `read="new"` reads what has been appended since the version that the epoch before has read; the first reads all. A
+    commit that removed or changed rows is an error, one that only rewrote files adds nothing.
 
     `path` is absolute, or a URL such as "s3://lake/orders"; `conn_id` is an Airflow connection to the object store.
     Spark reads the version's Parquet files and needs no jar of Delta. `partition` reads only one partition, such as
@@ -162,7 +166,13 @@ def delta_source(
     if "://" not in path and not path.startswith("/"):
         raise Misconfigured(Message("dataflow.delta_path_not_absolute", where=where, path=path))
     require_delta_path(where, path)
-    options = {"path": path.rstrip("/"), "partition": _partition(where, partition), "conn_id": conn_id}
+    _require_read(where, read, *(partition or {}).values())
+    options = {
+        "path": path.rstrip("/"),
+        "partition": _partition(where, partition),
+        "read": read.removeprefix("all"),
+        "conn_id": conn_id,
+    }
     return _source(name, "delta", parallelism, options, settings)
 
 
@@ -171,10 +181,14 @@ def iceberg_source(
     table: str,
     *,
     partition: Mapping[str, str] | None = None,
+    read: str = "all",
     parallelism: int = 1,
     **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read the current snapshot of an Iceberg table, which is fixed once a run.
+
+    `read="new"` reads what has been appended since the snapshot that the epoch before has read; the first reads all. A
+    snapshot that overwrote or deleted rows is an error, one that only rewrote files adds nothing.
 
     `table` is "catalog.namespace.table"; the catalog is the id of an Airflow connection of type iceberg, as in
     `iceberg`. Spark reads the snapshot's Parquet files and needs no jar of Iceberg.
@@ -184,7 +198,8 @@ def iceberg_source(
     _require_text(where, "table", table)
     if table.count(".") < 2 or not all(table.split(".")):
         raise Misconfigured(Message("dataflow.iceberg_table_malformed", where=where, table=table))
-    options = {"table": table, "partition": _partition(where, partition)}
+    _require_read(where, read, *(partition or {}).values())
+    options = {"table": table, "partition": _partition(where, partition), "read": read.removeprefix("all")}
     return _source(name, "iceberg", parallelism, options, settings)
 
 

@@ -7,18 +7,20 @@ Delta, and the version stays readable as long as its files are there, also when 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from weir.dataflow.stage import Resolved
 from weir.delta_rs import is_of_library, is_refusal, said
 from weir.errors import Message, Misconfigured, Retryable
 from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
+from weir_spark.sources.delta_commits import added_files, located
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.partitions import of_partition
-from weir_spark.sources.splits import LiveFile, nullable_schema, table_splits
+from weir_spark.sources.splits import LiveFile, divided_anew, nullable_schema, table_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,23 +37,40 @@ _READABLE: Final = frozenset(
 """Reader features with which plain reading of the Parquet files is right, where no file has a deletion vector."""
 
 
-def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
-    """Return the live files of the newest version, divided among the subtasks. Raises Misconfigured."""
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
+    """Return the live files of the newest version, or what came since, divided among the subtasks.
+
+    Raises Misconfigured and Retryable.
+    """
     path = str(ctx.options["path"])
+    if ctx.recorded is not None:
+        return Resolved(divided_anew(ctx.recorded.splits, ctx.parallelism), ctx.recorded.position)
     options = delta_options(path, ctx.options.get("conn_id"), ctx.connection)
     with needed_for(f"the Delta table {path}"):
         from deltalake import DeltaTable  # noqa: PLC0415  only runs with such a source need it
     with _answering(path):
-        return _splits(DeltaTable(path, storage_options=options or None), path, ctx)
+        table = DeltaTable(path, storage_options=options or None)
+        _require_plain(table, path)
+        if ctx.options.get("read") != "new":
+            return _splits(table, path, ctx, _files(table, path))
+        files = _files(table, path) if ctx.previous is None else _since(table, path, options, ctx.previous.position)
+        position = {"version": table.version(), "table": str(table.metadata().id)}
+        return Resolved(_splits(table, path, ctx, files), position)
 
 
-def _splits(table: DeltaTable, path: str, ctx: ResolveContext) -> list[dict[str, Any]]:
-    _require_plain(table, path)
+def _since(table: DeltaTable, path: str, options: Mapping[str, str], position: Mapping[str, Any]) -> list[LiveFile]:
+    if position["table"] != str(table.metadata().id) or position["version"] > table.version():
+        raise Misconfigured(Message("sources.delta_other_table", path=path, version=position["version"]))
+    return added_files(table, path, options, position["version"])
+
+
+def _splits(table: DeltaTable, path: str, ctx: ResolveContext, live: list[LiveFile]) -> list[dict[str, Any]]:
     schema = nullable_schema(json.loads(table.schema().to_json()))
     partitions = table.metadata().partition_columns
     columns = {each["name"]: each["type"] for each in schema["fields"] if each["name"] in partitions}
-    files, which = of_partition(_files(table, path), columns, ctx, f"the Delta table {path}")
-    what = f"version {table.version()} of the Delta table {path}{which}"
+    files, which = of_partition(live, columns, ctx, f"the Delta table {path}")
+    since = "" if ctx.previous is None else f", what came after version {ctx.previous.position['version']}"
+    what = f"version {table.version()} of the Delta table {path}{which}{since}"
     return table_splits(files, ctx.parallelism, schema, what, table=path, version=table.version())
 
 
@@ -107,7 +126,7 @@ def _files(table: DeltaTable, path: str) -> list[LiveFile]:
     texts = [_texts(found[f"partition.{each}"], f"the Delta table {path} is partitioned by {each}") for each in names]
     rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), *texts, strict=True)
     return [
-        LiveFile(_located(path, unquote(name)), size, tuple(zip(names, values, strict=True)))
+        LiveFile(located(path, unquote(name)), size, tuple(zip(names, values, strict=True)))
         for name, size, *values in rows
     ]
 
@@ -125,7 +144,3 @@ def _texts(values: pa.ChunkedArray, what: str) -> list[str | None]:
             Message("sources.delta_value_unreadable", what=what, type=values.type, error=error)
         ) from error
     return found
-
-
-def _located(root: str, path: str) -> str:
-    return path if "://" in path or path.startswith("/") else f"{root}/{path}"

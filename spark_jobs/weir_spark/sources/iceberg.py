@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.dataflow.stage import Resolved
 from weir.errors import Message, Misconfigured
 from weir.extras import needed_for
+from weir_spark.sources.iceberg_snapshots import appended_files
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.partitions import of_partition
-from weir_spark.sources.splits import LiveFile, table_splits
+from weir_spark.sources.splits import LiveFile, divided_anew, table_splits
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
-    from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.table import Table
     from pyiceberg.types import IcebergType, NestedField
     from pyspark.sql import DataFrame
 
@@ -44,26 +47,50 @@ _TYPES: Final[Mapping[str, str]] = {
 _WITHOUT_TEXT: Final = ("binary", "fixed", "uuid")
 
 
-def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
-    """Return the live files of the current snapshot, divided among the subtasks. Raises Misconfigured."""
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
+    """Return the live files of the current snapshot, or what came since, divided among the subtasks.
+
+    Raises Misconfigured and Retryable.
+    """
     name = str(ctx.options["table"])
+    if ctx.recorded is not None:
+        return Resolved(divided_anew(ctx.recorded.splits, ctx.parallelism), ctx.recorded.position)
     with _opened(name, ctx.connection(name.partition(".")[0])) as table:
-        return _splits(table, name, ctx)
+        splits = _splits(table, name, ctx)
+        if ctx.options.get("read") != "new":
+            return splits
+        return Resolved(splits, {"snapshot": _number(table), "table": str(table.metadata.table_uuid)})
+
+
+def _number(table: Table) -> int | None:
+    snapshot = table.current_snapshot()
+    return None if snapshot is None else snapshot.snapshot_id
+
+
+def _files(table: Table, name: str, ctx: ResolveContext) -> Iterator[tuple[DataFile, bool]]:
+    """Yield the files to read, and whether rows of them were deleted."""
+    number = _number(table)
+    position = None if ctx.previous is None else ctx.previous.position
+    if position is not None:
+        if position["table"] != str(table.metadata.table_uuid):
+            raise Misconfigured(Message("sources.iceberg_other_table", name=name))
+        yield from ((each, False) for each in appended_files(table, name, position["snapshot"]))
+    elif number is not None:
+        for task in table.scan(snapshot_id=number).plan_files():
+            yield task.file, bool(task.delete_files)
 
 
 def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]]:
-    snapshot = table.current_snapshot()
-    number = None if snapshot is None else snapshot.snapshot_id
+    number = _number(table)
     _require_names_that_stayed(table, name)
     fields = [_spark_field(each, name) for each in table.schema().fields]
-    tasks = [] if number is None else list(table.scan(snapshot_id=number).plan_files())
-    live = [_live(each, table, name) for each in tasks]
+    live = [_live(file, table, name, has_deletes=has_deletes) for file, has_deletes in _files(table, name, ctx)]
     files, which = of_partition(live, _identities(table, name), ctx, f"the Iceberg table {name}")
     return table_splits(
         files,
         ctx.parallelism,
         {"type": "struct", "fields": fields},
-        f"{_what(number, name)}{which}",
+        f"{_what(number, name)}{which}{_since(ctx)}",
         table=name,
         snapshot=number,
     )
@@ -72,6 +99,13 @@ def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
     """Read the files of a split with plain Spark."""
     return read_groups(ctx.spark, slice["schema"], slice["groups"], _what(slice["snapshot"], slice["table"]))
+
+
+def _since(ctx: ResolveContext) -> str:
+    if ctx.previous is None:
+        return ""
+    snapshot = ctx.previous.position["snapshot"]
+    return "" if snapshot is None else f", what came after snapshot {snapshot}"
 
 
 def _what(snapshot: int | None, table: str) -> str:
@@ -111,26 +145,25 @@ def _names(schema: Schema) -> Iterator[tuple[int, str]]:
     return ((number, schema.find_column_name(number) or "") for number in sorted(schema.field_ids))
 
 
-def _live(task: FileScanTask, table: Table, name: str) -> LiveFile:
-    file = task.file
-    if task.delete_files:
+def _live(file: DataFile, table: Table, name: str, *, has_deletes: bool) -> LiveFile:
+    if has_deletes:
         raise Misconfigured(Message("sources.iceberg_delete_files", name=name))
     if file.file_format.value != "PARQUET" or file.key_metadata is not None:
         what = "is encrypted" if file.key_metadata is not None else f"has the format {file.file_format.value}"
         raise Misconfigured(Message("sources.iceberg_file_unfit", file_path=file.file_path, name=name, what=what))
-    return LiveFile(file.file_path, file.file_size_in_bytes, tuple(_values(task, table, name)))
+    return LiveFile(file.file_path, file.file_size_in_bytes, tuple(_values(file, table, name)))
 
 
-def _values(task: FileScanTask, table: Table, name: str) -> Iterator[tuple[str, str | None]]:
+def _values(file: DataFile, table: Table, name: str) -> Iterator[tuple[str, str | None]]:
     """Yield the columns that the file's partition gives a value: a file that came from Hive lacks them."""
     from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415
 
     schema = table.schema()
-    for at, field in enumerate(table.specs()[task.file.spec_id].fields):
+    for at, field in enumerate(table.specs()[file.spec_id].fields):
         column = schema.find_column_name(field.source_id)
         if not isinstance(field.transform, IdentityTransform) or column is None:
             continue
-        kind, value = schema.find_type(field.source_id), task.file.partition[at]
+        kind, value = schema.find_type(field.source_id), file.partition[at]
         if "." in column or str(kind).startswith(_WITHOUT_TEXT):
             raise Misconfigured(Message("sources.iceberg_partition_unfit", name=name, column=column, kind=kind))
         yield column, None if value is None else field.transform.to_human_string(kind, value)

@@ -70,6 +70,21 @@ def table_splits(
     ]
 
 
+def divided_anew(splits: Sequence[Mapping[str, Any]], parallelism: int) -> list[dict[str, Any]]:
+    """Return the same files of a table in as many splits as there are subtasks now."""
+    files = [(group["values"], file) for split in splits for group in split["groups"] for file in group["files"]]
+    return [
+        {
+            **splits[0],
+            "groups": [
+                {"values": values, "files": [file for _, file in group]}
+                for values, group in groupby(share, key=lambda each: each[0])
+            ],
+        }
+        for share in shares([(each, 1) for each in files], parallelism)
+    ]
+
+
 def nullable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return Spark's JSON of a schema without what only its table knows: all is nullable, and has no metadata.
 

@@ -1,15 +1,18 @@
 """A Delta table as a source: the version of the run, whatever becomes of the table."""
 
 import json
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.messages.kinds import of_kind
-from tests.weir_spark.sources.conftest import looked_up, resolved
+from tests.weir_spark.sources.conftest import looked_up, resolved, resolved_range
 
 from weir.connections import Connection
 from weir.dataflow import delta_source
@@ -213,3 +216,84 @@ def test_values_of_partitions_at_the_ends_of_their_types_are_read(lake, attempt)
         (1, days[0], times[0], "NaN", Decimal("0.0000001")),
         (2, days[1], times[1], "-Infinity", Decimal("99.9999999")),
     ]
+
+
+def new_orders(path, **more):
+    return delta_source("orders", path, read="new", **more)
+
+
+def values_in(found):
+    """The values that are read, by the files that the splits name."""
+    files = [file for split in found.splits for group in split["groups"] for file in group["files"]]
+    return sorted(value for file in files for value in pq.read_table(unquote(urlparse(file).path))["v"].to_pylist())
+
+
+def test_what_is_appended_is_read_once_also_after_the_table_was_optimized(lake):
+    write_deltalake(lake, rows(1))
+    first = resolved_range(new_orders(lake))
+    write_deltalake(lake, rows(2), mode="append")
+    write_deltalake(lake, rows(3), mode="append")
+    DeltaTable(lake).optimize.compact()
+    second = resolved_range(new_orders(lake), previous=first)
+    third = resolved_range(new_orders(lake), previous=second)
+    assert [values_in(each) for each in (first, second, third)] == [[1], [2, 3], []]
+    assert [each.position["version"] for each in (first, second, third)] == [0, 3, 3]
+
+
+def test_the_files_that_came_have_the_values_of_their_partitions(lake):
+    write_deltalake(lake, rows(1, day=["a"]), partition_by=["day"])
+    first = resolved_range(new_orders(lake))
+    write_deltalake(lake, rows(2, 3, day=["b", None]), mode="append")
+    (split,) = resolved_range(new_orders(lake), previous=first).splits
+    assert [group["values"] for group in split["groups"]] == [{"day": None}, {"day": "b"}]
+
+
+def overwritten(path):
+    write_deltalake(path, rows(9), mode="overwrite")
+
+
+def with_a_row_less(path):
+    DeltaTable(path).delete("v = 1")
+
+
+@pytest.mark.parametrize("change", [overwritten, with_a_row_less])
+def test_a_commit_that_is_no_append_is_an_error(lake, change):
+    write_deltalake(lake, rows(1, 2))
+    first = resolved_range(new_orders(lake))
+    change(lake)
+    with pytest.raises(Misconfigured, check=of_kind("sources.delta_not_appended", version=1)):
+        resolved_range(new_orders(lake), previous=first)
+
+
+def test_a_commit_that_the_log_has_forgotten_is_an_error(lake):
+    write_deltalake(lake, rows(1))
+    first = resolved_range(new_orders(lake))
+    write_deltalake(lake, rows(2), mode="append")
+    DeltaTable(lake).create_checkpoint()
+    Path(lake, "_delta_log", f"{1:020d}.json").unlink()
+    with pytest.raises(Misconfigured, check=of_kind("sources.delta_commit_gone", version=1)):
+        resolved_range(new_orders(lake), previous=first)
+
+
+def test_a_table_that_was_created_again_is_an_error(lake):
+    write_deltalake(lake, rows(1))
+    first = resolved_range(new_orders(lake))
+    shutil.rmtree(lake)
+    write_deltalake(lake, rows(2))
+    with pytest.raises(Misconfigured, check=of_kind("sources.delta_other_table")):
+        resolved_range(new_orders(lake), previous=first)
+
+
+def test_a_recorded_range_is_divided_anew_without_the_log(lake):
+    write_deltalake(lake, rows(1))
+    write_deltalake(lake, rows(2), mode="append")
+    first = resolved_range(new_orders(lake))
+    shutil.rmtree(Path(lake, "_delta_log"))
+    again = resolved_range(new_orders(lake, parallelism=2), recorded=first)
+    assert [len(split["groups"][0]["files"]) for split in again.splits] == [1, 1]
+    assert (values_in(again), again.position) == ([1, 2], first.position)
+
+
+def test_an_interval_has_no_part_in_what_is_new():
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.read_new_by_interval")):
+        new_orders("/lake/orders", partition={"day": "{start:%Y-%m-%d}"})

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 from tests.messages.kinds import of_kind
-from tests.weir_spark.sources.conftest import resolved
+from tests.weir_spark.sources.conftest import resolved, resolved_range
 
 from weir.connections import Connection
 from weir.dataflow import iceberg_source
@@ -169,3 +170,63 @@ def test_values_of_identity_partitions_are_read_from_the_metadata(tmp_path, atte
         (1, date(2013, 1, 1), "2013-01-01 02:03:04.000005", "a b/c%20+"),
         (2, None, None, None),
     ]
+
+
+NEW = iceberg_source("orders", NAME, parallelism=2, read="new")
+
+
+def values_in(found):
+    files = [file for split in found.splits for group in split["groups"] for file in group["files"]]
+    return sorted(value for file in files for value in pq.read_table(unquote(urlparse(file).path))["v"].to_pylist())
+
+
+def test_what_is_appended_is_read_once(lake):
+    empty = resolved_range(NEW, lake.connection)
+    lake.append(v=[1], s=["a"])
+    first = resolved_range(NEW, lake.connection, previous=empty)
+    lake.append(v=[2], s=["b"])
+    lake.append(v=[3], s=["c"])
+    second = resolved_range(NEW, lake.connection, previous=first)
+    third = resolved_range(NEW, lake.connection, previous=second)
+    assert [values_in(each) for each in (empty, first, second, third)] == [[], [1], [2, 3], []]
+
+
+def overwrite(lake):
+    lake.table.overwrite(lake.table.scan().to_arrow())
+
+
+def delete_a_row(lake):
+    lake.table.delete("v = 1")
+
+
+@pytest.mark.parametrize("change", [overwrite, delete_a_row])
+def test_a_snapshot_that_is_no_append_is_an_error(lake, change):
+    lake.append(v=[1, 2], s=["a", "b"])
+    first = resolved_range(NEW, lake.connection)
+    change(lake)
+    with pytest.raises(Misconfigured, check=of_kind("sources.iceberg_not_appended")):
+        resolved_range(NEW, lake.connection, previous=first)
+
+
+def test_a_table_that_was_rolled_back_or_created_again_is_an_error(lake, tmp_path):
+    lake.append(v=[1], s=["a"])
+    old = lake.table.current_snapshot().snapshot_id
+    lake.append(v=[2], s=["b"])
+    found = resolved_range(NEW, lake.connection)
+    lake.table.manage_snapshots().set_current_snapshot(old).commit()
+    with pytest.raises(Misconfigured, check=of_kind("sources.iceberg_not_followed")):
+        resolved_range(NEW, lake.connection, previous=found)
+    other = Lake(tmp_path / "other", [("v", pa.int32()), ("s", pa.string())])
+    with pytest.raises(Misconfigured, check=of_kind("sources.iceberg_other_table")):
+        resolved_range(NEW, other.connection, previous=found)
+
+
+def test_a_snapshot_in_between_that_was_expired_is_an_error(lake):
+    lake.append(v=[1], s=["a"])
+    found = resolved_range(NEW, lake.connection)
+    lake.append(v=[2], s=["b"])
+    gone = lake.table.current_snapshot().snapshot_id
+    lake.append(v=[3], s=["c"])
+    lake.table.maintenance.expire_snapshots().by_id(gone).commit()
+    with pytest.raises(Misconfigured, check=of_kind("sources.iceberg_not_followed")):
+        resolved_range(NEW, lake.connection, previous=found)
