@@ -139,7 +139,7 @@ def files_source(
         "reader": dict(reader or {}),
         "conn_id": conn_id,
     }
-    return _source(name, "files", parallelism, options, settings)
+    return _source(name, "files", parallelism, options, settings, goes_on=read == "new")
 
 
 def delta_source(
@@ -166,14 +166,15 @@ def delta_source(
     if "://" not in path and not path.startswith("/"):
         raise Misconfigured(Message("dataflow.delta_path_not_absolute", where=where, path=path))
     require_delta_path(where, path)
-    _require_read(where, read, *(partition or {}).values())
+    wanted = _partition(where, partition)
+    _require_read(where, read, *wanted.values())
     options = {
         "path": path.rstrip("/"),
-        "partition": _partition(where, partition),
+        "partition": wanted,
         "read": read.removeprefix("all"),
         "conn_id": conn_id,
     }
-    return _source(name, "delta", parallelism, options, settings)
+    return _source(name, "delta", parallelism, options, settings, goes_on=read == "new")
 
 
 def iceberg_source(
@@ -198,9 +199,10 @@ def iceberg_source(
     _require_text(where, "table", table)
     if table.count(".") < 2 or not all(table.split(".")):
         raise Misconfigured(Message("dataflow.iceberg_table_malformed", where=where, table=table))
-    _require_read(where, read, *(partition or {}).values())
-    options = {"table": table, "partition": _partition(where, partition), "read": read.removeprefix("all")}
-    return _source(name, "iceberg", parallelism, options, settings)
+    wanted = _partition(where, partition)
+    _require_read(where, read, *wanted.values())
+    options = {"table": table, "partition": wanted, "read": read.removeprefix("all")}
+    return _source(name, "iceberg", parallelism, options, settings, goes_on=read == "new")
 
 
 @answers({"parallelism": "there is one subtask, since several would read at several moments: leave it out"})
@@ -277,7 +279,6 @@ def kafka_source(
     idle: str = "",
     on_malformed: str = "fail",
     parallelism: int = 1,
-    moved_from: str = "",
     **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read what has come into a topic of Kafka since the epoch before. Needs `weir[kafka]`.
@@ -322,7 +323,7 @@ def kafka_source(
         "idle": idle,
         "on_malformed": on_malformed.removeprefix("fail"),
     }
-    return _source(name, "kafka", parallelism, options, settings, goes_on=True, moved_from=moved_from)
+    return _source(name, "kafka", parallelism, options, settings, goes_on=True)
 
 
 def filled(where: str, text: str, interval: tuple[datetime, datetime], zone: str = "UTC") -> str:
@@ -510,7 +511,6 @@ def _source(
     settings: SourceSettings,
     *,
     goes_on: bool = False,
-    moved_from: str = "",
 ) -> Stage:
     for what in ("conn_id", "driver"):
         require(f"{kind}_source({name!r})", what, options.get(what, ""), str, f'{what}="..."')
@@ -526,10 +526,8 @@ def _source(
         f"weir_spark.sources.{kind}:read",
         resolve=f"weir_spark.sources.{kind}:resolve",
         parallelism=parallelism,
-        goes_on=options.get("read") == "new" or bool(options.get("mark")),
         options={key: value for key, value in options.items() if value not in ("", {})},
         goes_on=goes_on,
-        moved_from=moved_from,
         **settings,
     )
 
