@@ -206,13 +206,20 @@ def iceberg_source(
 
 
 @answers({"parallelism": "there is one subtask, since several would read at several moments: leave it out"})
-def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[SourceSettings]) -> Stage:
+def postgres_source(
+    name: str, conn_id: str, query: str, *, mark: str = "", **settings: Unpack[SourceSettings]
+) -> Stage:
     """Read the rows of a query of PostgreSQL, by COPY in one transaction of the task.
 
     `query` may name the bounds of the epoch's interval, as psycopg2 does: "select * from orders where at >= %(start)s
     and at < %(end)s"; any other percent sign is doubled. `%(start_local)s` and `%(end_local)s` are what the clocks of
     the schedule's time zone show then, without a zone, for columns of the types date and timestamp. `conn_id` is an
     Airflow connection of type postgres. There is one subtask: several would read at several moments.
+
+    `mark` reads what was added since the epoch before: it is a column of the type xid8 that the database fills, by
+    "mark xid8 not null default pg_current_xact_id()". Rows of a transaction that is open are read once it has ended, by
+    a later epoch; a sequence or a time would leave them out. A row that is updated is read again only where the update
+    sets the mark.
     """
     where = f"postgres_source({name!r})"
     require_connection(where, conn_id, "postgres")
@@ -224,7 +231,12 @@ def postgres_source(name: str, conn_id: str, query: str, **settings: Unpack[Sour
             Message("dataflow.query_placeholder_unknown", where=where, name=type(error).__name__, error=error)
         ) from error
     single_query(where, query)
-    return _source(name, "postgres", 1, {"conn_id": conn_id, "query": query}, settings)
+    require(where, "mark", mark, str, 'the name of a column of the type xid8, such as mark="added_by"')
+    bound = next((each for each in BOUNDS if f"%({each})s" in query), "")
+    if mark and bound:
+        raise Misconfigured(Message("dataflow.mark_and_interval", where=where, bound=bound))
+    options = {"conn_id": conn_id, "query": query, "mark": mark}
+    return _source(name, "postgres", 1, options, settings, goes_on=bool(mark))
 
 
 @answers({"parallelism": 'there is one subtask: write reader={"numPartitions": ...} and what else Spark asks for'})

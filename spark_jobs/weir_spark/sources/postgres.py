@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.connections import Connection
 from weir.dataflow.queries import single_query
 from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
+from weir.dataflow.stage import Resolved
 from weir.errors import Message, Misconfigured, Retryable, first_line
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
@@ -51,6 +52,7 @@ _SPARK_TYPES: Final[Mapping[int, str]] = {
 
 _BYTEA: Final = 17
 _NUMERIC: Final = 1700
+_XID8: Final = 5069
 _MOST_DIGITS: Final = 38
 _PLAIN_DECIMAL: Final = "decimal(38,18)"
 """For a numeric without precision, as Spark's JDBC reader has it. A value that does not fit exactly is an error."""
@@ -76,14 +78,63 @@ class Column:
     spark_type: str
 
 
-def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
-    """Return the bounds of the interval: the rows are those that PostgreSQL has when an attempt reads."""
+def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
+    """Return the bounds of the interval, or of the marks: the rows are those that PostgreSQL has when an attempt reads.
+
+    Raises Misconfigured and Retryable.
+    """
     conn_id, query = str(ctx.options["conn_id"]), str(ctx.options["query"])
+    if ctx.options.get("mark"):
+        return _marked(ctx, conn_id, query, str(ctx.options["mark"]))
     what = f"what {conn_id} has for {shown(ctx.interval)} when an attempt reads: PostgreSQL has no versions"
     named = {each for each in BOUNDS if f"%({each})s" in query}
     found = bounds_of(ctx.interval, ctx.zone, named if isinstance(ctx.interval, Moment) else {"start", "end", *named})
     bounds = {name: (at.replace(tzinfo=None) if name.endswith(LOCAL) else at).isoformat() for name, at in found.items()}
     return [{"reads": what, "conn_id": conn_id, "query": query, **bounds}]
+
+
+def _marked(ctx: ResolveContext, conn_id: str, query: str, mark: str) -> Resolved:
+    """Return the range of the marks from where the epoch before ended to the oldest transaction that is still open.
+
+    What has a mark below that is committed, or never will be. A transaction that is open has its rows read once it has
+    ended, by a later epoch.
+    """
+    before = None if ctx.previous is None else int(ctx.previous.position["xid"])
+    if ctx.recorded is not None:
+        end = int(ctx.recorded.position["xid"])
+    else:
+        with _transaction(ctx.connection(conn_id)) as cursor:
+            end = _oldest_open(cursor, conn_id, query, mark)
+        if before is not None and end < before:
+            raise Misconfigured(Message("sources.postgres_other_server", conn_id=conn_id, before=before, end=end))
+    split = {
+        "reads": f"what {conn_id} has with {mark} from {before or 0} to {end - 1} when an attempt reads: what "
+        "transactions have added that had ended, and were open or had not begun for the epoch before",
+        "conn_id": conn_id,
+        "query": query,
+        "mark": mark,
+        "from": str(before or 0),
+        "to": str(end),
+    }
+    return Resolved([split], {"xid": str(end)})
+
+
+def _oldest_open(cursor: Any, conn_id: str, query: str, mark: str) -> int:
+    """Return the number of the oldest transaction that is open. Raises Misconfigured for another mark."""
+    inner = cursor.mogrify(single_query("postgres_source", query), {}).decode()
+    found = next((each for each in _columns(cursor, inner, conn_id) if each.name == mark), None)
+    if found is None or found.oid != _XID8:
+        kind = "no column of the query"
+        if found is not None:
+            cursor.execute("select format_type(%s, null)", (found.oid,))
+            kind = f"of the type {cursor.fetchone()[0]}"
+        raise Misconfigured(Message("sources.postgres_mark_unfit", conn_id=conn_id, mark=mark, kind=kind))
+    name = _identifier(mark)
+    cursor.execute(f"select exists (select from (\n{inner}\n) weir_source where {name} is null)")  # noqa: S608
+    if cursor.fetchone()[0]:
+        raise Misconfigured(Message("sources.postgres_mark_null", conn_id=conn_id, mark=mark))
+    cursor.execute("select pg_snapshot_xmin(pg_current_snapshot())::text")
+    return int(cursor.fetchone()[0])
 
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
@@ -109,9 +160,21 @@ def load(
     with _transaction(connection) as cursor:
         bounds = {name: datetime.fromisoformat(split[name]) for name in BOUNDS if name in split}
         query = cursor.mogrify(single_query("postgres_source", split["query"]), bounds).decode()
+        if "mark" in split:
+            query = _of_marks(query, split)
         columns = _columns(cursor, query, connection.id)
         files = _files(_batches(cursor, query, columns), columns)
         return columns, [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
+
+
+def _of_marks(query: str, split: Mapping[str, Any]) -> str:
+    name = _identifier(split["mark"])
+    bounds = f"{name} >= '{int(split['from'])}'::xid8 and {name} < '{int(split['to'])}'::xid8"
+    return f"select * from (\n{query}\n) weir_marked where {bounds}"  # noqa: S608  the query is the dataflow's own
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
@@ -307,7 +370,7 @@ def _files(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> Iter
 
 
 def _expression(column: Column) -> str:
-    name = '"' + column.name.replace('"', '""') + '"'
+    name = _identifier(column.name)
     if column.oid == _BYTEA:
         return f"encode({name}, 'hex') as {name}"
     return f"{name}::text as {name}" if column.spark_type == "string" else name

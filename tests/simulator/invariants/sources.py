@@ -61,8 +61,8 @@ def published_epochs_have_each_file_once(history: History) -> Iterator[str]:
         by = history.ledger.attempts[result.attempt]
         if by.is_restored or not (runs[partition.run].closed_at and history.ledger.is_valid(partition)):
             continue
-        for source, files in history.engine.made[result.attempt].splits.items():
-            history.read_by[partition.run, source, by.subtask] = tuple(files)
+        for source, split in history.engine.made[result.attempt].splits.items():
+            history.read_by[partition.run, source, by.subtask] = tuple(split)
     readers: dict[tuple[str, str, str], str] = {}
     for (run, source, _), files in history.read_by.items():
         for file in files if source in history.listings.going else ():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.messages.kinds import of_kind
-from tests.weir_spark.sources.conftest import resolved
+from tests.weir_spark.sources.conftest import resolved, resolved_range
 
 from weir.connections import Connection
 from weir.dataflow import postgres_source
@@ -237,3 +237,104 @@ def test_spark_reads_the_rows_with_the_types_of_the_query(attempt, shop):
     assert (row.text, bytes(row.y)) == ("2012-12-31 20:18:04", b"\x00\xff")
     assert row[12:16] == ("x", '{"a": 1}', "9c5b94b1-35ad-49bb-b118-8e8fc24abf80", "{1,2}")
     assert [name for name, _ in attempt.files] == ["00000.parquet"]
+
+
+@pytest.fixture
+def connected(shop):
+    """Opens sessions of a writer."""
+    sessions = []
+
+    def connect():
+        sessions.append(psycopg2.connect(**shop.for_libpq("")))
+        return sessions[-1]
+
+    yield connect
+    for each in sessions:
+        each.close()
+
+
+@pytest.fixture
+def added(connected):
+    """A table whose rows have the mark of their transaction; adds rows in a session, which commits them by itself."""
+    with connected() as session, session.cursor() as cursor:
+        cursor.execute("drop table if exists added")
+        cursor.execute("create table added (v int, mark xid8 not null default pg_current_xact_id(), at timestamptz)")
+
+    def add(session, *values):
+        with session.cursor() as cursor:
+            cursor.executemany("insert into added (v, at) values (%s, now())", [(each,) for each in values])
+
+    return add
+
+
+MARKED = postgres_source("orders", "shop", "select v, mark from added", mark="mark")
+
+
+def rows_of(shop, found):
+    (split,) = found.splits
+    files = []
+    reading.load(shop, split, lambda _name, data: files.append(data))
+    return sorted(row["v"] for data in files for row in pq.read_table(io.BytesIO(data)).to_pylist())
+
+
+def test_an_open_transaction_delays_its_rows_and_loses_none(shop, connected, added):
+    slow, quick = connected(), connected()
+    added(slow, 1)
+    added(quick, 2)
+    quick.commit()
+    first = resolved_range(MARKED, shop)
+    added(quick, 3)
+    quick.commit()
+    second = resolved_range(MARKED, shop, previous=first)
+    assert [rows_of(shop, each) for each in (first, second)] == [[], []]
+    slow.commit()
+    third = resolved_range(MARKED, shop, previous=second)
+    added(quick, 4)
+    quick.commit()
+    fourth = resolved_range(MARKED, shop, previous=third)
+    assert [rows_of(shop, each) for each in (first, second, third, fourth)] == [[], [], [1, 2, 3], [4]]
+
+
+def test_rows_of_a_transaction_that_was_rolled_back_are_none(shop, connected, added):
+    session = connected()
+    added(session, 1)
+    session.rollback()
+    added(session, 2)
+    session.commit()
+    assert rows_of(shop, resolved_range(MARKED, shop)) == [2]
+
+
+def test_a_recorded_range_of_marks_is_that_of_the_first_try(shop, connected, added):
+    session = connected()
+    added(session, 1)
+    session.commit()
+    first = resolved_range(MARKED, shop)
+    added(session, 2)
+    session.commit()
+    again = resolved_range(MARKED, shop, recorded=first)
+    assert (again.position, rows_of(shop, again)) == (first.position, [1])
+
+
+@pytest.mark.parametrize("mark", ["v", "at", "nothing"])
+def test_a_mark_of_another_type_is_refused(shop, added, mark):
+    stage = postgres_source("orders", "shop", "select * from added", mark=mark)
+    with pytest.raises(Misconfigured, check=of_kind("sources.postgres_mark_unfit", mark=mark)):
+        resolved_range(stage, shop)
+
+
+def test_rows_without_a_mark_are_refused(shop):
+    stage = postgres_source("orders", "shop", "select 1 v, null::xid8 mark", mark="mark")
+    with pytest.raises(Misconfigured, check=of_kind("sources.postgres_mark_null")):
+        resolved_range(stage, shop)
+
+
+def test_a_server_that_counts_from_below_is_another_one(shop, added):
+    found = resolved_range(MARKED, shop)
+    later = replace(found, position={"xid": str(int(found.position["xid"]) + 10**9)})
+    with pytest.raises(Misconfigured, check=of_kind("sources.postgres_other_server")):
+        resolved_range(MARKED, shop, previous=later)
+
+
+def test_a_mark_and_an_interval_contradict_each_other():
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.mark_and_interval", bound="end")):
+        postgres_source("orders", "shop", "select 1 where now() < %(end)s", mark="mark")
