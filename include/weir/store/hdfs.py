@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -165,8 +166,16 @@ class HdfsFiles:
         """Do nothing: what Spark wrote is as durable as `dfs.datanode.synconclose` makes it."""
 
     def free_space(self) -> FreeSpace | None:
-        """Return how much the folder's quotas leave; a quota counts the bytes of all replicas."""
-        found = self._requests.begun().of_namenode("GET", "GETQUOTAUSAGE", self._full(""))["QuotaUsage"]
+        """Return how much the folder's quotas leave; a quota counts the bytes of all replicas.
+
+        A NameNode before Hadoop 3.1.3, and 3.2.0, does not know the question: it only refuses what is too much.
+        """
+        try:
+            found = self._requests.begun().of_namenode("GET", "GETQUOTAUSAGE", self._full(""))["QuotaUsage"]
+        except HdfsRefused as error:
+            if error.errno == errno.EINVAL:
+                return None
+            raise
         space, files = int(found["spaceQuota"]), int(found["quota"])
         if space < 0 and files < 0:
             return None
@@ -211,7 +220,7 @@ class HdfsFiles:
         own = requests.status(temporary)["fileId"]
         target = self._full(path)
         try:
-            requests.of_namenode("PUT", "RENAME", temporary, destination=target, renameoptions=how)
+            answer = requests.of_namenode("PUT", "RENAME", temporary, destination=target, renameoptions=how)
         except FileNotFoundError as error:
             # An earlier try may have been carried out, and its answer lost: the file keeps its id.
             if _id_of(requests, target) != own:
@@ -220,6 +229,9 @@ class HdfsFiles:
             if error.errno == errno.EEXIST:
                 raise FileExistsError(errno.EEXIST, "exists already", path) from error
             raise
+        else:
+            if answer:
+                raise HdfsRefused(errno.EOPNOTSUPP, _NO_NAMENODE)
 
     def _delete(self, path: str, **how: str) -> None:
         if not self._requests.begun().of_namenode("DELETE", "DELETE", self._full(path), **how)["boolean"]:
@@ -302,6 +314,9 @@ _REFUSALS: Final = {
 
 _BELOW_A_FILE: Final = "(is not a directory)"
 """Part of the NameNode's message for a path below a file, which it answers as if a right were missing."""
+
+_NO_NAMENODE: Final = "this server, which is no NameNode (HttpFS?), does not know the renameoptions of RENAME"
+"""Such a server answers whether it has renamed, and NameNodes that are told how to rename have no answer."""
 
 _PAST_END: Final = ("out of the range [", "Cannot seek after EOF")
 """Parts of the messages of NameNodes, and of DataNodes for an empty file."""
@@ -441,6 +456,8 @@ class _Begun:
 
 def _failure(status: int, body: bytes, server: str) -> OSError:
     """Translate an answer that is an error; a ConnectionError if it may pass."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        return HdfsRefused(errno.EACCES, f"{server} asks who this is, as with Kerberos, which Weir cannot tell")
     try:
         found = json.loads(body)["RemoteException"]
         name, message = str(found["exception"]), str(found["message"]).partition("\n")[0]

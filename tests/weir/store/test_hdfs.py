@@ -195,6 +195,26 @@ def test_a_server_that_is_no_namenode_has_lost_nothing(open_hdfs, hdfs, namenode
             ask("folder")
 
 
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_a_server_that_ignores_how_to_rename_is_refused(hdfs, namenode, is_renamed):
+    namenode.answer((200, json.dumps({"boolean": is_renamed}).encode()), "PUT", "*op=RENAME*")
+    with pytest.raises(Retryable, match="HttpFS"):
+        hdfs.create("folder/file", b"content")
+    assert hdfs.list("folder") == []
+
+
+def test_a_namenode_that_asks_for_a_proof_of_the_user_is_not_waited_for(hdfs, namenode):
+    namenode.answer((401, b"<html>Authentication required</html>"), times=None)
+    with pytest.raises(Misconfigured, match="Kerberos"):
+        hdfs.initialise()
+
+
+def test_an_older_namenode_says_nothing_of_its_quotas(hdfs, namenode):
+    unknown = 'Invalid value for webhdfs parameter "op": No enum constant GetOpParam.Op.GETQUOTAUSAGE'
+    namenode.answer((400, refusal("IllegalArgumentException", unknown)[1]), "GET", "*GETQUOTAUSAGE*")
+    assert hdfs.free_space() is None
+
+
 def test_a_connection_that_hangs_is_given_up_for_another_one(open_hdfs, hdfs, namenode):
     hdfs.create("file", b"content")
     namenode.heal()

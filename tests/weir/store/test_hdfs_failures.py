@@ -2,15 +2,20 @@
 
 import os
 import threading
+import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.servers.hadoop import running_hdfs
 from tests.servers.java import JarsMissing
 
-from weir.errors import Retryable
+from weir.errors import Fault, Retryable
+from weir.formats.manifest import Manifest
 from weir.store.errors import AlreadyExists, NotFound
+from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
+from weir.testing.fakes.partitions import parquet_bytes, write_partition
 
 pytestmark = pytest.mark.soak
 
@@ -134,3 +139,79 @@ def test_a_block_that_is_damaged_on_all_disks_is_not_lost_before_somebody_has_de
     cluster.ask("DELETE", "DELETE", "/weir/file")
     with pytest.raises(NotFound):
         store.read("file")
+
+
+PART = "flow/20130101T000000Z/stage/by-key/0/t0001-000000000000/part-0.parquet"
+
+
+def test_bytes_that_were_changed_together_with_their_checksums_are_found_by_the_digest(cluster, store):
+    ref, manifest = write_partition(store, PART.rpartition("/")[0], {"part-0.parquet": parquet_bytes(10_000)})
+    data = store.read(PART)
+    known = {number: set(cluster.blocks_of(number)) for number in (1, 2)}
+    [whole] = [each for each in known[1] if each.read_bytes() == data]
+    middle = len(data) // 2
+    store.create("copy", data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    for number in (1, 2):
+        [changed] = set(cluster.blocks_of(number)) - known[number]
+        [block] = [each for each in known[number] if each.name == whole.name]
+        block.write_bytes(changed.read_bytes())
+        checksums_of(block).write_bytes(checksums_of(changed).read_bytes())
+    assert store.read(PART) == store.read("copy")  # HDFS finds nothing
+    store_id = store.initialise()
+    assert isinstance(probe(store, store_id, [ref])[ref], Manifest)  # nor does who looks at the footer
+    [loss] = verify_segments(store, store_id, [(manifest, ref.folder, None)])
+    assert loss.fault is Fault.DAMAGED
+
+
+def checksums_of(block):
+    """The file beside a block that has the checksums of its bytes, and of nothing else."""
+    [found] = block.parent.glob(f"{block.name}_*.meta")
+    return found
+
+
+MANY = 100_000
+
+
+def test_a_folder_of_a_hundred_thousand_files_is_listed_page_by_page_and_deleted(tmp_path, capsys):
+    try:
+        with running_hdfs(tmp_path / "hdfs", settings={"dfs.ls.limit": 1000}) as hdfs:
+            store = Store.open(f"{hdfs.url}/weir", hdfs.storage_options)
+            store.initialise()
+            files = ("-files", str(MANY), "-filesPerDir", str(MANY))
+            hdfs.run(_MAKER, "-op", "create", "-keepResults", "-threads", "4", *files)
+            hdfs.run("org.apache.hadoop.hdfs.tools.DFSAdmin", "-safemode", "leave")
+            [made] = folders_with_files(store_of_maker(hdfs), "")
+            hdfs.ask("PUT", "RENAME", f"/nnThroughputBenchmark/{made}", destination="/weir/many")
+            listed, seconds = timed(lambda: store.list("many"))
+            assert len({name for name, _ in listed}) == len(listed) == MANY
+            tracemalloc.start()
+            store.list("many")
+            peak = tracemalloc.get_traced_memory()[1] / 2**20
+            tracemalloc.stop()
+            _, asking = timed(store.free_space)
+            _, deleting = timed(lambda: store.delete_folder("many"))
+            assert store.folders("") == []
+    except JarsMissing as missing:
+        pytest.skip(str(missing))
+    with capsys.disabled():
+        print(f"\n{MANY} files: listed in {seconds:.1f} s with {peak:.0f} MiB")
+        print(f"quota asked in {asking:.1f} s, deleted in {deleting:.1f} s")
+    assert peak < 100
+
+
+_MAKER = "org.apache.hadoop.hdfs.server.namenode.NNThroughputBenchmark"
+
+
+def store_of_maker(hdfs):
+    """The folder in which Hadoop's own benchmark makes files, opened as a store."""
+    return Store.open(f"{hdfs.url}/nnThroughputBenchmark", hdfs.storage_options)
+
+
+def folders_with_files(store, folder):
+    below = [f"{folder}/{name}".lstrip("/") for name in store.folders(folder)]
+    return [each for one in below for each in folders_with_files(store, one)] or [folder]
+
+
+def timed(act):
+    begun = time.monotonic()
+    return act(), time.monotonic() - begun
