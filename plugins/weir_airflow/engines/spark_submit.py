@@ -57,6 +57,8 @@ _ONE_DRIVER: Final = {
     "spark.kubernetes.submit.waitAppCompletion": "true",
 }
 
+_DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
+
 _ANSWER_SECONDS: Final = 30.0
 """How long to wait for an answer on a file system that caches for a while that a file was missing."""
 
@@ -230,15 +232,16 @@ class SubmitEngine:
         return Submission(
             self._connection,
             on_progress=on_progress,
-            conf={**job.spark_conf, **self._settings_in_cluster(), **self._tags(job)},
+            conf={**job.spark_conf, **self._settings_of_mode(), **self._tags(job)},
             name=f"weir {job.dataflow} {job.region}[{job.subtask}] {job.attempt}",
             deploy_mode=CLUSTER if is_in_cluster else CLIENT,
             **more,
         )
 
-    def _settings_in_cluster(self) -> dict[str, str]:
+    def _settings_of_mode(self) -> dict[str, str]:
         if deploy_mode_of(self._connection) != CLUSTER:
-            return {}
+            # Settings that name the Python of containers would count for a driver on this machine, too.
+            return {_DRIVER_PYTHON: python_of_driver(os.environ)} if is_on_yarn(self._connection) else {}
         return _ONE_DRIVER | (self._secrets.settings if is_in_yarn_cluster(self._connection) else {})
 
     def _tags(self, job: SparkJob) -> dict[str, str]:
@@ -259,7 +262,7 @@ class SubmitEngine:
         if deploy_mode_of(self._connection) == CLUSTER:
             environment.pop(STORE_OPTIONS_VARIABLE, None)
             return environment
-        environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        environment["PYSPARK_DRIVER_PYTHON"] = python_of_driver(environment)
         if master_of(self._connection).startswith("local"):
             environment.setdefault("PYSPARK_PYTHON", sys.executable)
         if self._options:
@@ -340,6 +343,11 @@ def deploy_mode_of(connection: Connection) -> str:
             )
         )
     return str(found)
+
+
+def python_of_driver(environment: Mapping[str, str]) -> str:
+    """Return the Python of drivers on this machine: the one that was chosen, or that of this process."""
+    return environment.get("PYSPARK_DRIVER_PYTHON") or sys.executable
 
 
 def is_on_yarn(connection: Connection) -> bool:

@@ -94,6 +94,14 @@ def test_settings_that_only_a_start_can_set_go_with_the_submission(run, spark_su
     assert arguments[-1] == f"{store.url}/{job.folder}/job.json"
 
 
+def test_a_driver_on_this_machine_has_its_own_python_also_where_containers_have_another(run, spark_submit, store, job):
+    told = spark_submit(writes(store, job.report))
+    run()
+    assert f"spark.pyspark.driver.python={sys.executable}" in told()[0]
+    run(host="local[2]")
+    assert not any("spark.pyspark.driver.python" in each for each in told()[0])
+
+
 def test_the_store_s_secrets_reach_a_driver_in_client_mode_by_its_environment_only(run, spark_submit, store, job):
     told = spark_submit(writes(store, job.report))
     run()
