@@ -30,7 +30,7 @@ from weir.kafka.cluster import ANSWER_SECONDS, Cluster, KafkaError, KafkaExcepti
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version, outcome_of
 from weir.sinks.rows import batches
 from weir.sinks.targets.kafka_keys import Keys, open_keys
-from weir.sinks.targets.kafka_records import OVERHEAD, Records, epoch_in, headers_of
+from weir.sinks.targets.kafka_records import OVERHEAD, Markers, Records, headers_of, marker_key, markers_in, written
 
 _TURNS: Final = 8
 _FIRST_PAUSE: Final = 0.1
@@ -46,9 +46,6 @@ _CLAIM: Final = ""
 
 _ABORT_SECONDS: Final = 10.0
 _UNTAKEN: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG})
-
-_Markers = dict[tuple[str, str], dict[str, Any]]
-"""The markers of a topic, by sink and epoch."""
 
 
 class _Unsettled(TargetAway):
@@ -201,11 +198,10 @@ class KafkaTarget(SinkTarget):
             "topic_id": place.topic.id,
             "partitions": place.topic.partitions,
         }
-        key = json.dumps({"sink": version.owner, "epoch": epoch}).encode()
-        send(place.markers.name, json.dumps(said).encode(), key)
+        send(place.markers.name, json.dumps(said).encode(), marker_key(version.owner, epoch))
 
     @contextmanager
-    def _keys_before(self, version: Version, place: _Place, markers: _Markers) -> Iterator[Keys | None]:
+    def _keys_before(self, version: Version, place: _Place, markers: Markers) -> Iterator[Keys | None]:
         """Yield the keys in the topic, each with the epoch that has written it last; None where that does not matter.
 
         It does where the sink has published this epoch, or a later one: the topic is read once.
@@ -228,31 +224,28 @@ class KafkaTarget(SinkTarget):
         # To the very end: what is committed may lie after records of a transaction that somebody else has open.
         ends = self._cluster.ends(name, partitions, is_committed=False)
         for partition in range(partitions):
-            for record in self._cluster.read(name, partition, beginnings[partition], ends[partition]):
-                key = record.key()
-                if key is not None:
-                    is_there = record.value() is not None
-                    yield key, epoch_in(record.headers(), version.owner) if is_there else None, partition
+            records = self._cluster.read(name, partition, beginnings[partition], ends[partition])
+            yield from written(records, version.owner)
 
-    def _seen(self, version: Version, place: _Place, markers: _Markers) -> Outcome:
+    def _seen(self, version: Version, place: _Place, markers: Markers) -> Outcome:
         number, digest = self._marked(version, place, markers)
         return outcome_of(version, number, digest)
 
-    def _marked(self, version: Version, place: _Place, markers: _Markers) -> tuple[int, str | None]:
+    def _marked(self, version: Version, place: _Place, markers: Markers) -> tuple[int, str | None]:
         """Return number and digest in the marker of an epoch; 0 if there is none, or its topic was deleted."""
         found = markers.get((version.owner, version.epoch))
         if found is None or found["topic_id"] != place.topic.id:
             return 0, None
         return int(found["number"]), str(found["digest"])
 
-    def _require_new(self, version: Version, place: _Place, markers: _Markers) -> None:
+    def _require_new(self, version: Version, place: _Place, markers: Markers) -> None:
         number, _ = self._marked(version, place, markers)
         if self._mode == "append" and number:
             raise TargetConflict(
                 Message("sinks.kafka_append_twice", topic=self._topic, number=number, epoch=version.epoch)
             )
 
-    def _require_sole_owner(self, version: Version, place: _Place, markers: _Markers) -> bool:
+    def _require_sole_owner(self, version: Version, place: _Place, markers: Markers) -> bool:
         """Require that no other sink publishes into the topic; report whether this one has."""
         owners = {owner for (owner, _), found in markers.items() if found["topic_id"] == place.topic.id}
         other = next(iter(sorted(owners - {version.owner})), None)
@@ -262,7 +255,7 @@ class KafkaTarget(SinkTarget):
             )
         return version.owner in owners
 
-    def _require_partitions(self, version: Version, place: _Place, markers: _Markers) -> None:
+    def _require_partitions(self, version: Version, place: _Place, markers: Markers) -> None:
         """Require that keys are in the partitions in which they were: Kafka gives no order between two."""
         before = {
             int(found["partitions"])
@@ -372,7 +365,7 @@ class KafkaTarget(SinkTarget):
         name = place.markers.name
         return self._cluster.ends(name, 1) != self._cluster.ends(name, 1, is_committed=False)
 
-    def _markers(self, place: _Place, *, is_taken: bool = False) -> _Markers:
+    def _markers(self, place: _Place, *, is_taken: bool = False) -> Markers:
         """Read the markers up to the last stable offset, and once the id is taken, to the very end.
 
         Then another's open transaction alone can hide some, which is waited for.
@@ -382,13 +375,7 @@ class KafkaTarget(SinkTarget):
             each.values()
             for each in (self._cluster.beginnings(name, 1), self._cluster.ends(name, 1, is_committed=not is_taken))
         )
-        found: _Markers = {}
-        for record in self._cluster.read(name, 0, begin, end):
-            key, value = record.key(), record.value()
-            if key is not None and value is not None:
-                named = json.loads(key)
-                found[named["sink"], named["epoch"]] = json.loads(value)
-        return found
+        return markers_in(self._cluster.read(name, 0, begin, end))
 
     @contextmanager
     def _unsettled(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import Message, Misconfigured
+from weir.kafka.cluster import Record
 from weir.sinks.protocol import Version
 
 EPOCH: Final = "weir.epoch"
@@ -24,6 +25,9 @@ OWNER: Final = "weir.sink"
 
 OVERHEAD: Final = 160
 """Bytes of a batch with one record besides its key, value and headers, at most."""
+
+Markers = dict[tuple[str, str], dict[str, Any]]
+"""The markers of a topic, by sink and epoch."""
 
 _TYPES: Final = frozenset(
     {
@@ -92,11 +96,30 @@ def headers_of(version: Version) -> list[tuple[str, bytes]]:
     return [(EPOCH, version.epoch.encode()), (NUMBER, number), (OWNER, version.owner.encode())]
 
 
-def epoch_in(headers: Sequence[tuple[str, bytes | None]] | None, owner: str) -> str | None:
-    """Return the epoch in a record's headers; None for a record that is not the sink's."""
-    found = dict(headers or ())
-    epoch = found.get(EPOCH)
-    return epoch.decode() if epoch is not None and found.get(OWNER) == owner.encode() else None
+def written(records: Iterable[Record], owner: str) -> Iterator[tuple[bytes, str | None, int]]:
+    """Yield key and partition of records, and the epoch of those of a sink that are no tombstones."""
+    for record in records:
+        key, found = record.key(), dict(record.headers() or ())
+        epoch = found.get(EPOCH)
+        is_ours = epoch is not None and found.get(OWNER) == owner.encode() and record.value() is not None
+        if key is not None:
+            yield key, epoch.decode() if is_ours and epoch is not None else None, record.partition()
+
+
+def marker_key(owner: str, epoch: str) -> bytes:
+    """Return the key of a marker."""
+    return json.dumps({"sink": owner, "epoch": epoch}).encode()
+
+
+def markers_in(records: Iterable[Record]) -> Markers:
+    """Return the markers that records are: the last of each key."""
+    found: Markers = {}
+    for record in records:
+        key, value = record.key(), record.value()
+        if key is not None and value is not None:
+            named = json.loads(key)
+            found[named["sink"], named["epoch"]] = json.loads(value)
+    return found
 
 
 def _base(kind: Any) -> Any:
