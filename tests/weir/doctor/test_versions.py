@@ -59,7 +59,7 @@ def test_the_client_alone_is_enough_from_the_version_that_the_extra_asks_for():
 
 def test_the_extras_that_are_installed_and_those_that_are_not_are_listed():
     assert findings(s3fs="2026.9.0")["extras"].found == (
-        "local, submit, s3; not installed: connect, quality, postgres, delta, iceberg"
+        "local, submit, s3; not installed: connect, quality, postgres, delta, iceberg, kafka"
     )
 
 
