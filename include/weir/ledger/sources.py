@@ -204,5 +204,20 @@ def enter_range(session: Session, run: str, stage: str, found: RecordedRange, at
     session.flush()
 
 
+def position_files(session: Session, dataflow: str) -> set[str]:
+    """Return the files of large positions that a run may go on from, be forked from, or divide its range by.
+
+    Those are the positions of runs that are not expired and of what these go on from, and the newest of each source.
+    """
+    query = select(SourceSliceRow, RunRow.expired_at).join(RunRow, RunRow.id == SourceSliceRow.run)
+    found = session.execute(
+        query.where(RunRow.dataflow == dataflow, SourceSliceRow.position.is_not(None)).order_by(RunRow.epoch)
+    ).all()
+    newest = {row.stage: row.run for row, _ in found}
+    kept = {row.run for row, expired_at in found if expired_at is None} | {*newest.values()}
+    kept |= {row.base for row, expired_at in found if expired_at is None and row.base}
+    return {row.position["file"] for row, _ in found if row.run in kept and row.position and "file" in row.position}
+
+
 def _owe_record(session: Session, run: str) -> None:
     session.get_one(RunRow, run).is_record_due = True

@@ -26,6 +26,7 @@ class Garbage(Enum):
     EXPIRED = "expired run"
     CHECKPOINT = "checkpoint that is not retained"
     ARCHIVE = "archive of code"
+    POSITION = "position of a source"
 
 
 @dataclass(frozen=True, slots=True)

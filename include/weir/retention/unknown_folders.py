@@ -24,12 +24,14 @@ from weir.formats.paths import (
     name_of,
     parse_attempt_path,
     pointer_folder,
+    positions_folder,
     sinks_folder,
 )
 from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.ledger.sources import position_files
 from weir.retention.archives import sweep_archives
 from weir.retention.orphan_rules import TEMPORARY
-from weir.retention.sweep_report import Kept, SweepReport
+from weir.retention.sweep_report import Garbage, Kept, SweepReport
 from weir.retention.sweep_run import RunSweep, sweep_checkpoints
 from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places
 from weir.store.errors import NotFound
@@ -63,8 +65,27 @@ def sweep_unknown_folders(services: Services, dataflow: str, of_runs: RunSweep, 
             report.unknown.append(Kept(path, _bytes(files_below(store, [path])), rebuild))
     sweep_checkpoints(services, dataflow, of_runs, report)
     sweep_archives(services, dataflow, of_runs, report, knows_all_runs=known.issuperset(epochs))
+    _sweep_positions(services, dataflow, of_runs, report, knows_all_runs=known.issuperset(epochs))
     of_runs.remove_temporary((path, size) for path, size in loose if _is_temporary(path))
     report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in loose if not _is_temporary(path)]
+
+
+def _sweep_positions(
+    services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport, *, knows_all_runs: bool
+) -> None:
+    """Delete the positions of sources that no run needs any more, once they are old. Raises Retryable."""
+    found = files_below(services.store, [positions_folder(dataflow)])
+    with services.ledger.transaction() as session:
+        needed = position_files(session, dataflow)
+    for each in found:
+        if _is_temporary(each.path):
+            of_runs.remove_temporary([(each.path, each.bytes)])
+        elif each.path in needed:
+            report.kept.append(Kept(each.path, each.bytes, "where a source of runs goes on"))
+        elif not knows_all_runs:
+            report.unknown.append(Kept(each.path, each.bytes, f"`weir ledger rebuild {dataflow}` takes it in"))
+        else:
+            of_runs.remove_file(each.path, each.bytes, "no run goes on from it any more", Garbage.POSITION)
 
 
 def _foreign(services: Services, path: str) -> Kept:

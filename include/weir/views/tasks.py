@@ -29,7 +29,7 @@ from weir.ledger.names import unknown_run, unknown_task
 from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
 from weir.ledger.runs import run_if_known, topology_of
-from weir.ledger.sources import all_slices_of
+from weir.ledger.sources import all_slices_of, ranges_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.regions import RegionId, Topology
@@ -76,10 +76,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SourceRead:
-    """What a task reads from outside: the split of a source, which all attempts of the run read."""
+    """What a task reads from outside: the split of a source, which all attempts of the run read.
+
+    Of a source that goes on, `since` is the run at whose position its range begins (empty: the first), and `position`
+    where the range ends, as the run's record has it.
+    """
 
     stage: str
     split: Any
+    since: str = ""
+    position: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,13 @@ def sources_of_task(session: Session, run: str, region: RegionId) -> list[Source
     if row is None or row.pinned is None or not splits:
         return []
     stages = topology_of(row.pinned).stages_of(region.name)
-    return [SourceRead(each.name, splits[each.name][region.subtask]) for each in stages if each.name in splits]
+    ranges = ranges_of(session, run)
+    return [
+        SourceRead(each.name, split, found.base if found else "", found.position if found else None)
+        for each in stages
+        for split in splits.get(each.name, [])[region.subtask : region.subtask + 1]
+        for found in [ranges.get(each.name)]
+    ]
 
 
 def task_view(session: Session, history: TaskHistory) -> TaskView:

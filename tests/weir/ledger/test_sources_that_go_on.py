@@ -1,6 +1,8 @@
 """A source that goes on reads in each epoch what has come since the epoch before, whatever happens to either."""
 
+import gzip
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.messages.kinds import of_kind
@@ -9,9 +11,15 @@ from tests.weir.keeping import epoch
 from weir.coordination import positions
 from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, sink, source
 from weir.errors import Misconfigured, SuppressRestarts
+from weir.formats.paths import positions_folder
+from weir.ledger.database.tables import RunRow
 from weir.ledger.sources import range_of, slices_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
+from weir.retention.sweep import sweep
+from weir.store.walk import files_below
+from weir.topology.regions import RegionId
+from weir.views.tasks import sources_of_task
 
 HERE = "tests.weir.ledger.test_sources_that_go_on"
 THERE = {"items": 0, "is_ready": True, "asked": []}
@@ -70,6 +78,11 @@ def read(world, number, name="numbers"):
     with world.ledger.transaction() as session:
         found = slices_of(session, f"ladder@{epoch(number)}", name)
     return None if found is None else sorted(item for split in found for item in split)
+
+
+def range_of_day(world, number):
+    with world.ledger.transaction() as session:
+        return range_of(session, f"ladder@{epoch(number)}", "numbers")
 
 
 def test_an_epoch_reads_what_has_come_since_the_one_before(world, there):
@@ -210,10 +223,60 @@ def test_a_large_position_is_a_file_of_the_store(world, there, monkeypatch):
     day(world, 2)
     there["items"] = 5
     day(world, 3)
-    with world.ledger.transaction() as session:
-        found = [range_of(session, f"ladder@{epoch(number)}", "numbers").position["file"] for number in (1, 2, 3)]
+    found = [range_of_day(world, number).position["file"] for number in (1, 2, 3)]
     assert (found[0] == found[1], found[1] == found[2]) == (True, False)
     assert read(world, 3) == [3, 4]
+
+
+def position_files(world):
+    return {each.path for each in files_below(world.store, [positions_folder("ladder")])}
+
+
+def expire(world, *numbers):
+    with world.ledger.transaction("ladder") as session:
+        for number in numbers:
+            session.get_one(RunRow, f"ladder@{epoch(number)}").expired_at = world.airflow.time
+
+
+def test_a_position_is_deleted_when_no_run_goes_on_from_it_any_more(world, there, monkeypatch):
+    monkeypatch.setattr(positions, "_LARGEST_VALUE", 4)
+    for number in (1, 2, 3):
+        there["items"] += 1
+        day(world, number)
+    expire(world, 1, 2, 3)
+    world.airflow.time = datetime.now(UTC) + timedelta(days=60)  # the files have the machine's time
+    kept = {range_of_day(world, 3).position["file"]}
+    assert (len(position_files(world)), kept < position_files(world)) == (3, True)
+    sweep(world.services, "ladder", is_full=True)
+    assert position_files(world) == kept
+    there["items"] += 1
+    day(world, 4)
+    assert read(world, 4) == [6]
+
+
+def test_a_position_that_is_gone_or_damaged_is_told_and_nothing_is_read(world, monkeypatch):
+    monkeypatch.setattr(positions, "_LARGEST_VALUE", 4)
+    day(world, 1)
+    path = range_of_day(world, 1).position["file"]
+    world.store.replace(path, gzip.compress(b"{}"))
+    with pytest.raises(Misconfigured, check=of_kind("coordination.position_damaged", path=path)):
+        positions.loaded_position(world.services, range_of_day(world, 1).position)
+    world.store.delete(path)
+    with pytest.raises(Misconfigured, check=of_kind("coordination.position_gone", path=path)):
+        positions.loaded_position(world.services, range_of_day(world, 1).position)
+    assert world.airflow.state_of(day(world, 2)) == "failed"
+    assert read(world, 2) is None
+
+
+def test_the_range_of_a_task_is_shown(world):
+    day(world, 1)
+    day(world, 2)
+    with world.ledger.transaction() as session:
+        first, second = (sources_of_task(session, f"ladder@{epoch(each)}", RegionId("numbers", 0)) for each in (1, 2))
+    assert [(each.since, each.position) for each in (*first, *second)] == [
+        ("", {"value": {"items": 3}}),
+        (f"ladder@{epoch(1)}", {"value": {"items": 3}}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def _print_task(task: TaskView) -> None:
     print_line(task.region)
     for read in task.sources:
         print_line(f"  {_source(read)}")
+        if read.position is not None:
+            print_line(f"  {_range(read)}")
     for code in task.code:
         print_line(f"  {_code(code)}")
     for event in task.events:
@@ -89,6 +91,14 @@ def _source(read: SourceRead) -> str:
     split = read.split
     told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
     line = f"{read.stage} reads {told}"
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}... (--json shows all)"
+
+
+def _range(read: SourceRead) -> str:
+    """Say from where to where a source that goes on reads."""
+    position = read.position or {}
+    ends = json.dumps(position["value"]) if "value" in position else f"{position['file']} ({position['bytes']} bytes)"
+    line = f"{read.stage} goes on from {read.since or 'its beginning'}, and ends at {ends}"
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}... (--json shows all)"
 
 
