@@ -38,7 +38,7 @@ def results_of_a_source_are_of_one_listing(history: History) -> Iterator[str]:
 
 
 def ranges_follow_each_other(history: History) -> Iterator[str]:
-    """Invariant 15: the epochs of a source that goes on are to read all that has come, each file once."""
+    """Invariant 14: the epochs of a source that goes on are to read all that has come, each file once."""
     ends: dict[tuple[str, str], int] = {}
     for (run, source), (end, base) in sorted(history.ledger.ends.items()):
         chain = dataflow_of(run), source
@@ -55,7 +55,7 @@ def ranges_follow_each_other(history: History) -> Iterator[str]:
 
 
 def published_epochs_have_each_file_once(history: History) -> Iterator[str]:
-    """Invariant 15: what the published epochs have read of a source that goes on; no table of ranges is asked."""
+    """Invariant 14: what the published epochs have read of a source that goes on; no table of ranges is asked."""
     runs = history.ledger.runs() if history.listings.going else {}
     for partition, result in history.ledger.current.items() if runs else ():
         by = history.ledger.attempts[result.attempt]
