@@ -16,7 +16,7 @@ from weir_dev.stack.spark_server import SparkServer, connect_url
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from weir_dev.stack.program import Program
@@ -27,13 +27,14 @@ _START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TestServer:
-    """A server that runs: its port, the token of its clients, the URL of Spark's own pages, and its process."""
+    """A server that runs: its port, the token of its clients, the URL of Spark's own pages, its log and its process."""
 
     __test__ = False
 
     port: int
     token: str
     ui_url: str
+    log: Path
     leader: ProcessRecord
 
     @property
@@ -57,15 +58,27 @@ class TestServer:
 
 
 @contextmanager
-def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s") -> Iterator[TestServer]:
+def running_server(
+    folder: Path,
+    cores: int = 2,
+    *,
+    collects_every: str = "10s",
+    more_settings: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[TestServer]:
     """Start a server that writes below `folder` only, and stop it and all that it started.
 
     So often as `collects_every` says it collects all garbage, and with it the checkpoints that nobody reads any more.
-    Raises AssertionError with the end of its log if it does not start.
+    `variables` are those of its environment besides this process's. Raises AssertionError with the end of its log if
+    it does not start.
     """
     ports = choose_ports(["connect", "ui"], {})
-    environment = {**os.environ, **find_java(folder / "java", os.environ).environment(os.environ)}
-    settings = {"spark.cleaner.periodicGC.interval": collects_every}
+    environment = {
+        **os.environ,
+        **find_java(folder / "java", os.environ).environment(os.environ),
+        **(variables or {}),
+    }
+    settings = {"spark.cleaner.periodicGC.interval": collects_every, **(more_settings or {})}
     token = secrets.token_hex(16)
     server = SparkServer(
         folder=folder / "spark",
@@ -81,7 +94,7 @@ def running_server(folder: Path, cores: int = 2, *, collects_every: str = "10s")
     leader = program.start()
     try:
         await_ready(program, leader)
-        yield TestServer(server.port, token, f"http://{LOOPBACK}:{server.ui_port}", leader)
+        yield TestServer(server.port, token, f"http://{LOOPBACK}:{server.ui_port}", server.log, leader)
     finally:
         left = stop([leader], program.grace_seconds)
     if left:

@@ -48,6 +48,16 @@ def python_finding(area: str, there: str, here: str, *, error: str = "") -> Find
     return item.problem(found, here=here, minor=".".join(here.split(".")[:2]))
 
 
+def connector_finding(area: str, jars: str, hadoop: str) -> Finding:
+    """Compare the S3A connectors among the names of Spark's jars with the version of its Hadoop client."""
+    item = table.S3A.of(area)
+    found = sorted(set(re.findall(r"hadoop-aws-([\w.-]+?)\.jar", jars)))
+    if found == [hadoop]:
+        return item.ok(f"hadoop-aws {hadoop}, as Spark's Hadoop")
+    told = f"hadoop-aws {', '.join(found)}" if found else "no hadoop-aws-*.jar among Spark's jars"
+    return item.problem(f"{told}; Spark's Hadoop is {hadoop}", hadoop=hadoop)
+
+
 def store_finding(item: table.Item, url: str, wanted: int, seen: int) -> Finding:
     """Compare the number of files that one side wrote to the store with the number that the other side has seen."""
     if wanted == seen:
@@ -76,12 +86,7 @@ def _advice(error: str, url: str, hadoop: str) -> str:
         if scheme == "hdfs" and part in error:
             return advice
     if scheme == "s3a" and ("S3AFileSystem" in error or "No FileSystem" in error or "UNSUPPORTED_DATA" in error):
-        version = hadoop or "THE_HADOOP_VERSION_OF_SPARK"
-        return (
-            f"start Spark with --packages org.apache.hadoop:hadoop-aws:{version} (its version must be that of "
-            "Spark's Hadoop) and with the store's access: --conf spark.hadoop.fs.s3a.endpoint=..., or keys in its "
-            "environment"
-        )
+        return table.S3A.mend.format(hadoop=hadoop or "THE_HADOOP_VERSION_OF_SPARK")
     if "ClassNotFoundException" in error or "No FileSystem" in error:
         return f"start Spark with the Hadoop file system of {scheme}:// among its jars"
     if "PATH_NOT_FOUND" in error or "FileNotFound" in error or "does not exist" in error:

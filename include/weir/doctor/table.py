@@ -317,6 +317,12 @@ SPARK_PYTHON = _spark(
     "set PYSPARK_PYTHON to a Python {minor} where the server and its executors start",
     seconds=_SPARK_SECONDS,
 )
+S3A = _spark(
+    "S3A",
+    "the hadoop-aws of Spark's Hadoop, {hadoop}, and no other",
+    "start Spark with --packages org.apache.hadoop:hadoop-aws:{hadoop}, and with the store's account: "
+    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL in its environment, or a role (docs/storage.md)",
+)
 READS_STORE = _spark(
     "reads the store",
     "all of them: the store is one place for this machine and every machine of Spark",

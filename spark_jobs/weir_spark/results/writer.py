@@ -44,6 +44,8 @@ OPTIONS = {
     "parquet.page.row.count.limit": str(PAGE_ROWS),
     "parquet.page.write-checksum.enabled": "true",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # A try of one of Spark's tasks that dies while it commits leaves nothing among the files, as with 2 it would.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
 
 

@@ -23,7 +23,14 @@ from pyspark.version import __version__ as client_version
 
 from weir.doctor import table
 from weir.doctor.examination import Check, Enough, Finding
-from weir.doctor.spark import java_finding, python_finding, store_error_finding, store_finding, version_finding
+from weir.doctor.spark import (
+    connector_finding,
+    java_finding,
+    python_finding,
+    store_error_finding,
+    store_finding,
+    version_finding,
+)
 from weir.doctor.store import scratch
 from weir.errors import WeirError
 from weir.store.store import Store
@@ -34,6 +41,7 @@ FILES = 8
 _CONNECT_SECONDS = 5.0
 _DEFAULT_PORT = 15002
 _JAVA = "java_method('java.lang.System', 'getProperty', 'java.version')"
+_CLASS_PATH = "java_method('java.lang.System', 'getProperty', 'java.class.path')"
 _HADOOP = "java_method('org.apache.hadoop.util.VersionInfo', 'getVersion')"
 
 
@@ -72,12 +80,15 @@ class ConnectExam:
         try:
             with self._session() as session:
                 version, java, self._hadoop = session.version, _value(session, _JAVA), _value(session, _HADOOP)
+                jars = f"{session.conf.get('spark.jars', '')} {_value(session, _CLASS_PATH)}"
         except PySparkException as error:
             yield table.SPARK_ACCOUNT.of(self._area).problem(_message(error))
             return
         yield version_finding(self._area, version, client_version)
         if java:
             yield java_finding(self._area, java)
+        if self._store.spark_url("").startswith("s3a:") and self._hadoop:
+            yield connector_finding(self._area, jars, self._hadoop)
 
     def check_python(self) -> Iterator[Finding]:
         """Check that the server's Python runs a UDF of this Python."""

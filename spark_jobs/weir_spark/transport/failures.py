@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-from weir.errors import DiskFull, EngineLost, Message, Misconfigured, StoreFull, WeirError
+from weir.errors import DiskFull, EngineLost, Message, Misconfigured, Retryable, StoreFull, WeirError
 from weir.formats.region_job import SparkJob
 from weir.wording import shortened
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
@@ -41,6 +41,9 @@ _DISK_FULL = (
 )
 _CAUSE = "Caused by: "
 
+_EXPIRED = "ExpiredToken"
+_S3A = "org.apache.hadoop.fs.s3a."
+
 _UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
 
 _WRONG_OPTION = "INVALID_PARAMETER_VALUE"
@@ -54,9 +57,9 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     """Return the error to raise in the place of `error`, of a session of its own; itself if no kind of Weir fits."""
     if isinstance(error, WeirError):
         return error
-    full = disk_full(error, region)
-    if full is not None:
-        return full
+    of_store = disk_full(error, region) or token_expired(error, region)
+    if of_store is not None:
+        return of_store
     if is_checkpoint_lost(error):
         return EngineLost(Message("transport.executor_lost", region=region))
     names = {base.__name__ for base in type(error).__mro__}
@@ -135,3 +138,10 @@ def disk_full(error: Exception, region: str) -> DiskFull | None:
     if any(each in cause for each in _FILE_SYSTEMS):
         return StoreFull(Message("transport.store_disk_full", region=region, message=message))
     return DiskFull(Message("transport.spark_disk_full", region=region, message=message))
+
+
+def token_expired(error: Exception, region: str) -> Retryable | None:
+    """Return the error to raise in the place of `error` if the token of Spark's account has expired, else None."""
+    trace = trace_of(error)
+    is_expired = _EXPIRED in trace and _S3A in trace
+    return Retryable(Message("transport.token_expired", region=region)) if is_expired else None

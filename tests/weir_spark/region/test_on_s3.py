@@ -1,0 +1,181 @@
+"""Regions whose results are in an S3: Weir's requests are its own, Spark's those of the S3A connector."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from urllib.request import urlopen
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tests.messages.kinds import of_kind
+from tests.servers.faulty_http import SLOW_DOWN, FaultyHttp
+from tests.servers.java import JarsMissing
+from tests.servers.s3 import client_of, running_s3
+from tests.servers.s3a import SECRET, server_on_s3
+
+from weir.doctor.examination import Status, examine
+from weir.store.errors import AlreadyExists, NotFound
+from weir.store.probe import verify_files
+from weir.store.store import Store
+from weir.testing.fakes.jobs import Jobs
+from weir.topology.partitions import Layout
+from weir_spark.region import region
+from weir_spark.session import active, configure
+from weir_spark.transport.connect_failures import translate
+from weir_spark.transport.doctor import ConnectExam
+
+pytestmark = pytest.mark.spark
+
+BUCKET = "lake"
+BY_KEY = Layout(("key",), 128)
+NUMBERS = """
+def numbers(ctx):
+    return ctx.spark.sql("select id key, string(id) text from range(100)")
+
+def even(ctx, numbers):
+    return numbers.where("key % 2 = 0")
+"""
+EXPIRED = (400, b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>")
+
+
+@pytest.fixture(scope="module")
+def s3_server():
+    with running_s3() as started:
+        started.make_bucket(BUCKET)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared_proxy(s3_server):
+    with FaultyHttp(s3_server.url).running() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(shared_proxy):
+    """What is between Spark and the S3; Weir's own requests do not pass it."""
+    shared_proxy.heal()
+    yield shared_proxy
+    shared_proxy.heal()
+
+
+@pytest.fixture(scope="module")
+def server_there(shared_proxy, tmp_path_factory):
+    try:
+        with server_on_s3(tmp_path_factory.mktemp("spark-on-s3"), shared_proxy.url) as started:
+            yield started
+    except JarsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def session(server_there):
+    made = SparkSession.builder.remote(f"{server_there.url};user_id=weir;session_id={uuid.uuid4()}").create()
+    configure(made, {})
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def spark(session):
+    with active(session):
+        yield session
+
+
+@pytest.fixture
+def store(s3_server):
+    opened = Store.open(f"s3a://{BUCKET}/{uuid.uuid4().hex}/a folder=%20ü+&", s3_server.storage_options)
+    opened.initialise()
+    return opened
+
+
+def run(job, spark, store):
+    return region.run(job, spark, store, lambda _line: None)
+
+
+def job_of(store, pipeline):
+    jobs = Jobs(store)
+    module = pipeline(NUMBERS)
+    return jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY), is_source=True))
+
+
+def test_a_region_writes_its_results_there_and_the_next_one_reads_them(spark, store, pipeline, proxy) -> None:
+    jobs, module = Jobs(store), pipeline(NUMBERS)
+    stage = jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers", BY_KEY), is_source=True)
+    [numbers] = run(jobs.region(stage), spark, store).outputs
+    assert numbers.digest.rows == 100
+    assert verify_files(store, store.initialise(), {numbers.folder: numbers.files}) == {}
+    assert [name for name, _ in store.list(numbers.folder)] == sorted(file.name for file in numbers.files)
+    assert proxy.count("PUT"), "Spark's requests pass the proxy"
+
+    read = jobs.read("numbers", numbers, key_groups=(0, 127))
+    half = jobs.stage("even", f"{module}:even", jobs.output("even"), inputs=(read,))
+    [even] = run(jobs.region(half), spark, store).outputs
+    assert even.digest.rows == 50
+
+
+def test_of_two_that_create_a_name_the_second_is_refused_whichever_side_it_is(spark, store, pipeline) -> None:
+    job = job_of(store, pipeline)
+    [numbers] = run(job, spark, store).outputs
+    taken = f"{numbers.folder}/{numbers.files[0].name}"
+    with pytest.raises(AlreadyExists):
+        store.create(taken, b"of Weir")
+    with pytest.raises(Exception, match="PATH_ALREADY_EXISTS"):
+        run(job, spark, store)
+    assert store.size(taken) == numbers.files[0].bytes
+
+
+def test_an_s3_that_is_busy_for_a_moment_is_asked_again(spark, store, pipeline, proxy) -> None:
+    proxy.answer(SLOW_DOWN, "PUT", "*.parquet*")
+    proxy.reset("GET", "*")
+    [numbers] = run(job_of(store, pipeline), spark, store).outputs
+    assert (numbers.digest.rows, proxy.injected) == (100, 2)
+
+
+def test_a_token_that_expires_while_spark_writes_is_told_and_tried_again(spark, store, pipeline, proxy) -> None:
+    proxy.answer(EXPIRED, "PUT", "*.parquet*", times=None)
+    with pytest.raises(PySparkException) as failed:
+        run(job_of(store, pipeline), spark, store)
+    told = translate(failed.value, "numbers", "sc://here", is_server_alive=True)
+    assert of_kind("transport.token_expired", region="numbers")(told)
+
+
+def test_a_server_on_s3_is_ok_and_its_secret_is_nowhere(server_there, spark, store, capsys) -> None:
+    url = f"{server_there.url};user_id=weir"
+    found = {each.name: each for each in examine([ConnectExam("spark", url, store).checks()])}
+    assert {each.status for each in found.values()} == {Status.OK}, found
+    assert "S3A" in found
+    spark.range(3).write.parquet(store.spark_url("plain"))
+    spark.read.parquet(store.spark_url("plain")).explain("extended")
+    plan = capsys.readouterr().out
+    assert "s3a://" in plan
+    url = f"{server_there.ui_url}/api/v1/applications/{spark.conf.get('spark.app.id')}/environment"
+    with urlopen(url) as answer:  # noqa: S310  # the server's own
+        environment = answer.read().decode()
+    assert "fs.s3a.path.style.access" in environment
+    assert all(SECRET not in each for each in (plan, environment, server_there.log.read_text()))
+
+
+@pytest.mark.soak
+def test_fifty_thousand_objects_of_a_prefix_are_listed_and_read(spark, store, s3_server) -> None:
+    client = client_of(s3_server.url)
+    key = f"{store.url.removeprefix(f's3://{BUCKET}/')}/many"
+    with ThreadPoolExecutor(8) as pool:
+        names = [f"part-{number:05}.txt" for number in range(50_000)]
+        list(pool.map(lambda name: client.put_object(Bucket=BUCKET, Key=f"{key}/{name}", Body=b"a row"), names))
+    assert [name for name, _ in store.list("many")] == names
+    assert spark.read.text(store.spark_url("many")).count() == len(names)
+    store.delete_folder("many")
+    with pytest.raises(NotFound):
+        store.list("many")
+
+
+@pytest.mark.soak
+def test_an_s3_that_breaks_a_tenth_of_all_requests_delays_regions(spark, store, pipeline, proxy) -> None:
+    for seed in range(5):
+        proxy.heal()
+        proxy.sometimes(seed, 0.1)
+        [numbers] = run(job_of(store, pipeline), spark, store).outputs
+        assert numbers.digest.rows == 100
