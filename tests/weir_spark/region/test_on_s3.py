@@ -13,7 +13,7 @@ from tests.messages.kinds import of_kind
 from tests.servers.faulty_http import SLOW_DOWN, FaultyHttp
 from tests.servers.java import JarsMissing
 from tests.servers.s3 import client_of, running_s3
-from tests.servers.s3a import SECRET, server_on_s3
+from tests.weir_spark.s3a import SECRET, server_on_s3
 
 from weir.doctor.examination import Status, examine
 from weir.store.errors import AlreadyExists, NotFound
