@@ -53,9 +53,8 @@ def s3(open_s3, proxy):
     return opened
 
 
-@pytest.fixture(params=["local", "memory", "s3", "hdfs"])
-def reopen(request, tmp_path):
-    """Open this test's store, once more."""
+def opening(request, tmp_path):
+    """What opens this test's store, of the kind that the request names, once more."""
     if request.param == "hdfs":
         server, place = request.getfixturevalue("hdfs_server"), request.getfixturevalue("hdfs_url")
         return lambda: Store.open(place, server.storage_options)
@@ -64,6 +63,12 @@ def reopen(request, tmp_path):
         return lambda: Store.open(place, server.storage_options)
     url = str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}"
     return lambda: Store.open(url)
+
+
+@pytest.fixture(params=["local", "memory", "s3", "hdfs"])
+def reopen(request, tmp_path):
+    """Open this test's store, once more."""
+    return opening(request, tmp_path)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ import os
 
 import pytest
 from tests.messages.kinds import of_kind
+from tests.weir.store.conftest import opening
 
 from weir.errors import Fault, Loss, Retryable
 from weir.formats.manifest import Manifest
@@ -13,6 +14,12 @@ from weir.testing.fakes.stores import CountingStore, FailingStore
 
 FOLDER = "flow/20130101T000000Z/stage/by-key/0/t0001-000000000000"
 PART = f"{FOLDER}/part-0.parquet"
+
+
+@pytest.fixture(params=["local", "memory", "s3", pytest.param("hdfs", marks=pytest.mark.soak)])
+def reopen(request, tmp_path):
+    """Open this test's store; what it asks of HDFS, tests of the store ask in each commit."""
+    return opening(request, tmp_path)
 
 
 @pytest.fixture
