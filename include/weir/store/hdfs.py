@@ -446,11 +446,12 @@ class _Begun:
         return _Answer(response.headers.get("Location", ""), body)
 
     def _whole(self, response: httpx.Response) -> bytes:
-        found = bytearray()
+        found, is_late = bytearray(), False
         for chunk in response.iter_raw():
-            found += chunk
-            if time.monotonic() > self._end:
+            if is_late:  # and not at its end
                 raise httpx.ReadTimeout("the answer is too slow")
+            found += chunk
+            is_late = time.monotonic() > self._end
         return bytes(found)
 
 
