@@ -465,3 +465,12 @@ def test_an_object_of_another_bucket_is_copied(s3, s3_server):
     assert s3.read("copied") == b"abc"
     with pytest.raises(FileNotFoundError):
         s3.files.copy("s3://another/folder/none", "copied")
+
+
+def test_without_options_the_environment_gives_account_and_endpoint_as_it_does_to_spark(s3_url, s3_server, monkeypatch):
+    given = {"ACCESS_KEY_ID": "weir", "SECRET_ACCESS_KEY": "x", "ENDPOINT_URL": s3_server.url}
+    for name, value in given.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    opened = Store.open(s3_url.replace("s3://", "s3a://"))
+    opened.create("file", b"content")
+    assert (opened.url, opened.read("file")) == (s3_url, b"content")
