@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import PySparkException
@@ -11,7 +12,7 @@ from tests.messages.kinds import of_kind
 from tests.servers.faulty_http import SLOW_DOWN, FaultyHttp
 from tests.servers.java import JarsMissing
 from tests.servers.s3 import running_s3
-from tests.weir_spark.s3a import server_on_s3
+from tests.weir_spark.s3a import SECRET, server_on_s3
 
 from weir.doctor.examination import Status, examine
 from weir.store.errors import AlreadyExists
@@ -145,3 +146,15 @@ def test_a_server_on_s3_is_ok(server_there, store) -> None:
     found = {each.name: each for each in examine([ConnectExam("spark", url, store).checks()])}
     assert {each.status for each in found.values()} == {Status.OK}, found
     assert "S3A" in found
+
+
+def test_the_secret_of_spark_s_account_is_nowhere(server_there, spark, store, capsys) -> None:
+    spark.range(3).write.parquet(store.spark_url("plain"))
+    spark.read.parquet(store.spark_url("plain")).explain("extended")
+    plan = capsys.readouterr().out
+    assert "s3a://" in plan
+    url = f"{server_there.ui_url}/api/v1/applications/{spark.conf.get('spark.app.id')}/environment"
+    with urlopen(url) as answer:  # noqa: S310  # the server's own
+        environment = answer.read().decode()
+    assert "fs.s3a.path.style.access" in environment
+    assert all(SECRET not in each for each in (plan, environment, server_there.log.read_text()))
