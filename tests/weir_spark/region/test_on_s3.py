@@ -141,6 +141,7 @@ def test_a_token_that_expires_while_spark_writes_is_told_and_tried_again(spark, 
     assert of_kind("transport.token_expired", region="numbers")(told)
 
 
+@pytest.mark.soak
 def test_a_server_on_s3_is_ok(server_there, store) -> None:
     url = f"{server_there.url};user_id=weir"
     found = {each.name: each for each in examine([ConnectExam("spark", url, store).checks()])}
