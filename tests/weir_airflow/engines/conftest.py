@@ -29,8 +29,12 @@ def engine(store):
 
 @pytest.fixture(scope="session")
 def yarn_server(hdfs_server, tmp_path_factory):
-    """The one YARN that tests of each commit share, of one node."""
+    """The one YARN that tests of each commit share, of one node; they are skipped where its jars cannot be had."""
+    from tests.servers.java import JarsMissing
     from tests.servers.yarn.cluster import running_yarn
 
-    with running_yarn(hdfs_server, tmp_path_factory.mktemp("yarn"), nodes=1) as server:
-        yield server
+    try:
+        with running_yarn(hdfs_server, tmp_path_factory.mktemp("yarn"), nodes=1) as server:
+            yield server
+    except JarsMissing as missing:
+        pytest.skip(str(missing))
