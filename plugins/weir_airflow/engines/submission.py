@@ -109,7 +109,7 @@ class Submission:
         kind = _BY_EXIT_CODE.get(of_driver or 0)
         if kind is not None:
             return kind(f"region {region}: its driver could not write what had failed. {output}")
-        if code in _KILLED:
+        if code in _KILLED or self.application.was_killed:
             return EngineLost(Message("engines.driver_killed", region=region, code=code, output=output))
         found = next((text for text in _UNREACHABLE if text in tail), None)
         if found is not None:

@@ -66,6 +66,11 @@ class YarnApplication:
         return f"The page of {self.id}, with the logs of its driver and executors: {self.page}"
 
     @property
+    def was_killed(self) -> bool:
+        """Whether somebody has killed it, as far as YARN has told."""
+        return self._state == "KILLED"
+
+    @property
     def where_its_log_is(self) -> str | None:
         """What finds the log of the driver; None if there is no application."""
         if not self.id:

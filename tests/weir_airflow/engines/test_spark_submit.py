@@ -269,6 +269,7 @@ def test_an_application_s_error_keeps_the_name_of_its_class(run, spark_submit, s
         ("os.kill(os.getpid(), 9)", EngineLost, "its driver was killed .exit code -9."),
         ("sys.exit(137)", EngineLost, "its driver was killed .exit code 137."),
         ("print('All masters are unresponsive! Giving up.'); sys.exit(1)", EngineLost, "never reached it"),
+        ("print('Application report for application_1_2 (state: KILLED)'); sys.exit(1)", EngineLost, "was killed"),
         ("sys.exit(75)", Retryable, "could not write what had failed"),
         ("sys.exit(78)", Misconfigured, "could not write what had failed"),
         ("print('ModuleNotFoundError: No module named \\'fsspec\\''); sys.exit(1)", Misconfigured, "lacks a package"),
