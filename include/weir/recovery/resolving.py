@@ -23,7 +23,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.dataflow import Stage
 from weir.dataflow.stage import NotReady, ResolveContext, Resolved, checked_position, checked_splits
-from weir.errors import Conflict, Fenced, Message, Misconfigured
+from weir.errors import Conflict, Fenced, Message, Misconfigured, Retryable
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.run_record import RecordedRange
 from weir.intervals import interval_of
@@ -84,8 +84,14 @@ def _require_running(session: Session, stage: Stage, attempt: str) -> AttemptRow
 def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
     """Call a source's resolver and return the split of each subtask.
 
-    Raises Misconfigured if it cannot be found or called, or returns anything else; its own errors pass through.
+    Raises Misconfigured if it cannot be found or called, or returns anything else, and Retryable of a source that goes
+    on and is not ready; its own errors pass through.
     """
+    if stage.goes_on:
+        found = resolve_range(stage, context)
+        if isinstance(found, NotReady):
+            raise Retryable(Message("recovery.source_not_ready", stage=stage.name, reason=found.reason))
+        return list(found.splits)
     owner, answer = _asked(stage, context)
     return checked_splits(answer, owner, context.parallelism)
 
@@ -150,6 +156,15 @@ def _resolve_source(services: Services, registered: Registered, stage: Stage, cl
     raise Conflict(Message("recovery.range_keeps_changing", stage=stage.name, rounds=ROUNDS))
 
 
+def with_previous(services: Services, run: Run, stage: Stage, context: ResolveContext) -> ResolveContext:
+    """Return what a resolver gets in a trial: with what the epoch before has read, as far as that is recorded."""
+    if not stage.goes_on:
+        return context
+    with services.ledger.transaction() as session:
+        last = before(session, run, stage)
+    return replace(context, previous=None if last is None else _loaded(services, last.range))
+
+
 def _record(
     services: Services, registered: Registered, stage: Stage, known: RecordedRange | None, last: Before | None
 ) -> Awaiting | None:
@@ -164,7 +179,8 @@ def _record(
     )
     found = resolve_range(stage, context)
     if isinstance(found, NotReady):
-        waiting = _wait(services, registered, stage, f"source {stage.name} is not ready: {found.reason}")
+        reason = Message("recovery.source_not_ready", stage=stage.name, reason=found.reason)
+        waiting = _wait(services, registered, stage, reason)
         return replace(waiting, attempt="")  # the ledger does not tell when it is
     seen = None if last is None else last.range
     recorded = RecordedRange(

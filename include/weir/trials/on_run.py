@@ -37,7 +37,7 @@ from weir.ledger.sources import slices_of
 from weir.reading.availability import lost_of, require_readable
 from weir.reading.choosing import run_named
 from weir.recovery.inputs import probe_partitions
-from weir.recovery.resolving import resolve, resolve_context
+from weir.recovery.resolving import resolve, resolve_context, with_previous
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 from weir.store.errors import NotFound
@@ -267,7 +267,8 @@ class _Described:
                 known = None
             if known is None:
                 self.notes[f"the splits of {stage.name} are resolved now: the run has recorded none that fit"] = None
-                known = resolve(stage, resolve_context(run, stage, services))
+                context = with_previous(services, run, stage, resolve_context(run, stage, services))
+                known = resolve(stage, context)
             self.splits[stage.name] = known
         return self.splits[stage.name]
 

@@ -10,18 +10,21 @@ from tests.weir.keeping import epoch
 
 from weir.coordination import positions
 from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, sink, source
-from weir.errors import Misconfigured, SuppressRestarts
+from weir.dataflow.stage import ResolveContext
+from weir.errors import Misconfigured, Retryable, SuppressRestarts
 from weir.formats.paths import positions_folder
 from weir.ledger.database.tables import RunRow
 from weir.ledger.sources import range_of, slices_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
+from weir.recovery.resolving import resolve
 from weir.retention.sweep import sweep
 from weir.store.walk import files_below
 from weir.topology.regions import RegionId
 from weir.views.tasks import sources_of_task
 
 HERE = "tests.weir.ledger.test_sources_that_go_on"
+START = datetime(2013, 1, 1, tzinfo=UTC)
 THERE = {"items": 0, "is_ready": True, "asked": []}
 """What the source has: the items 0 to `items` - 1."""
 
@@ -137,6 +140,16 @@ def test_a_source_that_is_not_ready_is_asked_again_without_a_further_try(world, 
     world.airflow.run_until_quiet()
     assert (world.airflow.state_of(run), task.try_number) == ("success", 1)
     assert there["asked"][-1].waited >= there["asked"][0].waited
+
+
+def test_a_trial_of_it_reads_what_would_be_read_now(there):
+    context = ResolveContext(
+        "ladder", "20130101T000000Z", (START, START), 2, {}, previous=Resolved([[0]], {"items": 1})
+    )
+    assert resolve(numbers(parallelism=2), context) == [[1], [2]]
+    there["is_ready"] = False
+    with pytest.raises(Retryable, check=of_kind("recovery.source_not_ready")):
+        resolve(numbers(), context)
 
 
 def test_an_epoch_before_the_first_is_refused(world):
