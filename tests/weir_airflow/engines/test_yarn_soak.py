@@ -1,0 +1,226 @@
+"""Regions on a YARN of two nodes: deploy modes, a killed driver, and what is asked before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import uuid
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.messages.kinds import of_kind
+from tests.servers.hadoop import VERSION, running_hdfs
+from tests.servers.java import JarsMissing
+from tests.servers.yarn.cluster import NARROW_QUEUE, running_yarn
+
+from weir.connections import Connection as WeirConnection
+from weir.connections import LookUps
+from weir.doctor.examination import Status, examine
+from weir.errors import EngineLost, Misconfigured
+from weir.execution.failure_words import message_of
+from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.store.store import Store
+from weir.testing.fakes.jobs import Jobs
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+DRIVER = "org.apache.spark.deploy.yarn.ApplicationMaster "
+PIPELINE = """
+import hashlib, time, uuid
+from pathlib import Path
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+
+def through_a_gate(folder):
+    @F.udf(LongType())
+    def through(number):
+        if not Path(folder, "open").exists():
+            Path(folder, f"at the gate {uuid.uuid4()}").touch()
+            while not Path(folder, "open").exists():
+                time.sleep(0.05)
+        return 3 * number
+
+    return through
+
+
+def sums(ctx):
+    keyed = ctx.spark.range(0, 4000, numPartitions=2).select((F.col("id") % 11).alias("k"), "id")
+    gated = keyed.select("k", through_a_gate(ctx.parameters["gate"])("id").alias("v"))
+    return gated.groupBy("k").agg(F.sum("v").alias("total"))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    try:
+        folder = tmp_path_factory.mktemp("cluster")
+        with running_hdfs(folder / "hdfs") as hdfs, running_yarn(hdfs, folder / "yarn") as yarn:
+            yield yarn
+    except JarsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def store(cluster):
+    opened = Store.open(f"{cluster.hdfs.url}/{uuid.uuid4()}/weir", cluster.hdfs.storage_options)
+    opened.initialise()
+    return opened
+
+
+class Region:
+    """One attempt, in a thread; its rows wait at a gate until the test opens it. `said` is what its task said."""
+
+    def __init__(self, store, folder, function="sums", look_ups=None, slice_=None, **connection):
+        from airflow.sdk import Connection
+
+        from weir_airflow.engines.engines import engine_for
+
+        self.gate = folder / uuid.uuid4().hex
+        self.gate.mkdir()
+        self.store, self.said, self.errors = store, [], []
+        jobs = Jobs(store)
+        output = jobs.output(function)
+        more = {} if slice_ is None else {"is_source": True, "slice": slice_}
+        stage = jobs.stage(function, f"yarn_pipeline:{function}", output, **more)
+        self.job = jobs.region(stage, parameters={"gate": str(self.gate)})
+        store.create(f"{self.job.folder}/job.json", region_job_to_json(self.job))
+        given = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}} | connection
+        given["extra"] = json.dumps(given["extra"])
+        options = given.pop("options")
+        found = Connection(conn_id="spark_default", **given)
+        look_up = () if look_ups is None else (look_ups,)
+        self.engine = engine_for(found, store, options, *look_up)
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            self.engine.run(self.job, str(uuid.uuid4()), self.said.append)
+        except Exception as error:  # noqa: BLE001
+            self.errors.append(error)
+
+    def is_at_the_gate(self):
+        assert self.thread.is_alive(), (self.errors, self.said)
+        return any(self.gate.glob("at the gate*"))
+
+    def open(self):
+        (self.gate / "open").touch()
+
+    def rows(self):
+        self.thread.join(600)
+        assert self.errors == []
+        [output] = region_report_from_json(self.store.read(self.job.report)).outputs
+        files = [self.store.read(f"{output.folder}/{file.name}") for file in output.files]
+        tables = [pq.read_table(pa.BufferReader(content)) for content in files]
+        return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
+
+    def error(self):
+        self.thread.join(600)
+        return self.errors[0]
+
+
+@pytest.fixture
+def start(cluster, store, tmp_path, monkeypatch):
+    """Start a region on YARN, in containers with a packed environment."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "yarn_pipeline.py").write_text(PIPELINE)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    for name, value in cluster.environment(packed=True).items():
+        monkeypatch.setenv(name, value)
+    started = []
+
+    def begin(is_started=True, **more):
+        region = Region(store, tmp_path, **{"options": cluster.hdfs.storage_options, **more})
+        if is_started:
+            region.thread.start()
+            started.append(region)
+        return region
+
+    yield begin
+    for region in started:
+        region.open()
+        region.engine.stop()
+        region.thread.join(120)
+    sys.modules.pop("yarn_pipeline", None)
+
+
+@pytest.fixture
+def at_the_gate(start):
+    def begin(**more):
+        region = start(**more)
+        await_that(region.is_at_the_gate)
+        return region
+
+    return begin
+
+
+def await_that(condition, seconds=480):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def node_with(cluster, words):
+    return next(node for node in cluster.nodes if node.containers(words))
+
+
+def identity_of(region):
+    return next(line.split()[0] for line in region.said if "was submitted" in line)
+
+
+RIGHT = sorted((k, sum(3 * number for number in range(4000) if number % 11 == k)) for k in range(11))
+MODES = {
+    "cluster": {"extra": {"deploy-mode": "cluster"}},
+    "client": {"extra": {"deploy-mode": "client"}},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_deploy_mode_gives_the_same_rows(start, mode):
+    region = start(**MODES[mode])
+    region.open()
+    assert region.rows() == RIGHT
+
+
+def test_a_killed_driver_is_the_engines_loss_and_its_log_is_named(at_the_gate, cluster):
+    region = at_the_gate()
+    [driver] = node_with(cluster, DRIVER).containers(DRIVER)
+    driver.kill()
+    error = region.error()
+    assert isinstance(error, EngineLost)
+    assert f"yarn logs -applicationId {identity_of(region)}" in message_of(error)
+
+
+def test_the_doctor_asks_yarn_for_queue_and_version(start):
+    from airflow.sdk import Connection
+
+    from weir_airflow.doctor.submit import submit_checks
+
+    start(is_started=False)  # for its environment
+    connection = Connection(conn_id="c", conn_type="spark", host="yarn", extra=json.dumps({"queue": NARROW_QUEUE}))
+    found = {each.name: each for each in examine([submit_checks("spark", connection)])}
+    assert {found[name].status for name in ("queue", "HADOOP_CONF_DIR", "Hadoop")} == {Status.OK}
+    assert found["Hadoop"].found == f"client {VERSION}, cluster {VERSION}"
+
+
+SECRET = "opens-sesame-7f3"
+LOOK_UPS = LookUps(lambda _: WeirConnection(id="bank", kind="http", login="me", password=SECRET), {}.__getitem__)
+SLICE = {"conn_id": "bank", "query": "select 1"}
+
+
+def test_secrets_without_a_way_are_refused_before_anything_is_submitted(start, cluster, tmp_path):
+    before = len(cluster.applications())
+    store = Store.open(str(tmp_path / "local store"))
+    store.initialise()
+    region = Region(store, tmp_path, "sums", LOOK_UPS, SLICE, options={})
+    region.thread.start()
+    error = region.error()
+    assert isinstance(error, Misconfigured)
+    assert of_kind("engines.secrets_without_a_way", staging="staging", provider="credential-provider")(error)
+    assert SECRET not in str(error)
+    assert len(cluster.applications()) == before
