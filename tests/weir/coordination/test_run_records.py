@@ -36,7 +36,7 @@ def stored(world):
 def known(world):
     with world.ledger.transaction() as session:
         row = session.get_one(RunRow, RUN)
-        return record_of(row), row.is_record_due
+        return record_of(session, row), row.is_record_due
 
 
 @contextmanager
