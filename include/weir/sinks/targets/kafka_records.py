@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from weir.errors import Message, Misconfigured
 from weir.kafka.cluster import Record
 from weir.sinks.protocol import Version
+from weir.sinks.targets.nested import jsonable
 
 EPOCH: Final = "weir.epoch"
 NUMBER: Final = "weir.version"
@@ -155,20 +156,10 @@ def _values(values: pa.Array) -> list[Any]:
             return list(values.to_pylist())
     elif not pa.types.is_nested(kind) and not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind):
         return list(values.to_pylist())
-    return [_jsonable(each, kind) for each in values.to_pylist()]
+    return [jsonable(each, kind, _leaf) for each in values.to_pylist()]
 
 
-def _jsonable(value: Any, kind: pa.DataType) -> Any:
-    """Return a value as JSON has it: a map with text keys is an object, another one a list of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {field.name: _jsonable(value[field.name], field.type) for field in kind}
-    if pa.types.is_map(kind):
-        pairs = [(_jsonable(key, kind.key_type), _jsonable(each, kind.item_type)) for key, each in value]
-        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(each) for each in pairs]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_jsonable(each, kind.value_type) for each in value]
+def _leaf(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE.get(value, "NaN")
     return value

@@ -17,6 +17,7 @@ from pyarrow import csv
 
 from weir.dataflow.ranges import Form, fits
 from weir.errors import Message, Misconfigured
+from weir.sinks.targets.nested import jsonable
 
 EPOCH_COLUMN: Final = "_epoch"
 
@@ -248,20 +249,10 @@ def _as_json(values: pa.Array) -> list[str | None]:
 
 
 def _json(value: Any, kind: pa.DataType) -> str:
-    return json.dumps(_jsonable(value, kind), ensure_ascii=False, allow_nan=False)
+    return json.dumps(jsonable(value, kind, _leaf), ensure_ascii=False, allow_nan=False)
 
 
-def _jsonable(value: Any, kind: pa.DataType) -> Any:
-    """Return a nested value as JSON has it: a map with text keys is an object, another one a list of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {field.name: _jsonable(value[field.name], field.type) for field in kind}
-    if pa.types.is_map(kind):
-        pairs = [(_jsonable(key, kind.key_type), _jsonable(each, kind.item_type)) for key, each in value]
-        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(each) for each in pairs]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_jsonable(each, kind.value_type) for each in value]
+def _leaf(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else _text(value)
 
 
