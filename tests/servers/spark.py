@@ -65,12 +65,14 @@ def running_server(
     collects_every: str = "10s",
     more_settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
+    master: str | None = None,
+    properties: Path | None = None,
 ) -> Iterator[TestServer]:
     """Start a server that writes below `folder` only, and stop it and all that it started.
 
     So often as `collects_every` says it collects all garbage, and with it the checkpoints that nobody reads any more.
-    `variables` are those of its environment besides this process's. Raises AssertionError with the end of its log if
-    it does not start.
+    `variables` are those of its environment besides this process's; `master` is where its executors are, and
+    `properties` are Spark's settings for them. Raises AssertionError with the end of its log if it does not start.
     """
     ports = choose_ports(["connect", "ui"], {})
     environment = {
@@ -88,6 +90,8 @@ def running_server(
         cores=cores,
         token=token,
         environment=environment,
+        properties=properties,
+        master=master,
         settings=settings,
     )
     program = server.program()

@@ -44,6 +44,7 @@ _UNREACHABLE: Final = (
     "killed by external signal",
     "Container exited with a non-zero exit code 137",
     "Container exited with a non-zero exit code 143",
+    "Container released on a *lost* node",
     "was preempted",
 )
 
