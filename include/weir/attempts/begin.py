@@ -19,7 +19,7 @@ from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginRequest, Begun, InputFiles
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, AttemptState, RunState
+from weir.execution.run_state import AttemptState, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.clears import has_clear_missed, is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
@@ -48,7 +48,7 @@ def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clea
         if not isinstance(anew, Registered):
             return anew
         registered = anew
-    waiting = resolve_sources(services, registered, clearer) if registered.attempt.region != CLOSE else None
+    waiting = resolve_sources(services, registered, clearer)
     if waiting is not None:
         return waiting
     gathered = gather(services, registered, clearer)

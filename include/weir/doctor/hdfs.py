@@ -6,7 +6,8 @@ Invariant: servers are only asked for what they say of themselves, and one small
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import httpx
@@ -22,11 +23,15 @@ _OLDEST_HADOOP: Final = 3
 _SYNC: Final = "dfs.datanode.synconclose"
 
 
-def hdfs_checks(store: Store, files: HdfsFiles, path: str) -> list[Check]:
-    """Return the checks; `path` is a file of the store that does not exist yet."""
+Scratch = Callable[[Store], AbstractContextManager[str]]
+"""Makes a new folder in a store, which is deleted at the end."""
+
+
+def hdfs_checks(store: Store, files: HdfsFiles, scratch: Scratch) -> list[Check]:
+    """Return the checks."""
     return [
         table.NAMENODES.check(lambda: _check_namenodes(files)),
-        table.REPLICAS.check(lambda: _check_file(store, files, path)),
+        table.REPLICAS.check(lambda: _check_file(store, files, scratch)),
         table.QUOTA.check(lambda: _check_quota(store)),
     ]
 
@@ -54,13 +59,12 @@ def _check_namenodes(files: HdfsFiles) -> Iterator[Finding]:
         yield table.NAMENODES.unknown(found, mend="see whether the NameNodes' pages /jmx may be read from here")
 
 
-def _check_file(store: Store, files: HdfsFiles, path: str) -> Iterator[Finding]:
+def _check_file(store: Store, files: HdfsFiles, scratch: Scratch) -> Iterator[Finding]:
     """Write a file, and check on how many DataNodes it is, and whether these sync what others write."""
-    store.create(path, b"written by weir doctor")
-    try:
+    with scratch(store) as folder:
+        path = f"{folder}/file"
+        store.create(path, b"written by weir doctor")
         replicas, datanode = files.replicas(path), files.datanode_of(path)
-    finally:
-        store.delete_folder(path.rpartition("/")[0])
     yield table.REPLICAS.warning("1") if replicas == 1 else table.REPLICAS.ok(str(replicas))
     try:
         value = _settings(datanode).get(_SYNC, "not set")

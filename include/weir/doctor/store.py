@@ -32,22 +32,18 @@ def store_checks(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> list
         from weir.store.hdfs import HdfsFiles  # noqa: PLC0415
 
         if isinstance(store.files, HdfsFiles):
-            checks += hdfs_checks(store, store.files, f"{_scratch_name()}/file")
+            checks += hdfs_checks(store, store.files, scratch)
     return checks
 
 
 @contextmanager
 def scratch(store: Store) -> Iterator[str]:
     """Yield a new folder in the store, which is deleted at the end."""
-    folder = _scratch_name()
+    folder = f".weir-doctor-{uuid.uuid4().hex}"
     try:
         yield folder
     finally:
         store.delete_folder(folder)
-
-
-def _scratch_name() -> str:
-    return f".weir-doctor-{uuid.uuid4().hex}"
 
 
 def marker_finding(found: str | None, known: tuple[str, ...] | None, url: str) -> Finding:

@@ -32,7 +32,7 @@ from weir.ledger.runs import Run, run_by_id
 from weir.ledger.sources import Before, before, fix_range, fix_slices, range_of, slices_of
 from weir.recovery.awaiting import awaited_status, wait_for
 from weir.topology.ids import RunRef
-from weir.topology.regions import RegionId
+from weir.topology.regions import RegionId, Topology
 
 SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
 """Finds the splits of all subtasks of a source that has a resolver, for an attempt."""
@@ -127,7 +127,7 @@ def resolve_sources(services: Services, registered: Registered, clearer: Clearer
     and again.
     """
     run = registered.run
-    going = [each for each in registered.topology.stages_of(registered.attempt.region.name) if each.goes_on]
+    going = _going(registered.topology, registered.attempt.region)
     for stage in going:
         waiting = _resolve_source(services, registered, stage, clearer)
         if waiting is not None:
@@ -135,6 +135,10 @@ def resolve_sources(services: Services, registered: Registered, clearer: Clearer
     if going:
         write_record(services, run.id)
     return None
+
+
+def _going(topology: Topology, region: RegionId) -> list[Stage]:
+    return [] if region == CLOSE else [each for each in topology.stages_of(region.name) if each.goes_on]
 
 
 def _resolve_source(services: Services, registered: Registered, stage: Stage, clearer: Clearer) -> Awaiting | None:
@@ -202,10 +206,7 @@ def _loaded(services: Services, found: RecordedRange | None) -> Resolved | None:
 
 def awaits_range(session: Session, run: Run, region: RegionId) -> bool:
     """Report whether a source of a region waits for the epoch before to be resolved."""
-    if region == CLOSE:
-        return False
-    going = [each for each in run.topology.stages_of(region.name) if each.goes_on]
-    unknown = [each for each in going if range_of(session, run.id, each.name) is None]
+    unknown = [each for each in _going(run.topology, region) if range_of(session, run.id, each.name) is None]
     found = [before(session, run, each) for each in unknown]
     return any(each is not None and each.range is None for each in found)
 

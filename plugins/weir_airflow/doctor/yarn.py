@@ -42,11 +42,16 @@ def yarn_checks(area: str, connection: Connection) -> list[Check]:
 
 
 def _check_settings(item: table.Item) -> Finding:
-    folder = os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")
+    folder = _folder()
     if not folder:
         return item.problem("neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set")
     missing = [each for each in _FILES if not Path(folder, each).is_file()]
     return item.problem(f"{folder} has no {' and no '.join(missing)}") if missing else item.ok(folder)
+
+
+def _folder() -> str:
+    """Return the folder of the cluster's settings, as Hadoop's client looks for it; empty where none is named."""
+    return os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") or ""
 
 
 def _check_queue(item: table.Item, connection: Connection) -> Finding:
@@ -79,7 +84,7 @@ def _check_version(item: table.Item) -> Iterator[Finding]:
 
 
 def _version_of_cluster() -> str | None:
-    path = Path(os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") or "", "yarn-site.xml")
+    path = Path(_folder(), "yarn-site.xml")
     try:
         settings = {each.findtext("name"): each.findtext("value") for each in ET.parse(path).iter("property")}  # noqa: S314  the administrators' own file
         address = settings.get(_WEB_ADDRESS) or f"{settings.get(_HOST)}:{_WEB_PORT}"

@@ -46,9 +46,7 @@ def resolve(ctx: ResolveContext) -> Resolved | NotReady:
     cluster = _cluster(ctx.connection(str(ctx.options["conn_id"])))
     topic = _topic(cluster, str(ctx.options["topic"]))
     if ctx.recorded is not None:
-        position = ctx.recorded.position
-        begins = _ends_in(position, "begins")
-        return Resolved(_splits(ctx, begins, _ends_in(position, "ends")), position)
+        return Resolved(_splits(ctx, ctx.recorded.position), ctx.recorded.position)
     before = None if ctx.previous is None else ctx.previous.position
     if before is not None and before["topic_id"] != topic.id:
         raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
@@ -58,7 +56,7 @@ def resolve(ctx: ResolveContext) -> Resolved | NotReady:
         return ends
     ends = {number: max(end, begins[number]) for number, end in ends.items()}  # the time may have come before
     position = {"topic_id": topic.id, "begins": _numbered(begins), "ends": _numbered(ends)}
-    return Resolved(_splits(ctx, begins, ends, topic.id), position)
+    return Resolved(_splits(ctx, position), position)
 
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
@@ -153,13 +151,12 @@ def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int]) -> 
             )
 
 
-def _splits(ctx: ResolveContext, begins: Ends, ends: Ends, topic_id: str = "") -> list[dict[str, Any]]:
-    """Divide the offsets among the subtasks, about equally many to each."""
-    options = ctx.options
+def _splits(ctx: ResolveContext, position: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Divide the offsets of an epoch's position among the subtasks, about equally many to each."""
+    options, begins, ends = ctx.options, _ends_in(position, "begins"), _ends_in(position, "ends")
     more = {name: options[name] for name in ("conn_id", "topic", "schema", "on_malformed") if options.get(name)}
-    topic_id = topic_id or (ctx.recorded.position["topic_id"] if ctx.recorded is not None else "")
     return [
-        {**more, "reads": _told(options["topic"], ranges), "topic_id": topic_id, "ranges": ranges}
+        {**more, "reads": _told(options["topic"], ranges), "topic_id": position["topic_id"], "ranges": ranges}
         for ranges in divided({number: (begins[number], end) for number, end in ends.items()}, ctx.parallelism)
     ]
 
