@@ -13,6 +13,7 @@ import time
 
 import pytest
 from tests.servers.spark_cluster import running_cluster
+from tests.weir_airflow.engines.gated import GATED
 
 from weir.formats.codec import region_job_to_json, region_report_from_json
 from weir.store.store import Store
@@ -21,24 +22,9 @@ from weir.topology.partitions import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
-PIPELINE = """
-import os, time, uuid
-from pathlib import Path
-
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType
-
-
-def through_a_gate(folder):
-    @F.udf(LongType())
-    def through(number):
-        if not Path(folder, "open").exists():
-            Path(folder, f"at the gate {uuid.uuid4()}").touch()
-            while not Path(folder, "open").exists():
-                time.sleep(0.05)
-        return 3 * number
-
-    return through
+PIPELINE = (
+    GATED
+    + """
 
 
 def sums(ctx):
@@ -46,6 +32,7 @@ def sums(ctx):
     gated = keyed.repartition(4, "k").select("k", through_a_gate(ctx.parameters["gate"])("id").alias("v"))
     return gated.groupBy("k").agg(F.sum("v").alias("total"))
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.messages.kinds import of_kind
-from tests.servers.hadoop import VERSION, running_hdfs
-from tests.servers.java import JarsMissing
+from tests.servers.hadoop import VERSION
 from tests.servers.spark import running_server
-from tests.servers.yarn.cluster import NARROW_QUEUE, running_yarn
+from tests.servers.yarn.cluster import NARROW_QUEUE
+from tests.weir_airflow.engines.gated import GATED
 
 from weir.connections import Connection as WeirConnection
 from weir.connections import LookUps
@@ -36,24 +36,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 DRIVER = "org.apache.spark.deploy.yarn.ApplicationMaster "
-PIPELINE = """
-import hashlib, time, uuid
-from pathlib import Path
-
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType
-
-
-def through_a_gate(folder):
-    @F.udf(LongType())
-    def through(number):
-        if not Path(folder, "open").exists():
-            Path(folder, f"at the gate {uuid.uuid4()}").touch()
-            while not Path(folder, "open").exists():
-                time.sleep(0.05)
-        return 3 * number
-
-    return through
+PIPELINE = (
+    GATED
+    + """
+import hashlib
 
 
 def sums(ctx):
@@ -69,16 +55,7 @@ def entrusted(ctx, slice):
         sums(ctx).agg(F.sum("total").alias("total"))
     )
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    try:
-        folder = tmp_path_factory.mktemp("cluster")
-        with running_hdfs(folder / "hdfs") as hdfs, running_yarn(hdfs, folder / "yarn") as yarn:
-            yield yarn
-    except JarsMissing as missing:
-        pytest.skip(str(missing))
+)
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import select
+from tests.weir_airflow.deployed import deployed
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
 from weir.ledger.database.tables import CompactionRow, ResultRow
@@ -107,25 +106,8 @@ def aircraft(ctx, flights, history):
 def world(airflow_home, server, tmp_path_factory):
     """Store, ledger, connections, stages and the DAG file; the folder that all of it is in."""
     folder = tmp_path_factory.mktemp("world")
-    (folder / "keepers.py").write_text(STAGES)
-    environ = {
-        "WEIR_STORE": str(folder / "store"),
-        "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
-        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        patch.syspath_prepend(str(folder))
-        file = airflow_home / "dags" / "keepers_flows.py"
-        file.write_text(FLOWS)
+    with deployed(airflow_home, folder, server, "keepers", STAGES, FLOWS, "keepers"):
         yield folder
-        file.unlink()
-        sys.modules.pop("keepers", None)
-        from airflow.api.common.delete_dag import delete_dag
-
-        delete_dag("keepers")  # other tests look at all DAGs
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 import pytest
+from tests.weir_airflow.deployed import deployed
 
 from weir.formats.paths import pointer_folder
 from weir.formats.pointer import newest, pointer_from_json
@@ -39,28 +38,15 @@ def orders(ctx, landed):
 
 
 @pytest.fixture
-def day(tmp_path, airflow_home, server, monkeypatch):
+def day(tmp_path, airflow_home, server):
     """Run a day, whose DagRun is created again where it has had one; answers its state."""
-    (tmp_path / "landed_stages.py").write_text(STAGES)
-    environ = {
-        "WEIR_STORE": str(tmp_path / "store"),
-        "WEIR_LEDGER": f"sqlite:///{tmp_path}/ledger.db",
-        "WEIR_TEST_LANDING": str(tmp_path / "landing"),
-        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
-    }
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "landing").mkdir()
-    file = airflow_home / "dags" / "landed.py"
-    file.write_text(FLOW)
-    from airflow.dag_processing.dagbag import DagBag
+    environ = {"WEIR_TEST_LANDING": str(tmp_path / "landing")}
+    with deployed(airflow_home, tmp_path, server, "landed_stages", STAGES, FLOW, "landed", **environ):
+        from airflow.dag_processing.dagbag import DagBag
 
-    bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
-    yield lambda number: str(bag.dags["landed"].test(logical_date=datetime(2013, 1, number, tzinfo=UTC)).state)
-    file.unlink()
-    sys.modules.pop("landed_stages", None)
+        bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
+        yield lambda number: str(bag.dags["landed"].test(logical_date=datetime(2013, 1, number, tzinfo=UTC)).state)
 
 
 def arrives(folder, name, *ids):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.servers.hadoop import running_hdfs
 from tests.servers.java import JarsMissing
+from tests.weir_airflow.deployed import deployed
 
 import weir
 
@@ -107,27 +107,13 @@ def kept(server):
 def world(airflow_home, server, hdfs, tmp_path_factory):
     """A store in HDFS, ledger, connections, stages and DAGs; the folder by which a test asks for a mishap."""
     folder = tmp_path_factory.mktemp("world")
-    (folder / "afloat.py").write_text(STAGES)
     environ = {
         "WEIR_STORE": f"{hdfs.url}/flows",
         "WEIR_STORE_OPTIONS": json.dumps(hdfs.storage_options),
-        "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
         "WEIR_TEST_CONTROL": str(folder),
-        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
     }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        patch.syspath_prepend(str(folder))
-        file = airflow_home / "dags" / "afloat_flows.py"
-        file.write_text(FLOWS)
+    with deployed(airflow_home, folder, server, "afloat", STAGES, FLOWS, "connected", **environ):
         yield folder
-        file.unlink()
-        sys.modules.pop("afloat", None)
-        from airflow.api.common.delete_dag import delete_dag
-
-        delete_dag("connected")  # other tests look at all DAGs
 
 
 @pytest.fixture

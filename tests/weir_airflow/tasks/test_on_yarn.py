@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 from tests.pipelines.flight_history_reference import expected_history, expected_rolling
-from tests.servers.hadoop import running_hdfs
-from tests.servers.java import JarsMissing
-from tests.servers.yarn.cluster import running_yarn
 
 import weir
 from pipelines.flight_delays_reference import expected_report
@@ -22,16 +19,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 PROJECT = Path(__file__).parents[3]
 DAGS = ("flight_delays", "flight_history")
 DAYS = [dt.date(2013, 1, 1), dt.date(2013, 1, 2)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    try:
-        folder = tmp_path_factory.mktemp("cluster")
-        with running_hdfs(folder / "hdfs") as hdfs, running_yarn(hdfs, folder / "yarn") as yarn:
-            yield yarn
-    except JarsMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.weir_airflow.deployed import deployed
 
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.ledger import Ledger
@@ -118,23 +117,8 @@ def totals(ctx, numbers):
 def world(airflow_home, server, tmp_path_factory):
     """Store, ledger, connections, stages and DAG files; the folder by which a test makes stages fail."""
     folder = tmp_path_factory.mktemp("world")
-    (folder / "rapids_stages.py").write_text(STAGES)
-    environ = {
-        "WEIR_STORE": str(folder / "store"),
-        "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
-        "WEIR_TEST_CONTROL": str(folder),
-        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        patch.syspath_prepend(str(folder))
-        file = airflow_home / "dags" / "flows.py"
-        file.write_text(FLOWS)
+    with deployed(airflow_home, folder, server, "rapids_stages", STAGES, FLOWS, WEIR_TEST_CONTROL=str(folder)):
         yield folder
-        file.unlink()
-        sys.modules.pop("rapids_stages", None)
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 from tests.messages.kinds import of_kind
+from tests.weir_airflow.deployed import deployed
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import QualityCheckRow
@@ -80,32 +80,14 @@ def test_a_checkpoint_is_chosen_together_with_its_dataflow(airflow_home, monkeyp
 def world(airflow_home, server, tmp_path_factory):
     """Store, ledger, connections, suites, stages and the DAG file; the folder that all of it is in."""
     folder = tmp_path_factory.mktemp("world")
-    (folder / "drilled.py").write_text(STAGES)
     (folder / "suites").mkdir()
     (folder / "suites" / "drilled_history.json").write_text(json.dumps(SUITE))
-    environ = {
-        "WEIR_STORE": str(folder / "store"),
-        "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
-        "WEIR_EXPECTATIONS": str(folder / "suites"),
-        "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        patch.syspath_prepend(str(folder))
-        file = airflow_home / "dags" / "drilled_flows.py"
-        file.write_text(FLOWS)
-        drill = airflow_home / "dags" / "weir_restore_check.py"
-        shutil.copy(PROJECT / "dags" / "weir_restore_check.py", drill)
+    drill = airflow_home / "dags" / "weir_restore_check.py"
+    shutil.copy(PROJECT / "dags" / "weir_restore_check.py", drill)
+    dags, environ = ("drilled", "weir_restore_check"), {"WEIR_EXPECTATIONS": str(folder / "suites")}
+    with deployed(airflow_home, folder, server, "drilled", STAGES, FLOWS, *dags, **environ):
         yield folder
-        file.unlink()
         drill.unlink()
-        sys.modules.pop("drilled", None)
-        from airflow.api.common.delete_dag import delete_dag
-
-        for dag_id in ("drilled", "weir_restore_check"):  # other tests look at all DAGs
-            delete_dag(dag_id)
 
 
 def outcome_of(dag, at, **conf):
