@@ -25,7 +25,7 @@ from weir.ledger.clears import has_clear_missed, is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.inputs import probe_partitions
-from weir.recovery.resolving import resolve_sources
+from weir.recovery.resolving import forget_uncopied, resolve_sources
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 from weir.topology.regions import PartitionId, RegionId
@@ -48,6 +48,7 @@ def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clea
         if not isinstance(anew, Registered):
             return anew
         registered = anew
+    forget_uncopied(services, registered)
     waiting = resolve_sources(services, registered, clearer)
     if waiting is not None:
         return waiting

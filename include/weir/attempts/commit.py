@@ -25,6 +25,7 @@ from weir.code.generation_rules import versions_after
 from weir.coordination.airflow import ClearAnswer, Clearer
 from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
+from weir.coordination.source_copies import whole_copies
 from weir.coordination.values import Attempt, Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Message, Misconfigured, ResultUnavailable
 from weir.execution.airflow_words import FINAL
@@ -38,6 +39,7 @@ from weir.ledger.leases import drop_leases
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, replace_results
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import note_copies
 from weir.recovery.awaiting import clear_item
 from weir.recovery.consequences import (
     add_clears_of_commit,
@@ -70,6 +72,7 @@ def check_inputs(services: Services, begun: Begun) -> None:
     require_intact(services, _read(begun))
     require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
+    whole_copies(services, begun.run.id, begun.job)
     if begun.attempt.code is not None:
         require_archive(services, begun.run.dataflow.name, begun.attempt.code)
     services.store.require_free_space()
@@ -90,13 +93,15 @@ def commit(services: Services, gates: Gates, begun: Begun, report: RegionReport,
     read = [part for part in _read(begun) if part[0].state is None]
     require_intact(services, read, frozenset({Fault.DAMAGED}))
     require_whole_copies(services, begun.job, report.resumed)
+    copied = whole_copies(services, begun.run.id, begun.job)
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
     _require_shared(services, begun, report.outputs, manifests)
     results = [_write(services, output, manifest) for output, manifest in zip(report.outputs, manifests, strict=True)]
     _require_all_outputs(begun, results)
     unlike = require_equal_schemas(services, begun, results, clearer)
     owed = services.ledger.perform(
-        begun.run.dataflow.name, lambda session: _enter(session, services, gates, begun, report, results, unlike)
+        begun.run.dataflow.name,
+        lambda session: _enter(session, services, gates, begun, report, results, unlike, copied),
     )
     by_partition = {result.partition: manifest for result, manifest in zip(results, manifests, strict=True)}
     summary = {"attempt": begun.attempt.id, **summary_of(results, by_partition), "seconds": dict(report.metrics)}
@@ -146,6 +151,7 @@ def _enter(
     report: RegionReport,
     results: Sequence[NewResult],
     unlike: frozenset[str],
+    copied: Mapping[str, int],
 ) -> int:
     """Record the commit and return the number of clears that follow from it.
 
@@ -162,6 +168,7 @@ def _enter(
     require_none_since(before, begun.attempt, marked, unlike)
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
     record_reads(session, begun.attempt.id, begun.reads)
+    note_copies(session, begun.run.id, begun.attempt.region.subtask, copied)
     end(row, AttemptState.COMMITTED, services.now())
     row.metrics = {**report.metrics, **_resumed(report)}
     drop_leases(session, begun.attempt.id)

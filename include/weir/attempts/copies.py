@@ -85,6 +85,8 @@ def require_whole_copies(services: Services, job: RegionJob, resumed: Collection
 
 def _folders_read(stage: StageToRun, resumed: Collection[str] | None) -> Iterator[str]:
     """Yield the folders of the copies that the job reads of a stage; its own copy may not have been written yet."""
+    if stage.copy is not None and stage.copy.binding:
+        return  # `whole_copies` compares it
     if stage.resume is not None and (resumed is None or stage.name in resumed):
         yield stage.resume.folder
     if stage.copy is not None and (resumed is None or stage.name not in resumed):

@@ -13,6 +13,7 @@ from typing import Any
 from weir.attempts.copies import with_copies
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder, region_folder
+from weir.coordination.source_copies import with_source_copies
 from weir.coordination.values import AssignedState
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.key_types import key_types, require_equal_key_types
@@ -77,7 +78,7 @@ def region_job(
         revision=services.ledger.seen(run.dataflow.name),
     )
     contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
-    return with_copies(services, registered, job, contents)
+    return with_source_copies(services, registered, with_copies(services, registered, job, contents))
 
 
 def _with_split(stage: StageToRun, splits: list[Any] | None) -> StageToRun:

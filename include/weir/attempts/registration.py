@@ -422,7 +422,8 @@ def _enter(
         row.code, row.archive, row.generation = chosen.code.version, chosen.code.archive, chosen.generation
     session.flush()
     if region != CLOSE:
-        forget_unread_slices(session, run, region, row.id)
+        resolved = [each for each in topology.stages_of(region.name) if each.resolve is not None]
+        forget_unread_slices(session, run, region, row.id, [each.name for each in resolved if not each.keeps_copy])
     waiting = None
     if origin is Origin.RETRY and _was_killed(older):
         waiting = _obey_strategy(session, row, older[-1], services, request, interrupt, is_new=is_new)

@@ -26,7 +26,7 @@ from weir.dataflow.arguments import (
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.queries import single_query
-from weir.dataflow.stage import Stage, TaskSettings, source
+from weir.dataflow.stage import COPY, Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Message, Misconfigured
 from weir.intervals import in_zone, time_zone
@@ -207,7 +207,7 @@ def iceberg_source(
 
 @answers({"parallelism": "there is one subtask, since several would read at several moments: leave it out"})
 def postgres_source(
-    name: str, conn_id: str, query: str, *, mark: str = "", **settings: Unpack[SourceSettings]
+    name: str, conn_id: str, query: str, *, mark: str = "", keep: str = "", **settings: Unpack[SourceSettings]
 ) -> Stage:
     """Read the rows of a query of PostgreSQL, by COPY in one transaction of the task.
 
@@ -220,6 +220,8 @@ def postgres_source(
     "mark xid8 not null default pg_current_xact_id()". Rows of a transaction that is open are read once it has ended, by
     a later epoch; a sequence or a time would leave them out. A row that is updated is read again only where the update
     sets the mark.
+
+    `keep="copy"` keeps the rows as they are first read: later attempts of the run read that copy.
     """
     where = f"postgres_source({name!r})"
     require_connection(where, conn_id, "postgres")
@@ -235,7 +237,7 @@ def postgres_source(
     bound = next((each for each in BOUNDS if f"%({each})s" in query), "")
     if mark and bound:
         raise Misconfigured(Message("dataflow.mark_and_interval", where=where, bound=bound))
-    options = {"conn_id": conn_id, "query": query, "mark": mark}
+    options = {"conn_id": conn_id, "query": query, "mark": mark, "keep": keep}
     return _source(name, "postgres", 1, options, settings, goes_on=bool(mark))
 
 
@@ -247,6 +249,7 @@ def jdbc_source(
     *,
     driver: str = "",
     reader: Mapping[str, str] | None = None,
+    keep: str = "",
     **settings: Unpack[SourceSettings],
 ) -> Stage:
     """Read a table or a query by the JDBC driver of the Spark that computes.
@@ -256,14 +259,15 @@ def jdbc_source(
     those in the time zone of the schedule; other braces are doubled. `conn_id` is an Airflow connection whose host is
     the URL, "jdbc:...". `driver` is its Java class, by default that of the connection's extra `driver_class`. `reader`
     are options of Spark's reader, such as fetchsize, or partitionColumn, lowerBound, upperBound and numPartitions, with
-    which Spark reads a table in parallel.
+    which Spark reads a table in parallel. `keep="copy"` keeps the rows as they are first read: later attempts of the
+    run read that copy.
     """
     where = f"jdbc_source({name!r})"
     require_connection(where, conn_id, 'jdbc, whose host is the URL "jdbc:..."')
     _require_text(where, "query", query)
     single_query(where, filled(where, query, _EXAMPLE), is_any_dialect=True)
     _require_reader(where, reader)
-    options = {"conn_id": conn_id, "query": query, "driver": driver, "reader": dict(reader or {})}
+    options = {"conn_id": conn_id, "query": query, "driver": driver, "reader": dict(reader or {}), "keep": keep}
     return _source(name, "jdbc", 1, options, settings)
 
 
@@ -290,6 +294,7 @@ def kafka_source(
     bounds: str = "offsets",
     idle: str = "",
     on_malformed: str = "fail",
+    keep: str = "",
     parallelism: int = 1,
     **settings: Unpack[SourceSettings],
 ) -> Stage:
@@ -303,8 +308,9 @@ def kafka_source(
     the task waits for it as long as `idle`, such as "10 minutes" (by default "1 minute"), and then reads to the last
     stable offset. Records may have times outside the interval: by offset, none is read twice or left out.
     `on_malformed="keep"` reads a value that does not fit the schema as null, with its bytes in the column
-    `_corrupt_record`, instead of failing. `conn_id` is an Airflow connection of type kafka; `moved_from` is the name
-    that the source had before.
+    `_corrupt_record`, instead of failing. `keep="copy"` keeps the rows as they are first read: later attempts of the
+    run read that copy, also of offsets that the brokers have dropped or compacted. `conn_id` is an Airflow connection
+    of type kafka; `moved_from` is the name that the source had before.
     """
     where = f"kafka_source({name!r})"
     require_connection(where, conn_id, "kafka")
@@ -334,6 +340,7 @@ def kafka_source(
         "bounds": bounds,
         "idle": idle,
         "on_malformed": on_malformed.removeprefix("fail"),
+        "keep": keep,
     }
     return _source(name, "kafka", parallelism, options, settings, goes_on=True)
 
@@ -515,6 +522,13 @@ def _has_fractions(kind: Kind) -> bool:
     return kind.name.startswith(("decimal", "double", "float")) or any(_has_fractions(part) for _, part in kind.parts)
 
 
+def when_it_reads(options: Mapping[str, Any], kind: str = "") -> str:
+    """Say at which moment of a run the rows of a source without versions are read."""
+    if options.get("keep") == COPY:
+        return "when the first attempt reads, which copies it"
+    return f"when an attempt reads: {kind} has no versions" if kind else "when an attempt reads"
+
+
 def _source(
     name: str,
     kind: str,
@@ -526,6 +540,8 @@ def _source(
 ) -> Stage:
     for what in ("conn_id", "driver"):
         require(f"{kind}_source({name!r})", what, options.get(what, ""), str, f'{what}="..."')
+    if options.get("keep", "") not in ("", COPY):
+        raise Misconfigured(Message("dataflow.keep_unknown", where=f"{kind}_source({name!r})", keep=options["keep"]))
     unknown = [each for each in settings if each not in SourceSettings.__annotations__]
     if unknown:
         problem = unknown_argument(f"{kind}_source({name!r})", unknown[0], [*options, *SourceSettings.__annotations__])

@@ -26,6 +26,9 @@ from weir.intervals import in_zone
 from weir.secrecy import secrets_in
 from weir.wording import shortened
 
+COPY: Final = "copy"
+"""The option `keep` of a source whose rows are copied when they are first read."""
+
 
 class ExchangeKind(Enum):
     """Flink's ResultPartitionType, with the cached exchanges of FLIP-1 and the previous exchanges of iterations."""
@@ -224,6 +227,11 @@ class Stage:
         """Return what it is and its name: `source 'flights'`."""
         word = "stage" if self.kind is StageKind.TRANSFORM else self.kind.value
         return f"{word} {self.name!r}"
+
+    @property
+    def keeps_copy(self) -> bool:
+        """Report whether what a source reads is copied, since it cannot be read the same again."""
+        return self.options.get("keep") == COPY
 
     @property
     def states(self) -> tuple[State, ...]:

@@ -6,7 +6,7 @@ is current. A release note is written before the first data file is deleted, so 
 means a deliberate deletion even without a ledger.
 The description of a stage copy (`cached(x)`, a resume point inside a region) is written last, by the job that wrote
 the copy; without a valid description there is no copy. Its name is never that of a manifest, so no catalogue lists a
-copy as a result.
+copy as a result. So is the copy of what a source has read; but of that all attempts share one description.
 """
 
 from __future__ import annotations

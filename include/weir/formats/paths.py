@@ -12,6 +12,9 @@ MANIFEST: Final = "manifest.json"
 COPY: Final = "copy"
 """The name that the folders of copies have where those of results have a layout's id."""
 
+SOURCE_COPY: Final = "source-copy"
+"""The name that the folders of copies of what a source has read have where those of results have a layout's id."""
+
 LOADED: Final = "loaded"
 """The name that the folders of files which a source loads for Spark have where those of results have a layout's id."""
 
@@ -43,7 +46,10 @@ _DIGITS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPath:
-    """The folder in which an attempt writes a result partition, or a copy of a cached stage."""
+    """The folder in which an attempt writes a result partition, or a copy of a cached stage.
+
+    That of a source's copy is of all attempts that read one split; instead of an attempt's id it has the copy's.
+    """
 
     dataflow: str
     epoch: str
@@ -56,6 +62,11 @@ class ResultPath:
     def is_copy(self) -> bool:
         """Report whether it is the folder of a copy of a cached stage."""
         return self.layout == COPY
+
+    @property
+    def is_source_copy(self) -> bool:
+        """Report whether it is the folder of a copy of what a source has read."""
+        return self.layout == SOURCE_COPY
 
     def __str__(self) -> str:
         return f"{stage_folder(self.dataflow, self.epoch, self.stage)}/{self.layout}/{self.subtask}/{self.attempt}"

@@ -168,20 +168,23 @@ class MergeToWrite:
 class CopyToWrite:
     """The copy of a stage's rows to write, and the fingerprint of their sources.
 
-    `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet.
+    `folder` is relative to the store; `spark_folder` is the same in Spark's spelling. Neither exists yet. `binding` is
+    the path of the description of a source's copy: of all attempts that read the source, the first one creates it, and
+    the others read that one's rows. It is empty for the copy of a cached stage, which is described in its own folder.
     """
 
     folder: str
     spark_folder: str
     made_from: str
+    binding: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyToRead:
     """The copy of a stage's rows that an earlier attempt wrote: made from the same, and right byte for byte.
 
-    It stands for the stage if `code` and `session` are the job's own, which only the job knows. `inputs` and `copies`
-    are those of its StageCopy.
+    It stands for the stage if `code` and `session` are the job's own, which only the job knows; that of a source always
+    does. `inputs` and `copies` are those of its StageCopy.
     """
 
     attempt: AttemptId
@@ -309,9 +312,14 @@ _INPUTS: Final = "inputs"
 _OUTPUT: Final = "output"
 
 
+def has_source_copy(stage: StageToRun) -> bool:
+    """Report whether the rows of a source are read from the copy that an earlier attempt has made of them."""
+    return stage.resume is not None and stage.copy is not None and stage.copy.binding != ""
+
+
 def connections_of(job: SparkJob) -> tuple[str, ...]:
-    """Return the ids of the Airflow connections that the splits of a job's sources name as `conn_id`."""
-    slices = [stage.slice for stage in job.stages] if isinstance(job, RegionJob) else []
+    """Return the ids of the Airflow connections that the splits of the sources that a job asks name as `conn_id`."""
+    slices = [stage.slice for stage in job.stages if not has_source_copy(stage)] if isinstance(job, RegionJob) else []
     return tuple(sorted({str(each["conn_id"]) for each in slices if isinstance(each, dict) and each.get("conn_id")}))
 
 

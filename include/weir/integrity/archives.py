@@ -7,9 +7,10 @@ them again, and one that has not is told what is lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
 from weir.code.archive import archive_of
 from weir.coordination.services import Services
@@ -28,6 +29,7 @@ _MEND = (
     "that ran it: its whole stage runs the deployed code then"
 )
 
+A = TypeVar("A")
 _Named = tuple[RunId, ArchiveRow]
 
 
@@ -47,12 +49,17 @@ def archive_inconsistencies(services: Services, runs: Collection[str]) -> tuple[
 
 def scrubbed_archives(services: Services, dataflow: str, share: float, now: datetime) -> tuple[Inconsistency, ...]:
     """Compare this hour's share of the archives that a dataflow's runs name, as `archive_inconsistencies` does."""
+    named = [] if share <= 0 else _named(services, dataflow)
+    return _checked(services, [(min(runs), row) for runs, row in due_this_hour(named, share, now)])
+
+
+def due_this_hour(items: Sequence[A], share: float, now: datetime) -> list[A]:
+    """Return the part of some items that is compared in this hour, so that each has its turn; none without a share."""
     if share <= 0:
-        return ()
+        return []
     hours = math.ceil(1 / share)
     this = int(now.timestamp() // _HOUR) % hours
-    named = _named(services, dataflow)
-    return _checked(services, [(min(runs), row) for place, (runs, row) in enumerate(named) if place % hours == this])
+    return [each for place, each in enumerate(items) if place % hours == this]
 
 
 def _named(services: Services, dataflow: str) -> list[tuple[set[RunId], ArchiveRow]]:

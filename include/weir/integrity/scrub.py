@@ -18,6 +18,7 @@ from weir.errors import WeirError
 from weir.integrity.archives import scrubbed_archives
 from weir.integrity.records import Inconsistency, published_inconsistencies
 from weir.integrity.repair import Repair, repair_runs
+from weir.integrity.source_copies import scrubbed_source_copies
 from weir.integrity.verification_queries import (
     bytes_at_rest,
     longest_unverified,
@@ -66,6 +67,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
     inconsistencies = (
         *published_inconsistencies(services, {each.run for each in found}),
         *scrubbed_archives(services, dataflow, services.retention.scrub_share, now or services.now()),
+        *scrubbed_source_copies(services, dataflow, services.retention.scrub_share, now or services.now()),
     )
     repairs = (
         repair_runs(services, _undecided(services, dataflow), inconsistencies)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from weir.coordination.services import Services
 from weir.integrity.archives import archive_inconsistencies
 from weir.integrity.records import Inconsistency, published_inconsistencies, released_inconsistencies
+from weir.integrity.source_copies import source_copy_inconsistencies
 from weir.integrity.states import checkpoint_inconsistencies
 from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, verify_results
@@ -76,5 +77,6 @@ def verify_runs(services: Services, name: str | None, what: str, progress: Progr
         *released_inconsistencies(services, runs),
         *checkpoint_inconsistencies(services, runs),
         *archive_inconsistencies(services, runs),
+        *source_copy_inconsistencies(services, runs),
     )
     return VerifyReport(tuple(runs), found, misfits)

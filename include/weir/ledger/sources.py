@@ -5,16 +5,18 @@ Invariants:
 - The ranges of a source that goes on follow each other without a gap: one begins at the position that the run of the
   epoch before is recorded to end at, in the transaction that records it. A range from which another one goes on, or
   whose rows were published, is never forgotten nor moved; it may only be divided anew among subtasks.
+- Splits with a copy bind once that is whole, and are never divided anew: later attempts read what the copy has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, null, select, update
 from sqlalchemy.orm import Session, aliased
 
 from weir.dataflow.stage import Stage
@@ -25,6 +27,9 @@ from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, R
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
+
+COPY_ID: Final = "copy_id"
+"""The field of a split that has the id of the copy of what is read by it."""
 
 _SLICES = select(SourceSliceRow.slices).where(
     SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
@@ -89,16 +94,56 @@ def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attemp
 def forget_slices(session: Session, run: str) -> None:
     """Delete the splits of `run`, so that its sources are resolved again; a range that is bound stays."""
     session.execute(delete(SourceSliceRow).where(SourceSliceRow.run == run, _MAY_BE_FORGOTTEN))
+    forget_copies(session, run)
 
 
-def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: str) -> None:
+def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: str, sources: Collection[str]) -> None:
     """Delete the splits of the sources in a task whose `attempt` begins, where no other one has committed or runs.
 
     What they name may have been corrected since: the attempt resolves them anew.
     """
-    sources = [stage.name for stage in run.topology.stages_of(region.name) if stage.resolve is not None]
     if sources:
-        session.execute(_FORGET_UNREAD, {"run": run.id, "region": region.name, "attempt": attempt, "sources": sources})
+        known = {"run": run.id, "region": region.name, "attempt": attempt, "sources": list(sources)}
+        session.execute(_FORGET_UNREAD, known)
+
+
+# Copies of what sources have read
+
+
+def note_copies(session: Session, run: str, subtask: int, copies: Mapping[str, int]) -> None:
+    """Record the bytes of the copies, by source, from which an attempt has read its splits."""
+    for stage, size in copies.items():
+        row = session.get(SourceSliceRow, (run, stage))
+        if row is not None:
+            row.copies = {**(row.copies or {}), str(subtask): size}
+
+
+def copied_subtasks(session: Session, run: str, stage: str) -> dict[int, int]:
+    """Return the bytes of the copies that committed attempts have read, by subtask."""
+    row = session.get(SourceSliceRow, (run, stage))
+    return {} if row is None else {int(subtask): size for subtask, size in (row.copies or {}).items()}
+
+
+def copy_ids(session: Session, run: str) -> frozenset[str]:
+    """Return the ids of the copies of all splits of a run."""
+    splits = (each for splits in all_slices_of(session, run).values() for each in splits)
+    return frozenset(str(each[COPY_ID]) for each in splits if isinstance(each, dict) and COPY_ID in each)
+
+
+def forget_copies(session: Session, run: str) -> None:
+    """Forget which copies a run has read: those that are gone by the time it is computed again are made anew."""
+    session.execute(update(SourceSliceRow).where(SourceSliceRow.run == run).values(copies=null()))
+
+
+def copied_bytes(session: Session, names: Collection[str] | None = None) -> dict[str, int]:
+    """Return, by dataflow, the bytes of the copies of what sources have read: of these dataflows, or of all."""
+    query = select(RunRow.dataflow, SourceSliceRow.copies).join(RunRow, RunRow.id == SourceSliceRow.run)
+    query = query.where(SourceSliceRow.copies.is_not(None))
+    rows = session.execute(query if names is None else query.where(RunRow.dataflow.in_(names)))
+    found: Counter[str] = Counter()
+    for dataflow, copies in rows:
+        found[dataflow] += sum(copies.values())
+    return found
 
 
 # Sources that go on

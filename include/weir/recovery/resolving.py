@@ -20,6 +20,7 @@ from weir.coordination.positions import loaded_position, stored_position
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
+from weir.coordination.source_copies import is_any_copied, with_copy_ids
 from weir.coordination.values import Awaiting
 from weir.dataflow import Stage
 from weir.dataflow.stage import NotReady, ResolveContext, Resolved, checked_position, checked_splits
@@ -29,7 +30,7 @@ from weir.formats.run_record import RecordedRange
 from weir.intervals import interval_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, run_by_id
-from weir.ledger.sources import Before, before, fix_range, fix_slices, range_of, slices_of
+from weir.ledger.sources import Before, before, fix_range, fix_slices, forget_unread_slices, range_of, slices_of
 from weir.recovery.awaiting import awaited_status, wait_for
 from weir.topology.ids import RunRef
 from weir.topology.regions import RegionId, Topology
@@ -67,7 +68,7 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
     if known is None:
         if stage.goes_on:
             raise Conflict(Message("recovery.range_forgotten", stage=stage.name, run=run.id))
-        resolved = resolve(stage, resolve_context(run, stage, services))
+        resolved = with_copy_ids(services, stage, resolve(stage, resolve_context(run, stage, services)))
         with services.ledger.transaction(run.dataflow.name) as session:
             _require_running(session, stage, attempt)
             known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
@@ -115,6 +116,22 @@ def _asked(stage: Stage, context: ResolveContext) -> tuple[str, Any]:
     resolver = load(str(stage.resolve), owner)
     check_call(resolver, owner, ("ctx",), ())
     return owner, resolver(context)
+
+
+def forget_uncopied(services: Services, registered: Registered) -> None:
+    """Have the sources of a task that are copied resolved anew, where nothing is copied yet, and nothing was read.
+
+    So is every other source, when the attempt is registered: before the store can be asked for a copy. Raises
+    Retryable.
+    """
+    run, region = registered.run, registered.attempt.region
+    kept = [] if region == CLOSE else [each for each in registered.topology.stages_of(region.name) if each.keeps_copy]
+    with services.ledger.transaction() as session:
+        known = {each.name: slices_of(session, run.id, each.name) for each in kept}
+    free = [each.name for each in kept if not is_any_copied(services, run, each, known[each.name] or ())]
+    if any(known[each] is not None for each in free):
+        with services.ledger.transaction(run.dataflow.name) as session:
+            forget_unread_slices(session, run, region, registered.attempt.id, free)
 
 
 # Sources that go on
@@ -173,6 +190,13 @@ def _record(
     services: Services, registered: Registered, stage: Stage, known: RecordedRange | None, last: Before | None
 ) -> Awaiting | None:
     run = registered.run
+    seen = None if last is None else last.range
+    if known is not None and is_any_copied(services, run, stage, known.splits):
+        if len(known.splits) != stage.parallelism:
+            wanted = len(known.splits)
+            raise Misconfigured(Message("recovery.copies_not_divided", stage=stage.name, run=run.id, wanted=wanted))
+        _fix(services, registered, stage, replace(known, pinned_to=run.pinned_to), seen)
+        return None
     if last is not None:
         write_record(services, last.run)  # or a rebuilt ledger would not know from where this range goes on
     context = replace(
@@ -186,18 +210,23 @@ def _record(
         reason = Message("recovery.source_not_ready", stage=stage.name, reason=found.reason)
         waiting = _wait(services, registered, stage, reason)
         return replace(waiting, attempt="")  # the ledger does not tell when it is
-    seen = None if last is None else last.range
     recorded = RecordedRange(
-        splits=tuple(found.splits),
+        splits=tuple(with_copy_ids(services, stage, found.splits)),
         position=known.position if known else stored_position(services, run.dataflow.name, found.position, seen),
         base="" if last is None else last.run,
         pinned_to=run.pinned_to,
         resolved_at=services.now().isoformat(),
     )
-    with services.ledger.transaction(run.dataflow.name) as session:
-        _require_running(session, stage, registered.attempt.id)
-        fix_range(session, run, stage, recorded, seen, registered.attempt.id)
+    _fix(services, registered, stage, recorded, seen)
     return None
+
+
+def _fix(
+    services: Services, registered: Registered, stage: Stage, recorded: RecordedRange, seen: RecordedRange | None
+) -> None:
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        _require_running(session, stage, registered.attempt.id)
+        fix_range(session, registered.run, stage, recorded, seen, registered.attempt.id)
 
 
 def _loaded(services: Services, found: RecordedRange | None) -> Resolved | None:

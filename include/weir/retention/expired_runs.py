@@ -42,6 +42,7 @@ from weir.ledger.database.tables import (
 from weir.ledger.leases import leased
 from weir.ledger.outbox import forget_incidents
 from weir.ledger.results import transition
+from weir.ledger.sources import forget_copies
 from weir.quality.check_queries import forget_checks
 from weir.retention.release import delete_released, release
 from weir.retention.release_queries import stored_results
@@ -159,6 +160,7 @@ def expire(session: Session, run: str, reason: str, now: datetime) -> None:
     _forget_failovers(session, run)
     forget_incidents(session, run)
     forget_checks(session, run)
+    forget_copies(session, run)
     row.expired_at = now
 
 

@@ -18,7 +18,15 @@ from typing import Final
 
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
-from weir.formats.paths import MANIFEST, RUN_RECORD, AttemptPath, AttemptRecordPath, name_of, parse_attempt_path
+from weir.formats.paths import (
+    MANIFEST,
+    RUN_RECORD,
+    AttemptPath,
+    AttemptRecordPath,
+    ResultPath,
+    name_of,
+    parse_attempt_path,
+)
 
 NOTES: Final = frozenset({MANIFEST, RELEASED_NOTE})
 
@@ -37,6 +45,8 @@ class Place(Enum):
 
     RESULT = "result"
     COPY = "copy"
+    SOURCE_COPY = "source copy"
+    """The copies of one split of a source: `attempt` is the id that they share."""
     RECORD = "record"
     """The job description of an attempt and its report."""
 
@@ -106,7 +116,7 @@ def _attempt_folder(path: AttemptPath, files: list[tuple[str, int]]) -> AttemptF
     if isinstance(path, AttemptRecordPath):
         place, name, layout = Place.RECORD, path.region, ""
     else:
-        place, name, layout = Place.COPY if path.is_copy else Place.RESULT, path.stage, path.layout
+        place, name, layout = _place(path), path.stage, path.layout
     return AttemptFolder(
         path=str(path),
         place=place,
@@ -116,6 +126,12 @@ def _attempt_folder(path: AttemptPath, files: list[tuple[str, int]]) -> AttemptF
         attempt=path.attempt,
         files=tuple(files),
     )
+
+
+def _place(path: ResultPath) -> Place:
+    if path.is_source_copy:
+        return Place.SOURCE_COPY
+    return Place.COPY if path.is_copy else Place.RESULT
 
 
 def may_have_strays(folder: AttemptFolder, expected_bytes: int) -> bool:
@@ -165,6 +181,7 @@ class RunKnowledge:
     `copies` says why the cached output of a stage and subtask is kept (None: it is not). In an expired run only
     published results and running attempts are kept. `pointers` says of each version that was ever published, by the
     path of its pointer, whether it still is. `has_readers` says that another epoch may read its results.
+    `source_copies` are the ids of the copies of the splits that are recorded.
     """
 
     results: Mapping[str, KnownResult]
@@ -174,6 +191,7 @@ class RunKnowledge:
     pointers: Mapping[str, bool]
     is_expired: bool = False
     has_readers: bool = True
+    source_copies: Set[str] = frozenset()
 
 
 class FolderAction(Enum):
@@ -204,6 +222,8 @@ def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecis
 
 
 def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
+    if folder.place is Place.SOURCE_COPY:
+        return _decide_source_copy(folder, known)
     attempt = known.attempts.get(folder.attempt)
     if attempt is not None and attempt.is_running:
         return FolderDecision(folder, FolderAction.KEPT, "its attempt is running")
@@ -272,6 +292,23 @@ def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttem
     if folder.path not in newest:
         return FolderDecision(folder, FolderAction.GARBAGE, "there is a newer copy")
     return FolderDecision(folder, FolderAction.KEPT, f"a copy to resume from: {kept}")
+
+
+def _decide_source_copy(folder: AttemptFolder, known: RunKnowledge) -> FolderDecision:
+    if any(each.is_running and str(each.subtask) == folder.subtask for each in known.attempts.values()):
+        return FolderDecision(folder, FolderAction.KEPT, "a running attempt may copy what its source has, or read it")
+    if known.is_expired:
+        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
+    if folder.attempt in known.source_copies:
+        return FolderDecision(folder, FolderAction.KEPT, "what a source has read, kept until the run expires")
+    return FolderDecision(folder, FolderAction.GARBAGE, "its source was resolved anew", is_aged=True)
+
+
+def other_copies(folder: AttemptFolder, bound: str | None, known: RunKnowledge) -> tuple[tuple[str, int], ...]:
+    """Return the files of copies that no attempt reads: of other attempts than the `bound` one, which have ended."""
+    kept = {bound, *(each for each, attempt in known.attempts.items() if attempt.is_running)}
+    of_attempts = ((name, size) for name, size in folder.files if "/" in name)
+    return tuple(each for each in of_attempts if each[0].partition("/")[0] not in kept)
 
 
 def _is_running_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:

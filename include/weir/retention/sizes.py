@@ -1,9 +1,10 @@
 """Sizes of results at rest, and size estimates for results that are being written.
 
 Invariant: nothing is changed. Counted are committed results whose bytes are stored by the ledger, files that
-compactions have written, and archives of code. A file of keyed state counts once, with the attempt that wrote it, until
-all files of that attempt are deleted. Partial files, cached stage output, records, manifests, files of dead attempts,
-and compactions from before a rebuild of the ledger have no rows, and are not counted.
+compactions have written, archives of code, and copies of what sources have read. A file of keyed state counts once,
+with the attempt that wrote it, until all files of that attempt are deleted. Partial files, cached stage output,
+records, manifests, files of dead attempts, and compactions from before a rebuild of the ledger have no rows, and are
+not counted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import ArchiveRow, AttemptRow, CompactionRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.runs import topology_of
+from weir.ledger.sources import copied_bytes
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 LATEST = 3
@@ -95,7 +97,7 @@ def dataflows(session: Session) -> list[str]:
 
 
 def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
-    """Return the bytes of stored results, compactions and archives, of a dataflow or of all, by the ledger."""
+    """Return the bytes of stored results, compactions, archives and copies of sources, of a dataflow or of all."""
     results = select(func.sum(ResultRow.bytes)).where(_AT_REST)
     compacted = select(func.sum(CompactionRow.written_bytes))
     archives = select(func.sum(ArchiveRow.bytes))
@@ -103,7 +105,8 @@ def bytes_at_rest(session: Session, dataflow: str | None = None) -> int:
         results = results.join(RunRow, RunRow.id == ResultRow.run).where(RunRow.dataflow == dataflow)
         compacted = compacted.where(CompactionRow.dataflow == dataflow)
         archives = archives.where(ArchiveRow.dataflow == dataflow)
-    return sum(int(session.scalar(query) or 0) for query in (results, compacted, archives))
+    stored = sum(int(session.scalar(query) or 0) for query in (results, compacted, archives))
+    return stored + sum(copied_bytes(session, None if dataflow is None else [dataflow]).values())
 
 
 def published_bytes(session: Session, names: Collection[str], without: Collection[str] = ()) -> dict[str, int]:

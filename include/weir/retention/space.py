@@ -25,6 +25,7 @@ from weir.formats.paths import copies_folder
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, dataflow_of
+from weir.ledger.sources import copied_bytes, copied_subtasks
 from weir.retention.release import Deleted, ResultRetention, delete_released, release
 from weir.retention.sizes import (
     SizeEstimate,
@@ -57,6 +58,8 @@ SHARED = (
 )
 
 CODE = "the code of its runs; expire_runs lets that of old runs go"
+
+COPIED = 'what sources with keep="copy" have read; expire_runs lets that of old runs go'
 
 _Step = tuple[str, Callable[[], bool]]
 """A dataflow, and an action that returns whether something was deleted."""
@@ -151,7 +154,10 @@ def _times_out_of_room(attempts: Iterable[AttemptRow]) -> int:
 
 
 def _copies(services: Services, registered: Registered) -> int:
-    """Return the bytes of the newest output of the region's cached stages, in this run or its predecessor."""
+    """Return the bytes of the newest output of the region's cached stages, in this run or its predecessor.
+
+    Of its sources they are those of the copies that the predecessor has read, where this run has none.
+    """
     run = registered.run
     epochs = (run.epoch,) if run.predecessor is None else (run.epoch, run.predecessor)
     found = 0
@@ -159,7 +165,21 @@ def _copies(services: Services, registered: Registered) -> int:
         subtask = registered.attempt.region.subtask
         folders = (copies_folder(run.dataflow.name, epoch, stage, subtask) for epoch in epochs)
         found += next((size for each in folders if (size := _newest_copy(services, each))), 0)
-    return found
+    return found + _source_copies(services, registered)
+
+
+def _source_copies(services: Services, registered: Registered) -> int:
+    run, region = registered.run, registered.attempt.region
+    kept = [each.name for each in registered.topology.stages_of(region.name) if each.keeps_copy]
+    before = run.predecessor_run
+    if not kept or before is None:
+        return 0
+    with services.ledger.transaction() as session:
+        return sum(
+            copied_subtasks(session, before, each).get(region.subtask, 0)
+            for each in kept
+            if region.subtask not in copied_subtasks(session, run.id, each)
+        )
 
 
 def _newest_copy(services: Services, folder: str) -> int:
@@ -253,6 +273,7 @@ class _Reclaiming:
                 PUBLISHED: published_bytes(session, names, self.decisions),
                 SHARED: shared_state(session, names),
                 CODE: archive_bytes(session, names),
+                COPIED: copied_bytes(session, names),
             }
         holders = held_by(self.decisions.values(), of_dataflows)
         lines = [str(each) for each in holders[:SHOWN]]

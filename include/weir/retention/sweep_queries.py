@@ -20,6 +20,7 @@ from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock, leased
 from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
+from weir.ledger.sources import copy_ids
 from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
 from weir.retention.release_queries import run_retention
 from weir.retention.release_rules import StoredResult, release_decisions
@@ -79,6 +80,7 @@ def knowledge_of(
         pointers=live,
         is_expired=expired,
         has_readers=not expired or _has_readers(session, row),
+        source_copies=copy_ids(session, run),
     )
 
 

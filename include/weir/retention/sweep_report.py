@@ -21,6 +21,7 @@ class Garbage(Enum):
     ABANDONED = "left by an attempt"
     SUPERSEDED = "superseded result"
     COPY = "copy of a cached stage"
+    SOURCE_COPY = "copy of what a source has read"
     STRAY = "file that no manifest names"
     POINTER = "pointer to a version"
     EXPIRED = "expired run"

@@ -19,7 +19,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import manifest_from_json, stage_copy_from_json
 from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
 from weir.formats.paths import (
     MANIFEST,
@@ -40,6 +40,7 @@ from weir.ledger.database.tables import CheckpointRow, RunRow
 from weir.ledger.runs import dataflow_of
 from weir.retention.orphan_rules import (
     TEMPORARY,
+    AttemptFolder,
     FolderAction,
     FolderDecision,
     Place,
@@ -50,6 +51,7 @@ from weir.retention.orphan_rules import (
     is_short,
     known_gone,
     may_have_strays,
+    other_copies,
     run_folder,
     strays,
 )
@@ -256,10 +258,12 @@ class RunSweep:
             result = known.results.get(folder.path)
             if result is not None and result.state is PartitionState.FINISHED:
                 self._remove_strays(decision, result.bytes)
+            if folder.place is Place.SOURCE_COPY:
+                self._remove_other_copies(folder, known)
             return False
         is_emptied = decision.action is FolderAction.EMPTIED
         if not self._report.is_dry:
-            self._empty(decision) if is_emptied else self._remove(folder.path, folder.names)
+            self._empty(decision) if is_emptied else self._remove(folder)
         size = folder.data_bytes if is_emptied else folder.bytes
         self._report.deleted.append(Swept(_kind(decision, known), folder.path, size, reason))
         return not is_emptied
@@ -279,11 +283,15 @@ class RunSweep:
         except NotFound:
             return None
 
-    def _remove(self, folder: str, names: Iterable[str]) -> None:
+    def _remove(self, folder: AttemptFolder) -> None:
         for name in _POINTERS:
-            if name in names:
-                self._services.store.delete(f"{folder}/{name}")
-        self._services.store.delete_folder(folder)
+            if name in folder.names:
+                self._services.store.delete(f"{folder.path}/{name}")
+        if folder.place is not Place.SOURCE_COPY:
+            self._services.store.delete_folder(folder.path)
+            return
+        for name in folder.names:  # an attempt that has begun since may write beside them
+            self._services.store.delete(f"{folder.path}/{name}")
 
     def _empty(self, decision: FolderDecision) -> None:
         for name, _ in decision.folder.files:
@@ -302,6 +310,17 @@ class RunSweep:
         named = frozenset(file.name for file in manifest.files)
         for name, size in strays(folder, named):
             self.remove_file(f"{folder.path}/{name}", size, "no manifest names it")
+
+    def _remove_other_copies(self, folder: AttemptFolder, known: RunKnowledge) -> None:
+        """Delete what attempts have left that were killed while they copied, or were not first."""
+        bound = None
+        if COPY_NAME in folder.names:
+            try:
+                bound = stage_copy_from_json(self._services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
+            except (NotFound, Misconfigured):
+                return  # `weir verify` reports it
+        for name, size in other_copies(folder, bound, known):
+            self.remove_file(f"{folder.path}/{name}", size, "another copy counts, or it was never completed")
 
     def remove_file(
         self, path: str, size: int, reason: str, kind: Garbage = Garbage.STRAY, *, is_aged: bool = True
@@ -330,6 +349,8 @@ def _kind(decision: FolderDecision, known: RunKnowledge) -> Garbage:
         return Garbage.RELEASED
     if decision.folder.place is Place.COPY:
         return Garbage.COPY
+    if decision.folder.place is Place.SOURCE_COPY:
+        return Garbage.SOURCE_COPY
     return Garbage.SUPERSEDED if decision.folder.path in known.results else Garbage.ABANDONED
 
 

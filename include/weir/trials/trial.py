@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from weir.code.archive import Archive
 from weir.code.version import code_version
@@ -17,7 +18,7 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Message, Misconfigured
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.paths import archive_path, result_folder
-from weir.formats.region_job import CodeToRun, OutputToWrite, RegionJob, StageToRun
+from weir.formats.region_job import CodeToRun, OutputToWrite, RegionJob, StageToRun, has_source_copy
 from weir.formats.trial import TrialRequest
 from weir.quality.suites import suite_in
 from weir.store.store import Store
@@ -62,6 +63,11 @@ def stored_code(scratch: Store, dataflow: str, archive: Archive, functions: tupl
     return CodeToRun(version=code_version(archive.files, functions), archive=archive.fingerprint, path=path)
 
 
+def _copies(stage: StageToRun) -> dict[str, Any]:
+    """Return which copies a trial uses: it reads what the run has copied of a source, and writes none."""
+    return {} if has_source_copy(stage) else {"copy": None, "resume": None}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trimming:
     """How a region's job becomes one of a trial of `stage`: what is left of it, and where it writes.
@@ -82,7 +88,7 @@ class Trimming:
         plan = {each.name for each in plan_of(self.flow, self.stage.name)}
         own = {self.stage.name, *(state.name for state in self.stage.states)}
         kept = (
-            self._written(job, each) if each.name in own else replace(each, outputs=(), copy=None, resume=None)
+            self._written(job, each) if each.name in own else replace(each, outputs=(), **_copies(each))
             for each in job.stages
             if each.name in plan | own
         )
@@ -97,7 +103,7 @@ class Trimming:
 
         layouts = self.layouts.get(stage.name) or (PLAIN,)
         checks = tuple(self._checks(stage.name))
-        return replace(stage, outputs=tuple(map(output, layouts)), checks=checks, copy=None, resume=None)
+        return replace(stage, outputs=tuple(map(output, layouts)), checks=checks, **_copies(stage))
 
     def _checks(self, stage: str) -> Iterator[CheckToRun]:
         for gate in self.flow.stage(stage).gates:

@@ -1,7 +1,8 @@
-"""Stored copies of a region's cached stages: written while the region is computed, read by later stages and tries.
+"""Stored copies of a region's cached stages and sources: written while it is computed, read by later stages and tries.
 
-Invariant: a copy is described only when all its bytes are in the store, and its description names all results and
-copies that its rows were read from.
+Invariants: a copy is described only when all its bytes are in the store, and its description names all results and
+copies that its rows were read from. Of all attempts that copy what a source has, one describes its copy, and all others
+read that one's rows.
 """
 
 from __future__ import annotations
@@ -14,9 +15,20 @@ from operator import or_
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Message
-from weir.formats.codec import stage_copy_to_json
+from weir.formats.codec import stage_copy_from_json, stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, StageCopy
-from weir.formats.region_job import CopyToRead, InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.formats.paths import folder_of
+from weir.formats.region_job import (
+    CopyToRead,
+    CopyToWrite,
+    InputToRead,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    StageToRun,
+    has_source_copy,
+)
+from weir.store.errors import AlreadyExists
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
 from weir.units import format_size
@@ -37,14 +49,14 @@ class ReadFrom:
 
 
 def usable(job: RegionJob, code: str, settings: Mapping[str, str], log: Log) -> dict[str, CopyToRead]:
-    """Return the copies that replace stages: those of earlier attempts with the same code and session settings."""
+    """Return the copies that replace stages: of sources, and of earlier attempts with the same code and settings."""
     found = {}
     for stage in job.stages:
         copy = stage.resume
         if copy is None:
             continue
         other = "by other code" if copy.code != code else "with other Spark settings"
-        if (copy.code, copy.session) == (code, dict(settings)):
+        if has_source_copy(stage) or (copy.code, copy.session) == (code, dict(settings)):
             found[stage.name] = copy
         else:
             log(f"the copy of {stage.name} by attempt {copy.attempt} was made {other}: it is not used")
@@ -135,16 +147,23 @@ class Copies:
             inputs=tuple(sorted(read_from.attempts)),
             copies=tuple(sorted(read_from.copies)),
         )
-        self.store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
-        rows, size = f"{written.digest.rows:,} rows", format_size(described.bytes)
+        try:
+            self.store.create(copy.binding or f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+        except AlreadyExists:
+            if not copy.binding:
+                raise
+            described = self._first(stage, copy)
+        rows, size = f"{described.digest.rows:,} rows", format_size(described.bytes)
         self.log(f"copied {stage.name}: {rows}, {size}; a retry resumes after it")
-        files = tuple(f"{copy.spark_folder}/{file.name}" for file in written.files)
+        folder = (
+            copy.folder if described.attempt == self.job.attempt else f"{folder_of(copy.binding)}/{described.attempt}"
+        )
         return self._read(
             stage,
             CopyToRead(
                 attempt=described.attempt,
-                folder=copy.folder,
-                files=files,
+                folder=folder,
+                files=tuple(self.store.spark_url(f"{folder}/{file.name}") for file in described.files),
                 spark_schema=described.spark_schema,
                 code=described.code,
                 session=described.session,
@@ -152,6 +171,14 @@ class Copies:
                 copies=described.copies,
             ),
         )
+
+    def _first(self, stage: StageToRun, copy: CopyToWrite) -> StageCopy:
+        """Return the copy of the source that another attempt was first to describe, and delete the own one."""
+        found = stage_copy_from_json(self.store.read(copy.binding))
+        if found.attempt != self.job.attempt:
+            self.log(f"attempt {found.attempt} was first to copy {stage.name}: its rows are read")
+            self.store.delete_folder(copy.folder)
+        return found
 
     def _read(self, stage: StageToRun, copy: CopyToRead) -> DataFrame:
         self._read_from[stage.name] = ReadFrom(frozenset(copy.inputs), frozenset((*copy.copies, copy.folder)))

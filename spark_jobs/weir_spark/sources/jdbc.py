@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
 from weir.dataflow.queries import single_query
-from weir.dataflow.sources import filled
+from weir.dataflow.sources import filled, when_it_reads
 from weir.errors import Message, Misconfigured
 from weir.intervals import shown
 from weir.secrecy import without_secrets
@@ -51,7 +51,7 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     """Return the query with the bounds of the interval: the rows are those that are there when an attempt reads."""
     given = ctx.options
     query = filled("jdbc_source", str(given["query"]), ctx.interval, ctx.zone)
-    what = f"what {given['conn_id']} has for {shown(ctx.interval)} when an attempt reads: JDBC has no versions"
+    what = f"what {given['conn_id']} has for {shown(ctx.interval)} {when_it_reads(given, 'JDBC')}"
     more = {key: given[key] for key in ("driver", "reader") if key in given}
     return [{"reads": what, "conn_id": given["conn_id"], "query": query, **more}]
 

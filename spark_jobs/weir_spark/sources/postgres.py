@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import Connection
 from weir.dataflow.queries import single_query
-from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of
+from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of, when_it_reads
 from weir.dataflow.stage import Resolved
 from weir.errors import Message, Misconfigured, Retryable, first_line
 from weir.extras import needed_for
@@ -86,7 +86,8 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
     conn_id, query = str(ctx.options["conn_id"]), str(ctx.options["query"])
     if ctx.options.get("mark"):
         return _marked(ctx, conn_id, query, str(ctx.options["mark"]))
-    what = f"what {conn_id} has for {shown(ctx.interval)} when an attempt reads: PostgreSQL has no versions"
+    when = when_it_reads(ctx.options, "PostgreSQL")
+    what = f"what {conn_id} has for {shown(ctx.interval)} {when}"
     named = {each for each in BOUNDS if f"%({each})s" in query}
     found = bounds_of(ctx.interval, ctx.zone, named if isinstance(ctx.interval, Moment) else {"start", "end", *named})
     bounds = {name: (at.replace(tzinfo=None) if name.endswith(LOCAL) else at).isoformat() for name, at in found.items()}
@@ -108,7 +109,7 @@ def _marked(ctx: ResolveContext, conn_id: str, query: str, mark: str) -> Resolve
         if before is not None and end < before:
             raise Misconfigured(Message("sources.postgres_other_server", conn_id=conn_id, before=before, end=end))
     split = {
-        "reads": f"what {conn_id} has with {mark} from {before or 0} to {end - 1} when an attempt reads: what "
+        "reads": f"what {conn_id} has with {mark} from {before or 0} to {end - 1} {when_it_reads(ctx.options)}: what "
         "transactions have added that had ended, and were open or had not begun for the epoch before",
         "conn_id": conn_id,
         "query": query,

@@ -6,8 +6,10 @@ import uuid
 import psycopg2
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
 from sqlalchemy import select
 from tests.weir.sinks.kafka_sink import read_committed
 from tests.weir_spark.on_spark import AirflowWithCode
@@ -15,7 +17,18 @@ from tests.weir_spark.sources.conftest import looked_up
 
 from weir.connections import Connection, LookUps, variable_from_environment
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, delta_source, json, kafka, kafka_source, postgres_source, sink
+from weir.dataflow import (
+    Dataflow,
+    Stage,
+    blocking,
+    delta_source,
+    jdbc_source,
+    json,
+    kafka,
+    kafka_source,
+    postgres_source,
+    sink,
+)
 from weir.formats.codec import region_report_from_json
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
@@ -103,18 +116,7 @@ def test_a_later_attempt_reads_the_version_of_its_run_or_says_that_it_was_vacuum
 
 
 def test_rows_of_postgresql_are_loaded_for_an_attempt_and_a_change_is_noticed(world, postgres):
-    name = f"shop_{uuid.uuid4().hex[:8]}"
-    url = psycopg2.extensions.parse_dsn(postgres.url(name).replace("+psycopg2", ""))
-    shop = Connection(
-        id="shop",
-        kind="postgres",
-        host="127.0.0.1",
-        port=postgres.port,
-        database=name,
-        login=url["user"],
-        password=postgres.password,
-    )
-    change_of = _changes(postgres.url(name))
+    shop, change_of = _shop(postgres)
     change_of("create table orders (v bigint, at timestamptz)")
     change_of("insert into orders values (1, '2013-01-01 05:00Z'), (2, '2013-01-01 23:59Z'), (3, '2013-01-02 00:00Z')")
     orders = postgres_source("orders", "shop", "select v from orders where at >= %(start)s and at < %(end)s")
@@ -171,6 +173,73 @@ def test_days_go_from_kafka_to_kafka_once_each(world, kafka_broker):
     files = [world.store.read(each.path) for each in files_below(world.store, ["flow"])]
     assert not [data for data in files if b"of-the-broker" in data]
     assert b"of-the-broker" not in b"".join(file.read_bytes() for file in world.folder.glob("ledger.db*"))
+
+
+@pytest.mark.xdist_group("kafka")
+def test_a_lost_result_of_a_source_that_is_copied_has_the_first_rows_though_the_source_lost_them(
+    world, postgres, kafka_broker
+):
+    shop, change_of = _shop(postgres)
+    change_of("create table orders (v bigint, at timestamptz, raw bytea, price numeric)")
+    change_of("insert into orders values (1, '2013-01-01 05:00Z', '\\x00ff', 1.10), (2, '2013-01-01 23:59Z', null, -7)")
+    visits = _in_derby(world.url, [(1, "2013-01-01"), (2, "2013-01-01")])
+    topic, client = kafka_broker.create_topic("kept"), {"bootstrap.servers": kafka_broker.address, "log_level": 0}
+    producer = Producer(client)
+    for value in (1, 2, 3):
+        producer.produce(topic, text.dumps({"v": value}), partition=0)
+    assert producer.flush(30) == 0
+    query = "select * from orders where at >= %(start)s and at < %(end)s"
+    sources = [
+        postgres_source("orders", "shop", query, keep="copy"),
+        jdbc_source("visits", "visits", "select * from VISITS where DAY = '{start:%Y-%m-%d}'", keep="copy"),
+        kafka_source("events", "broker", topic=topic, value=json("v BIGINT"), keep="copy"),
+    ]
+    names = [each.name for each in sources]
+    connections = [shop, visits, kafka_broker.connection("broker")]
+    world.deploy(*sources, *(sink(each, f"{each}_copy") for each in names), connections=connections)
+    run = world.day(1)
+    before = [world.digests(f"{each}_copy") for each in names]
+
+    change_of("update orders set v = 7")
+    _in_derby(world.url, [(3, "2013-01-01")])
+    admin = AdminClient(client)
+    for answer in admin.delete_records([TopicPartition(topic, 0, 3)]).values():
+        answer.result(30)
+    for (folder,) in world.rows_of(ResultRow, "folder"):
+        world.store.delete_folder(folder)
+    world.again(run, "weir_close")
+    assert world.airflow.state_of(run) == "success"
+    assert [world.digests(f"{each}_copy") for each in names] == before
+    assert {each: world.airflow.executed(run)[f"{each}-{each}_copy[0]"] for each in names} == dict.fromkeys(names, 2)
+
+
+def _shop(postgres):
+    """A new database, and what changes it."""
+    name = f"shop_{uuid.uuid4().hex[:8]}"
+    url = psycopg2.extensions.parse_dsn(postgres.url(name).replace("+psycopg2", ""))
+    shop = Connection(
+        id="shop",
+        kind="postgres",
+        host="127.0.0.1",
+        port=postgres.port,
+        database=name,
+        login=url["user"],
+        password=postgres.password,
+    )
+    return shop, _changes(postgres.url(name))
+
+
+def _in_derby(server, rows):
+    """Have Derby, which the server's Spark has, hold these rows only."""
+    driver, url = "org.apache.derby.jdbc.EmbeddedDriver", "jdbc:derby:memory:kept;create=true"
+    session = SparkSession.builder.remote(server).create()
+    try:
+        writer = session.createDataFrame(rows, "ID INT, DAY STRING").write.format("jdbc").mode("overwrite")
+        types = "DAY VARCHAR(10)"
+        writer.options(url=url, dbtable="VISITS", driver=driver, user="me", createTableColumnTypes=types).save()
+    finally:
+        session.stop()
+    return Connection(id="visits", kind="jdbc", host=url, login="me", password="", extra={"driver_class": driver})
 
 
 def _changes(url):

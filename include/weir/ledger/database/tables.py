@@ -282,7 +282,7 @@ class ConsumptionRow(Table):
 
 
 class SourceSliceRow(Table):
-    """The splits of a source in a run; resolved once, used by all later attempts (`RecordedRange`)."""
+    """The splits of a source in a run (`RecordedRange`), and the bytes of the copies that were read, by subtask."""
 
     __tablename__ = "source_slice"
     run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
@@ -293,6 +293,7 @@ class SourceSliceRow(Table):
     position: Mapped[dict[str, Any] | None]
     base: Mapped[str | None] = mapped_column(String(120), index=True)
     pinned_to: Mapped[str] = mapped_column(String(16), default="")
+    copies: Mapped[dict[str, Any] | None]
 
 
 class FailoverRow(Table):

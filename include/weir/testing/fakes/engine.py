@@ -47,10 +47,11 @@ from weir.formats.region_job import (
     SparkJob,
     StageToRun,
     StateReport,
+    has_source_copy,
 )
 from weir.formats.suite import Severity
 from weir.state.operator_state import own_elements
-from weir.store.errors import NotFound
+from weir.store.errors import AlreadyExists, NotFound
 from weir.store.store import Store
 from weir.testing.fakes.code import edit_of
 from weir.topology.partitions import PLAIN
@@ -104,7 +105,11 @@ class FakeEngine:
         if any(each.violated for each in found):
             return RegionReport(attempt=job.attempt, outputs=(), code=code, session={}, metrics={}, checks=found)
         self._edits = self._edits_of(job)
-        resumed = {each.name for each in job.stages if each.resume is not None and each.resume.code == code}
+        resumed = {
+            each.name
+            for each in job.stages
+            if each.resume is not None and (each.resume.code == code or has_source_copy(each))
+        }
         needed = _needed(job, resumed)
         contents: dict[str, str] = {}
         for stage in job.stages:
@@ -113,7 +118,7 @@ class FakeEngine:
                     self._resumed(stage) if stage.name in resumed else self._computed(stage, contents)
                 )
                 if stage.copy is not None and stage.name not in resumed:
-                    self._copy(job, stage, stage.copy, contents[stage.name])
+                    contents[stage.name] = self._copy(job, stage, stage.copy, contents[stage.name])
         during()
         for stage in job.stages:
             self._read_copy(stage, resumed, needed)
@@ -182,12 +187,15 @@ class FakeEngine:
         copy = stage.resume if stage.name in resumed else stage.copy
         if copy is None or stage.name not in needed:
             return
-        described = stage_copy_from_json(self._store.read(f"{copy.folder}/{COPY_NAME}"))
+        binding = "" if stage.copy is None else stage.copy.binding
+        described = stage_copy_from_json(self._store.read(binding or f"{copy.folder}/{COPY_NAME}"))
+        folder = f"{folder_of(binding)}/{described.attempt}" if binding else copy.folder
         for file in described.files:
-            if self._store.size(f"{copy.folder}/{file.name}") != file.bytes:
-                raise OSError(f"{copy.folder}/{file.name} is truncated")
+            if self._store.size(f"{folder}/{file.name}") != file.bytes:
+                raise OSError(f"{folder}/{file.name} is truncated")
 
-    def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> None:
+    def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> str:
+        """Copy a stage, and return the content of its copy: that of a source is the one which was described first."""
         written = self._write(stage, OutputToWrite(PLAIN, copy.folder, copy.spark_folder), content)
         described = StageCopy(
             dataflow=job.dataflow,
@@ -205,7 +213,13 @@ class FakeEngine:
             inputs=tuple({part.attempt for each in job.stages for read in each.inputs for part in read.partitions}),
             copies=tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
         )
-        self._store.create(f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+        try:
+            self._store.create(copy.binding or f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+        except AlreadyExists:
+            first = stage_copy_from_json(self._store.read(copy.binding))
+            self._store.delete_folder(copy.folder)
+            return self._store.read(f"{folder_of(copy.binding)}/{first.attempt}/{first.files[0].name}")[:64].decode()
+        return content
 
     def _state(
         self, job: RegionJob, stage: StageToRun, output: OutputToWrite, contents: Mapping[str, str]
