@@ -34,12 +34,14 @@ from weir.ledger.clears import clears_owed
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.outbox import declared_receivers, waiting_receivers
 from weir.ledger.runs import newest_pinned, topology_of
+from weir.ledger.sources import copied_bytes
 from weir.retention.release import release
 from weir.retention.release_rules import Keeper
 from weir.retention.sizes import archive_bytes, dataflows, published_bytes, shared_state, suspected_bytes
 from weir.units import seconds_since
 
 CODE: Final = "code"
+SOURCE: Final = "source"
 """What keeps an archive of code, beside the values of Keeper."""
 
 _OF_DATAFLOW = RunRow.dataflow == bindparam("dataflow")
@@ -97,8 +99,8 @@ def gauges_of(services: Services, dataflow: str) -> list[Measurement]:
 
 
 def bytes_at_rest(services: Services, dataflow: str) -> dict[str, int]:
-    """Return the stored bytes of a dataflow by what keeps them: values of Keeper, and CODE."""
-    sizes = dict.fromkeys([*(keeper.value for keeper in Keeper), CODE], 0)
+    """Return the stored bytes of a dataflow by what keeps them: values of Keeper, CODE, and SOURCE for its copies."""
+    sizes = dict.fromkeys([*(keeper.value for keeper in Keeper), CODE, SOURCE], 0)
     for result in release(services, dataflow, is_dry=True):
         sizes[result.keeper.value] += result.bytes
     with services.ledger.transaction() as session:
@@ -107,6 +109,7 @@ def bytes_at_rest(services: Services, dataflow: str) -> dict[str, int]:
         sizes[Keeper.CHECKPOINT.value] += shared_state(session, [dataflow]).get(dataflow, 0)
         sizes[Keeper.QUARANTINE.value] += suspected_bytes(session, dataflow)
         sizes[CODE] += archive_bytes(session, [dataflow]).get(dataflow, 0)
+        sizes[SOURCE] += copied_bytes(session, [dataflow]).get(dataflow, 0)
     return sizes
 
 
