@@ -20,7 +20,7 @@ from weir.store.published import published
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
 
-HERE = "tests.weir.attempts.test_source_copies"
+HERE = "tests.weir.coordination.test_source_copies"
 TASK = "visits-clean"
 RUN = f"ladder@{epoch(1)}"
 ASKED = []
