@@ -31,19 +31,20 @@ def topic_problems(stage: Stage, look_up: Connections) -> Iterator[str]:
             from weir.kafka.cluster import Cluster, KafkaException  # noqa: PLC0415  only such a stage needs it
             from weir.sinks.targets.kafka import KafkaTarget  # noqa: PLC0415
         if stage.resolve == SOURCE:
-            cluster, topic = Cluster(look_up(str(stage.options["conn_id"]))), str(stage.options["topic"])
-            found = cluster.topic(topic)
+            conn_id, topic = (str(stage.options[name]) for name in ("conn_id", "topic"))
+            with Cluster(look_up(conn_id)) as cluster:
+                found = cluster.topic(topic)
             if found is None:
-                yield Message("sources.kafka_topic_missing", topic=topic, conn_id=cluster.conn_id)
+                yield Message("sources.kafka_topic_missing", topic=topic, conn_id=conn_id)
             elif found.rights and "READ" not in found.rights:
-                yield Message("sinks.kafka_right_missing", conn_id=cluster.conn_id, topic=topic, missing=["READ"])
+                yield Message("sinks.kafka_right_missing", conn_id=conn_id, topic=topic, missing=["READ"])
         for target in targets:
             KafkaTarget(target.options, cast("Reach", _Connections(look_up))).examine()
-            cluster = Cluster(look_up(str(target.options["conn_id"])))
-            try:
-                cluster.producer(_ID, _SECONDS, 0).init_transactions(_SECONDS)
-            except KafkaException as error:
-                yield str(cluster.said("transactions", error.args[0]))
+            with Cluster(look_up(str(target.options["conn_id"]))) as cluster:
+                try:
+                    cluster.producer(_ID, _SECONDS, 0).init_transactions(_SECONDS)
+                except KafkaException as error:
+                    yield str(cluster.said("transactions", error.args[0]))
     except WeirError as error:
         yield error.args[0]
 

@@ -1,7 +1,8 @@
 """Kafka's clients for targets and sources: what a connection says, facts about topics, reading of ranges.
 
 Invariants: what is read is committed. A range is read to its end or an error is raised; it never ends early because
-nobody answers, or because somebody's transaction is open. No error shows a secret.
+nobody answers, or because somebody's transaction is open. No error shows a secret. The client that asks is closed by
+the thread that has opened it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from confluent_kafka import (
     Consumer,
@@ -108,7 +109,9 @@ class Topic:
 class Cluster:
     """The cluster of an Airflow connection of type kafka. Raises Misconfigured for another connection.
 
-    All methods raise Retryable where it does not answer, and Misconfigured where it refuses.
+    All methods raise Retryable where it does not answer, and Misconfigured where it refuses. It is used in a `with`
+    statement: left to the garbage collector, the client that asks may be destroyed while its own thread has an answer,
+    and then the client library aborts the process (github.com/confluentinc/confluent-kafka-python/pull/2131).
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -118,6 +121,15 @@ class Cluster:
         # It knows the list alone: clients in a cycle of references would be kept until the next collection.
         self._settings = {**settings_of(connection), **_QUIET, "error_cb": self._told.append}
         self._opened: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        with self.reached("its brokers"):
+            self._opened = AdminClient(self._settings)
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        opened, self._opened = self._admin, None
+        opened.__exit__(None, None, None)
 
     def topic(self, name: str) -> Topic | None:
         """Describe a topic; None where there is none that the account may see."""
@@ -246,7 +258,7 @@ class Cluster:
     @property
     def _admin(self) -> AdminClient:
         if self._opened is None:
-            self._opened = AdminClient(self._settings)
+            raise RuntimeError("a Cluster is used in a `with` statement")
         return self._opened
 
     def _described(self, kind: Any, name: str) -> dict[str, str]:

@@ -43,8 +43,11 @@ Ends = dict[int, int]
 
 def resolve(ctx: ResolveContext) -> Resolved | NotReady:
     """Return the offsets of the epoch, divided among the subtasks. Raises Misconfigured or Retryable."""
-    cluster = _cluster(ctx.connection(str(ctx.options["conn_id"])))
-    topic = _topic(cluster, str(ctx.options["topic"]))
+    with _cluster(ctx.connection(str(ctx.options["conn_id"]))) as cluster:
+        return _resolved(ctx, cluster, _topic(cluster, str(ctx.options["topic"])))
+
+
+def _resolved(ctx: ResolveContext, cluster: Cluster, topic: Topic) -> Resolved | NotReady:
     if ctx.recorded is not None:
         return Resolved(_splits(ctx, ctx.recorded.position), ctx.recorded.position)
     before = None if ctx.previous is None else ctx.previous.position
@@ -67,20 +70,20 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 
 def load(connection: Connection, split: Mapping[str, Any], create_file: Callable[[str, bytes], str]) -> list[str]:
     """Write the records of a split into Parquet files, and return their paths."""
-    cluster = _cluster(connection)
+    with _cluster(connection) as cluster:
+        files = _files(_tables(_records(cluster, split), split))
+        return [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
+
+
+def _records(cluster: Cluster, split: Mapping[str, Any]) -> Iterator[Record]:
     topic = _topic(cluster, split["topic"])
     if topic.id != split["topic_id"]:
         raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
-    begins = {partition: begin for partition, begin, end in split["ranges"] if begin < end}
-    _require_kept(cluster, topic, begins)
-    records = (
-        record
-        for partition, begin, end in split["ranges"]
-        if begin < end
-        for record in cluster.read(topic.name, partition, begin, end)
-    )
-    files = _files(_tables(records, split))
-    return [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
+    ranges = {partition: (begin, end) for partition, begin, end in split["ranges"] if begin < end}
+    first = cluster.beginnings(topic.name, topic.partitions)
+    _require_kept(cluster, topic, {partition: begin for partition, (begin, _) in ranges.items()}, first)
+    for partition, (begin, end) in ranges.items():
+        yield from cluster.read(topic.name, partition, begin, end)
 
 
 def _cluster(connection: Connection) -> Cluster:
@@ -101,16 +104,16 @@ def _begins(ctx: ResolveContext, cluster: Cluster, topic: Topic, before: Mapping
 
     With bounds="epoch" the first epoch begins at the first record whose time is in its interval.
     """
-    first = cluster.beginnings(topic.name, topic.partitions)
     if before is None and ctx.options["bounds"] == "epoch":
         stable = cluster.ends(topic.name, topic.partitions)
         at = cluster.at_time(topic.name, topic.partitions, ctx.interval[0])
         return {number: end if (found := at[number]) is None else min(found, end) for number, end in stable.items()}
+    first = cluster.beginnings(topic.name, topic.partitions)
     known = {} if before is None else _ends_in(before, "ends")
     gone = sorted(known.keys() - first.keys())
     if gone:
         raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
-    _require_kept(cluster, topic, known)
+    _require_kept(cluster, topic, known, first)
     return {number: known.get(number, first[number]) for number in first}
 
 
@@ -128,9 +131,8 @@ def _ends(ctx: ResolveContext, cluster: Cluster, topic: Topic) -> Ends | NotRead
     return {number: stable[number] if found is None else min(found, stable[number]) for number, found in at.items()}
 
 
-def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int]) -> None:
-    """Require that the broker still has what begins at these offsets. Raises Misconfigured."""
-    first = cluster.beginnings(topic.name, topic.partitions)
+def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int], first: Ends) -> None:
+    """Require that the broker, whose first offsets these are, has what begins at others. Raises Misconfigured."""
     last = cluster.ends(topic.name, topic.partitions, is_committed=False)
     for number, begin in sorted(begins.items()):
         if last[number] < begin:

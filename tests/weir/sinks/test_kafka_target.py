@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -55,11 +56,8 @@ class TestContract(SinkContract):
         producer.flush(10)
         return lambda: b"theirs" in [record.value() for record in self.sink.records()]
 
-    def _is_killed(self, *given):
-        try:
-            return super()._is_killed(*given)
-        finally:
-            gc.collect()  # clients of the killed commit are in cycles, and have threads each
+    def _is_killed(self, line, folder, version, token):
+        return killed_in_a_process(line, self.target(LocalReach(folder / "the store")), version, token)
 
     @pytest.mark.soak
     def test_a_reader_sees_whole_versions_only(self, tmp_path):
@@ -69,6 +67,39 @@ class TestContract(SinkContract):
     @pytest.mark.timeout(3000)
     def test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(self, tmp_path):
         super().test_a_process_that_is_killed_at_any_line_leaves_the_version_whole_or_absent(tmp_path)
+
+
+SOURCE = sys.modules[KafkaTarget.__module__].__file__
+KILLED = 9
+
+
+def killed_in_a_process(line, target, version, token):
+    """Commit in a process that ends at a line of the target, and closes no client; report whether it came to that."""
+    child = os.fork()
+    if child == 0:
+        commit_until(line, target, version, token)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, KILLED)
+    return code == KILLED
+
+
+def commit_until(line, target, version, token):
+    left = line
+
+    def trace(frame, event, _argument):
+        nonlocal left
+        if frame.f_code.co_filename != SOURCE:
+            return None
+        left -= event == "line"
+        return trace if left else os._exit(KILLED)
+
+    gc.disable()  # the parent's clients have no threads here that could end
+    try:
+        sys.settrace(trace)
+        target.commit(version, token)
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 @pytest.fixture
@@ -138,6 +169,29 @@ def test_what_a_later_epoch_wrote_is_known_behind_somebodys_open_transaction(ups
     theirs.abort_transaction(30)
     assert target.commit(second, token) is Outcome.COMMITTED
     assert keyed(upsert) == {1: "b"}
+
+
+@pytest.mark.soak
+def test_compaction_meanwhile_forgets_no_epoch(kafka_broker, tmp_path):
+    """Neither in the topic, whose tombstones go, too, nor among its markers."""
+    eager = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
+    sink = Sink(kafka_broker, tmp_path, mode="upsert", partitions=1, **eager)
+    target = sink.target()
+    sink.publish(target, sink.version(1, (1, "a"), (2, "a"), (4, "a")))
+    for name in ("segment.ms", "min.cleanable.dirty.ratio", "delete.retention.ms"):
+        change(sink, sink.markers, name, eager[name.replace(".", "_")])
+    sink.publish(target, sink.version(1, (2, "b"), (3, "b"), epoch=NEXT))
+    deadline, number = time.monotonic() + 60, 1
+    while len(sink.records()) > 5 or number < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        number += 1
+        assert sink.publish(target, sink.version(number, (1, f"c{number}"), (5, "c"))) is Outcome.COMMITTED
+        assert keyed(sink) == {1: f"c{number}", 2: "b", 3: "b", 5: "c"}
+    sink.publish(target, sink.version(number + 1, (2, "d"), (5, "d")))
+    assert keyed(sink) == {2: "b", 3: "b", 5: "d"}
+    old = sink.version(number, (9, "old"))
+    assert target.commit(old, target.prepare(old, None)) is Outcome.SUPERSEDED
 
 
 def test_upsert_refuses_keys_that_identify_no_row(upsert):
@@ -315,15 +369,16 @@ def test_a_broker_that_does_not_answer_is_away(sink, kafka_broker, monkeypatch):
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_append_killed_at_any_line_leaves_the_epoch_whole_or_absent(kafka_broker, tmp_path):
-    files, is_killed, line = {str(sys.modules[KafkaTarget.__module__].__file__)}, True, 0
+def test_append_interrupted_at_any_line_leaves_the_epoch_whole_or_absent(kafka_broker, tmp_path):
+    """As by a time-out of the task: the process goes on."""
+    is_killed, line = True, 0
     while is_killed:
         line += 1
         sink, rows = Sink(kafka_broker, tmp_path), [(1, "a"), (2, "b")]
         version = sink.version(1, *rows)
         token = sink.target().prepare(version, None)
-        is_killed = killed_at(line, files, partial(sink.target().commit, version, token))
-        gc.collect()  # clients of the killed commit are in cycles, and have threads each
+        is_killed = killed_at(line, {SOURCE}, partial(sink.target().commit, version, token))
+        gc.collect()  # producers of interrupted commits are in cycles, and have threads each
         assert sink.rows() in ([], rows)
         assert sink.target().commit(version, token) is Outcome.COMMITTED
         assert sink.rows() == rows

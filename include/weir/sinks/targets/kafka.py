@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 from confluent_kafka import Producer
 
 from weir.dataflow.targets import MARKER_TOPIC
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Message, Misconfigured, Retryable
 from weir.kafka.cluster import ANSWER_SECONDS, Cluster, KafkaError, KafkaException, Topic
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version, outcome_of
 from weir.sinks.rows import batches
@@ -54,8 +53,9 @@ class _Unsettled(TargetAway):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The topic of a target, and that of its markers."""
+    """The topic of a target, and that of its markers, in a cluster that is reached."""
 
+    cluster: Cluster
     topic: Topic
     markers: Topic
 
@@ -69,8 +69,8 @@ class KafkaTarget(SinkTarget):
         Makes the topic of markers unless it is there, and marks the topic as this sink's.
         """
         records = self._records(version)
-        with self._reached():
-            place = self._place({} if held is None else held.token, may_create=True)
+        with self._reached() as cluster:
+            place = self._place(cluster, {} if held is None else held.token, may_create=True)
             markers = self._markers(place)
             is_known = self._require_sole_owner(version, place, markers)
             self._require_partitions(version, place, markers)
@@ -85,8 +85,8 @@ class KafkaTarget(SinkTarget):
         """Take the transactional id, read the markers, and send records and marker in one transaction."""
         for turn in range(1, _TURNS + 1):
             try:
-                with self._reached():
-                    return self._commit(version, token)
+                with self._reached() as cluster:
+                    return self._commit(version, self._place(cluster, token), token["seconds"])
             except _Unsettled:
                 if turn == _TURNS:
                     raise
@@ -96,8 +96,8 @@ class KafkaTarget(SinkTarget):
 
     def recover(self, version: Version, token: Token) -> Outcome:
         """Read the markers; where a transaction that somebody has left open hides some, it is ended before."""
-        with self._reached():
-            place = self._place(token)
+        with self._reached() as cluster:
+            place = self._place(cluster, token)
             found = self._seen(version, place, self._markers(place))
             if found is Outcome.ABSENT and self._is_hidden(place):
                 self._taken(place, _SHORTEST_TRANSACTION)
@@ -106,15 +106,14 @@ class KafkaTarget(SinkTarget):
 
     def examine(self) -> None:
         """Look at the topic, its markers if there are any, and the rights. Raises Misconfigured or TargetAway."""
-        with self._reached():
-            self._described()
+        with self._reached() as cluster:
+            self._described(cluster)
 
-    def _commit(self, version: Version, token: Token) -> Outcome:
-        place = self._place(token)
+    def _commit(self, version: Version, place: _Place, seconds: float) -> Outcome:
         found = self._seen(version, place, self._markers(place))
         if found is not Outcome.ABSENT:  # a marker that is there is certain: only its absence is not
             return found
-        producer = self._taken(place, token["seconds"])
+        producer = self._taken(place, seconds)
         markers = self._markers(place, is_taken=True)
         found = self._seen(version, place, markers)
         if found is not Outcome.ABSENT:
@@ -122,31 +121,36 @@ class KafkaTarget(SinkTarget):
         self._require_sole_owner(version, place, markers)
         self._require_new(version, place, markers)
         self._require_partitions(version, place, markers)
-        with self._keys_before(version, place, markers) as keys, self._transaction(producer, token) as send:
+        with self._keys_before(version, place, markers) as keys, self._transaction(place, producer, seconds) as send:
             self._send(version, keys, send)
             self._mark(version, version.epoch, place, send)
-            now = self._cluster.topic(self._topic)
+            now = place.cluster.topic(self._topic)
             if now is None or now.id != place.topic.id:
                 raise _Unsettled(Message("sinks.kafka_topic_made_again", topic=self._topic))
+        self._markers(place, is_taken=True)  # brokers answer first, and let readers see a transaction a moment later
         return Outcome.COMMITTED
 
     def _claim(self, version: Version, place: _Place, seconds: float) -> None:
         """Make the topic the sink's before anything is published: of two that begin at once, one is refused here."""
         producer = self._taken(place, seconds)
         self._require_sole_owner(version, place, self._markers(place, is_taken=True))
-        with self._transaction(producer, {"seconds": seconds}) as send:
+        with self._transaction(place, producer, seconds) as send:
             self._mark(version, _CLAIM, place, send)
 
     def _taken(self, place: _Place, seconds: float) -> Producer:
         """Take the transactional id: what was open is ended, and who had it is fenced."""
-        producer = self._cluster.producer(f"weir/{self._topic}", seconds, place.topic.longest)
-        with self._unsettled():
+        producer = place.cluster.producer(f"weir/{self._topic}", seconds, place.topic.longest)
+        with self._unsettled(place):
             producer.init_transactions(ANSWER_SECONDS)
         return producer
 
     @contextmanager
-    def _transaction(self, producer: Producer, token: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
-        """Yield what sends a record in a transaction, and commit it at the end; else it is aborted where possible."""
+    def _transaction(self, place: _Place, producer: Producer, seconds: float) -> Iterator[Callable[..., None]]:
+        """Yield what sends a record in a transaction, and commit it at the end; else it is aborted where possible.
+
+        Also where the task is interrupted: a producer that is destroyed while the library adds partitions to its
+        transaction may abort the process; once an abort was asked for, it adds none.
+        """
         failed: list[KafkaError] = []
 
         def send(topic: str, value: bytes | None, key: bytes | None, **more: Any) -> None:
@@ -161,11 +165,11 @@ class KafkaTarget(SinkTarget):
             _require_sent(failed)
 
         try:
-            with self._unsettled():
+            with self._unsettled(place):
                 producer.begin_transaction()
                 yield send
-                producer.commit_transaction(token["seconds"])
-        except WeirError as error:
+                producer.commit_transaction(seconds)
+        except BaseException as error:
             with suppress(KafkaException):  # one in doubt is not aborted by that
                 producer.abort_transaction(_ABORT_SECONDS)
             refused = next((each for each in failed if each.code() in _UNTAKEN), None)
@@ -220,11 +224,11 @@ class KafkaTarget(SinkTarget):
 
     def _written(self, version: Version, place: _Place) -> Iterator[tuple[bytes, str | None, int]]:
         name, partitions = place.topic.name, place.topic.partitions
-        beginnings = self._cluster.beginnings(name, partitions)
+        beginnings = place.cluster.beginnings(name, partitions)
         # To the very end: what is committed may lie after records of a transaction that somebody else has open.
-        ends = self._cluster.ends(name, partitions, is_committed=False)
+        ends = place.cluster.ends(name, partitions, is_committed=False)
         for partition in range(partitions):
-            records = self._cluster.read(name, partition, beginnings[partition], ends[partition])
+            records = place.cluster.read(name, partition, beginnings[partition], ends[partition])
             yield from written(records, version.owner)
 
     def _seen(self, version: Version, place: _Place, markers: Markers) -> Outcome:
@@ -281,7 +285,7 @@ class KafkaTarget(SinkTarget):
         if twice is not None:
             raise Misconfigured(Message("sinks.kafka_key_twice", version=version, key=_shown(twice), topic=self._topic))
         estimated = sizes.rows / _ROWS_A_SECOND + sizes.bytes / _BYTES_A_SECOND
-        allowed = self._cluster.longest_transaction()
+        allowed = place.cluster.longest_transaction()
         if estimated > allowed:
             raise Misconfigured(
                 Message(
@@ -312,30 +316,30 @@ class KafkaTarget(SinkTarget):
                 if is_upsert and key is not None:
                     yield key
 
-    def _place(self, token: Mapping[str, Any], *, may_create: bool = False) -> _Place:
+    def _place(self, cluster: Cluster, token: Mapping[str, Any], *, may_create: bool = False) -> _Place:
         """Describe both topics, as they have to be. Raises Misconfigured or TargetConflict."""
         name = f"{MARKER_TOPIC}{self._topic}"
-        topic, markers = self._described()
+        topic, markers = self._described(cluster)
         is_same = token.get("topic_id") == topic.id
         if is_same and (markers is None or markers.id != token["markers_id"]):
             raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
         if markers is None and may_create:
-            self._cluster.create_compacted(name)
-            markers = self._required_markers(self._created(name))
+            cluster.create_compacted(name)
+            markers = self._required_markers(self._created(cluster, name))
         if markers is None:
             raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
-        return _Place(topic, markers)
+        return _Place(cluster, topic, markers)
 
-    def _described(self) -> tuple[Topic, Topic | None]:
+    def _described(self, cluster: Cluster) -> tuple[Topic, Topic | None]:
         """Describe the topic, and that of its markers if it is there. Raises Misconfigured."""
-        topic = self._cluster.topic(self._topic)
+        topic = cluster.topic(self._topic)
         if topic is None:
             raise Misconfigured(Message("sinks.kafka_topic_missing", topic=self._topic, conn_id=self._conn_id))
         self._require_rights(topic, {"READ", "WRITE"} if self._mode == "upsert" else {"WRITE"})
         if topic.is_compacted != (self._mode == "upsert"):
             policy = topic.settings.get("cleanup.policy")
             raise Misconfigured(Message("sinks.kafka_policy_unfit", topic=self._topic, mode=self._mode, policy=policy))
-        markers = self._cluster.topic(f"{MARKER_TOPIC}{self._topic}")
+        markers = cluster.topic(f"{MARKER_TOPIC}{self._topic}")
         return topic, None if markers is None else self._required_markers(markers)
 
     def _required_markers(self, markers: Topic) -> Topic:
@@ -344,10 +348,10 @@ class KafkaTarget(SinkTarget):
             raise Misconfigured(Message("sinks.kafka_markers_unfit", markers=markers.name))
         return markers
 
-    def _created(self, name: str) -> Topic:
+    def _created(self, cluster: Cluster, name: str) -> Topic:
         """Describe a topic that was made just now; brokers know of it a moment later."""
         for pause in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0):
-            found = self._cluster.topic(name)
+            found = cluster.topic(name)
             if found is not None and found.partitions:
                 return found
             time.sleep(pause)
@@ -363,7 +367,7 @@ class KafkaTarget(SinkTarget):
     def _is_hidden(self, place: _Place) -> bool:
         """Report whether an open transaction has written markers."""
         name = place.markers.name
-        return self._cluster.ends(name, 1) != self._cluster.ends(name, 1, is_committed=False)
+        return place.cluster.ends(name, 1) != place.cluster.ends(name, 1, is_committed=False)
 
     def _markers(self, place: _Place, *, is_taken: bool = False) -> Markers:
         """Read the markers up to the last stable offset, and once the id is taken, to the very end.
@@ -373,23 +377,25 @@ class KafkaTarget(SinkTarget):
         name = place.markers.name
         (begin,), (end,) = (
             each.values()
-            for each in (self._cluster.beginnings(name, 1), self._cluster.ends(name, 1, is_committed=not is_taken))
+            for each in (place.cluster.beginnings(name, 1), place.cluster.ends(name, 1, is_committed=not is_taken))
         )
-        return markers_in(self._cluster.read(name, 0, begin, end))
+        return markers_in(place.cluster.read(name, 0, begin, end))
 
     @contextmanager
-    def _unsettled(self) -> Iterator[None]:
+    def _unsettled(self, place: _Place) -> Iterator[None]:
         """Translate what fails in a transaction: only what refuses is certain."""
         try:
             yield
         except KafkaException as error:
-            said = self._cluster.said(f"topic {self._topic}", error.args[0])
+            said = place.cluster.said(f"topic {self._topic}", error.args[0])
             raise (said if isinstance(said, Misconfigured) else _Unsettled(str(said))) from error
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _reached(self) -> Iterator[Cluster]:
+        """Reach the cluster; what fails there is TargetAway."""
         try:
-            yield
+            with Cluster(self.reach.connection(self._conn_id)) as cluster:
+                yield cluster
         except Retryable as error:
             if isinstance(error, TargetAway) or not isinstance(error.__cause__, KafkaException | TimeoutError):
                 raise
@@ -397,10 +403,6 @@ class KafkaTarget(SinkTarget):
 
     def _records(self, version: Version) -> Records:
         return Records(self._topic, version.spark_schema, self.options["key"], self.options["value"])
-
-    @cached_property
-    def _cluster(self) -> Cluster:
-        return Cluster(self.reach.connection(self._conn_id))
 
     @property
     def _conn_id(self) -> str:
