@@ -40,9 +40,10 @@ def topic_problems(stage: Stage, look_up: Connections) -> Iterator[str]:
                 yield Message("sinks.kafka_right_missing", conn_id=conn_id, topic=topic, missing=["READ"])
         for target in targets:
             KafkaTarget(target.options, cast("Reach", _Connections(look_up))).examine()
-            with Cluster(look_up(str(target.options["conn_id"]))) as cluster:
+            conn_id, topic = (str(target.options[name]) for name in ("conn_id", "topic"))
+            with Cluster(look_up(conn_id)) as cluster:
                 try:
-                    cluster.producer(_ID, _SECONDS, 0).init_transactions(_SECONDS)
+                    cluster.producer(topic, _ID, _SECONDS, 0)
                 except KafkaException as error:
                     yield str(cluster.said("transactions", error.args[0]))
     except WeirError as error:

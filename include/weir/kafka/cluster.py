@@ -218,8 +218,11 @@ class Cluster:
                 if at < end and time.monotonic() > until:
                     raise Retryable(Message("kafka.read_stalled", topic=topic, partition=partition, at=at, end=end))
 
-    def producer(self, transactional_id: str, seconds: float, longest: int) -> Producer:
-        """Return a producer of transactions that last at most so long; nothing is asked yet."""
+    def producer(self, topic: str, transactional_id: str, seconds: float, longest: int) -> Producer:
+        """Take a transactional id: what was open is ended, and who had it is fenced. Raises KafkaException.
+
+        The producer's transactions last at most so long. It is for a topic that is there.
+        """
         own = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(seconds * 1000),
@@ -229,7 +232,10 @@ class Cluster:
             "delivery.report.only.error": True,
             "linger.ms": 5,
         }
-        return Producer({**self._settings, **own})
+        made = Producer({**self._settings, **own})
+        made.list_topics(topic, timeout=ANSWER_SECONDS)  # once it is connected, an id is taken without a pause of 0.5 s
+        made.init_transactions(ANSWER_SECONDS)
+        return made
 
     @contextmanager
     def reached(self, what: str) -> Iterator[None]:

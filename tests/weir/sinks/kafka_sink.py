@@ -4,7 +4,7 @@ import json
 import time
 import uuid
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from weir.dataflow import kafka
@@ -82,11 +82,12 @@ def read_committed(client, topic, partitions):
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
         "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 20,
     }
     consumer = Consumer(settings)
     try:
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
         found, ended = [], set()
         while len(ended) < partitions:
             for record in [consumer.poll(1.0), *consumer.consume(1000, 0)]:

@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 
 from weir.dataflow.targets import MARKER_TOPIC
 from weir.errors import Message, Misconfigured, Retryable
-from weir.kafka.cluster import ANSWER_SECONDS, Cluster, KafkaError, KafkaException, Topic
+from weir.kafka.cluster import Cluster, KafkaError, KafkaException, Topic
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version, outcome_of
 from weir.sinks.rows import batches
 from weir.sinks.targets.kafka_keys import Keys, open_keys
@@ -127,7 +127,8 @@ class KafkaTarget(SinkTarget):
             now = place.cluster.topic(self._topic)
             if now is None or now.id != place.topic.id:
                 raise _Unsettled(Message("sinks.kafka_topic_made_again", topic=self._topic))
-        self._markers(place, is_taken=True)  # brokers answer first, and let readers see a transaction a moment later
+        if self._is_hidden(place):  # brokers answer first, and let readers see a transaction a moment later
+            self._markers(place, is_taken=True)
         return Outcome.COMMITTED
 
     def _claim(self, version: Version, place: _Place, seconds: float) -> None:
@@ -139,10 +140,8 @@ class KafkaTarget(SinkTarget):
 
     def _taken(self, place: _Place, seconds: float) -> Producer:
         """Take the transactional id: what was open is ended, and who had it is fenced."""
-        producer = place.cluster.producer(f"weir/{self._topic}", seconds, place.topic.longest)
         with self._unsettled(place):
-            producer.init_transactions(ANSWER_SECONDS)
-        return producer
+            return place.cluster.producer(self._topic, f"weir/{self._topic}", seconds, place.topic.longest)
 
     @contextmanager
     def _transaction(self, place: _Place, producer: Producer, seconds: float) -> Iterator[Callable[..., None]]:
@@ -365,7 +364,7 @@ class KafkaTarget(SinkTarget):
             )
 
     def _is_hidden(self, place: _Place) -> bool:
-        """Report whether an open transaction has written markers."""
+        """Report whether a transaction has written markers that readers do not see yet."""
         name = place.markers.name
         return place.cluster.ends(name, 1) != place.cluster.ends(name, 1, is_committed=False)
 
