@@ -277,6 +277,12 @@ HADOOP_SETTINGS = _spark(
     "a folder with core-site.xml and yarn-site.xml of the cluster, at every worker",
     "copy both from the cluster, and set HADOOP_CONF_DIR to their folder",
 )
+YARN_UPLOADS = _spark(
+    "uploads",
+    "Spark's jars and environments of Python that are in the cluster: each submission uploads what is not",
+    "upload them once, and name them in spark-defaults.conf by spark.yarn.archive (a zip of Spark's jars) and "
+    "spark.yarn.dist.archives; where each node has this Spark: spark.yarn.jars local:/its/jars/*",
+)
 YARN_QUEUE = _spark(
     "queue",
     "a queue of YARN that is running: {queue}",

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.error import URLError
@@ -27,15 +28,19 @@ _WEB_ADDRESS: Final = "yarn.resourcemanager.webapp.address"
 _HOST: Final = "yarn.resourcemanager.hostname"
 _WEB_PORT: Final = 8088
 _SECONDS: Final = 10.0
+_DEFAULTS: Final = "spark-defaults.conf"
+_JARS: Final = ("spark.yarn.archive", "spark.yarn.jars")
+_ARCHIVES: Final = "spark.yarn.dist.archives"
+_OF_THIS_MACHINE: Final = re.compile(r"/|file:|(?![a-zA-Z]+:)")
 
 
 def yarn_checks(area: str, connection: Connection) -> list[Check]:
-    """Return the checks: the cluster's settings, the queue, and the versions of Hadoop."""
-    settings, queue, version = (
-        each.of(area) for each in (table.HADOOP_SETTINGS, table.YARN_QUEUE, table.HADOOP_VERSION)
-    )
+    """Return the checks: the cluster's settings, what a submission uploads, the queue, and the versions of Hadoop."""
+    items = (table.HADOOP_SETTINGS, table.YARN_UPLOADS, table.YARN_QUEUE, table.HADOOP_VERSION)
+    settings, uploads, queue, version = (each.of(area) for each in items)
     return [
         settings.check(lambda: [_check_settings(settings)]),
+        uploads.check(lambda: [_check_uploads(uploads)]),
         queue.check(lambda: [_check_queue(queue, connection)]),
         version.check(lambda: _check_version(version)),
     ]
@@ -52,6 +57,30 @@ def _check_settings(item: table.Item) -> Finding:
 def _folder() -> str:
     """Return the folder of the cluster's settings, as Hadoop's client looks for it; empty where none is named."""
     return os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") or ""
+
+
+def _check_uploads(item: table.Item) -> Finding:
+    """Look for large files that each submission would copy into the cluster."""
+    defaults = _defaults()
+    jars = next((defaults[name] for name in _JARS if name in defaults), "")
+    uploaded = [] if jars and not _is_uploaded(jars) else [jars or "Spark's jars"]
+    uploaded += [each for each in defaults.get(_ARCHIVES, "").split(",") if each and _is_uploaded(each)]
+    return item.warning(" and ".join(uploaded)) if uploaded else item.ok(jars)
+
+
+def _is_uploaded(path: str) -> bool:
+    return _OF_THIS_MACHINE.match(path.strip()) is not None
+
+
+def _defaults() -> dict[str, str]:
+    """Return the settings that spark-submit has of its own; none where there is no file."""
+    environment = environment_of_spark()
+    folder = environment.get("SPARK_CONF_DIR") or f"{environment.get('SPARK_HOME', '')}/conf"
+    with suppress(OSError):
+        lines = (each.strip() for each in Path(folder, _DEFAULTS).read_text().splitlines())
+        pairs = (re.split(r"\s*[\s=:]\s*", each, maxsplit=1) for each in lines if not each.startswith("#"))
+        return {each[0]: each[1] for each in pairs if len(each) == 2}
+    return {}
 
 
 def _check_queue(item: table.Item, connection: Connection) -> Finding:

@@ -83,3 +83,31 @@ def test_a_connection_to_yarn_needs_the_settings_of_the_cluster(tmp_path, monkey
     assert found["HADOOP_CONF_DIR"].found == f"{tmp_path} has no yarn-site.xml"
     monkeypatch.delenv("HADOOP_CONF_DIR")
     assert checked(host="yarn")["HADOOP_CONF_DIR"].status is Status.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("settings", "uploaded"),
+    [
+        ("", "Spark's jars"),
+        ("#spark.yarn.archive hdfs:///spark.zip", "Spark's jars"),
+        ("spark.yarn.archive /spark.zip", "/spark.zip"),
+        ("spark.yarn.jars file:/spark/jars/*", "file:/spark/jars/*"),
+        ("spark.yarn.jars=local:/spark/jars/*", ""),
+        ("spark.yarn.archive hdfs:///spark.zip\nspark.yarn.dist.archives hdfs:///e.tar.gz#e", ""),
+        (
+            "spark.yarn.archive hdfs:///spark.zip\nspark.yarn.dist.archives hdfs:///e.zip#e,envs/f.tar.gz#f",
+            "envs/f.tar.gz#f",
+        ),
+    ],
+)
+def test_what_each_submission_to_yarn_would_upload_is_a_warning(tmp_path, monkeypatch, settings, uploaded):
+    from airflow.sdk import Connection
+
+    from weir_airflow.doctor.yarn import yarn_checks
+
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(settings)
+    checks = yarn_checks("spark", Connection(conn_id="spark_default", conn_type="spark", host="yarn"))
+    [found] = examine([[each for each in checks if each.name == "uploads"]])
+    assert found.status is (Status.WARNING if uploaded else Status.OK)
+    assert not uploaded or found.found == uploaded
