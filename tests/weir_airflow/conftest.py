@@ -266,14 +266,14 @@ def pool(airflow_home):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A YARN of two nodes and an HDFS, of a module's own; its tests are skipped where their jars cannot be had."""
+    """A YARN and an HDFS of two nodes each, of a module's own; its tests are skipped where their jars cannot be had."""
     from tests.servers.hadoop import running_hdfs
     from tests.servers.java import JarsMissing
     from tests.servers.yarn.cluster import running_yarn
 
     folder = tmp_path_factory.mktemp("cluster")
     try:
-        with running_hdfs(folder / "hdfs") as hdfs, running_yarn(hdfs, folder / "yarn") as yarn:
+        with running_hdfs(folder / "hdfs", 2) as hdfs, running_yarn(hdfs, folder / "yarn") as yarn:
             yield yarn
     except JarsMissing as missing:
         pytest.skip(str(missing))

@@ -17,7 +17,7 @@ def deployed(
 ) -> Iterator[None]:
     """Write the module of stages and the DAG file; all of it goes at the end: other tests look at all DAGs.
 
-    `environ` are variables besides those that every such test needs.
+    Without a server, none is known. `environ` are variables besides those that every such test needs.
     """
     (folder / f"{module}.py").write_text(stages)
     file = airflow_home / "dags" / f"{module}_flows.py"
@@ -26,7 +26,7 @@ def deployed(
         "WEIR_STORE": str(folder / "store"),
         "WEIR_LEDGER": f"sqlite:///{folder}/ledger.db",
         "AIRFLOW_CONN_WEIR_API": json.dumps({"conn_type": "weir-db"}),
-        "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection),
+        **({"AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(server.connection)} if server else {}),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (given | environ).items():

@@ -18,7 +18,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PACKED = Path(__file__).parents[3] / ".weir" / "tests" / "environments"
-_WANTED = ("fsspec", "pyarrow", "pandas", "httpx", "msgspec")
+_WANTED = ("fsspec", "pyarrow", "pandas", "httpx", "msgspec", "confluent-kafka")
 _LEFT_OUT = ("/tests/", "/include/", "/__pycache__/", ".pyx", ".pxd")
 """Parts of paths that no driver needs."""
 
