@@ -19,6 +19,7 @@ from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import ALL, UPKEEP, is_due, note_done
 from weir.notifications.channels import AirflowContext
+from weir.recovery.late_files import look_for_late_files
 from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport
 from weir.retention.unknown_folders import report_unknown_dataflows
@@ -108,6 +109,18 @@ def scrub_everywhere(services: Services, clearer: Clearer) -> Settled:
         with kept.trying(dataflow):
             job = partial(scrub_dataflow, services, clearer, dataflow)
             kept.done[dataflow] = up_to_date(services, dataflow, job)
+    return kept
+
+
+def look_for_late_files_everywhere(services: Services) -> Settled:
+    """List again what sources of all dataflows have read, where they ask for it; report late files, or correct epochs.
+
+    The clears of a correction are delivered as all others are.
+    """
+    kept = Settled()
+    for dataflow in _dataflows(services):
+        with kept.trying(dataflow):
+            kept.done[dataflow] = up_to_date(services, dataflow, partial(look_for_late_files, services, dataflow))
     return kept
 
 

@@ -44,7 +44,7 @@ def upkeep():
     ("dag_id", "schedule", "at_most", "tasks"),
     [
         ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_owed_clears", "release_results"}),
-        ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results"}),
+        ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results", "look_for_late_files"}),
     ],
 )
 def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, dag_id, schedule, at_most, tasks):
@@ -68,12 +68,19 @@ def test_requests_are_made_by_people_and_carried_out_once(upkeep):
 
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
-    from weir_airflow.tasks.upkeep import deliver_pending_clears, release_results, scrub_results, sweep_store
+    from weir_airflow.tasks.upkeep import (
+        deliver_pending_clears,
+        look_for_late_files,
+        release_results,
+        scrub_results,
+        sweep_store,
+    )
 
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", '{"conn_type": "weir-db"}')
     said = []
     assert deliver_pending_clears(said.append) == {"owed": 0}
-    assert [job(said.append) for job in (release_results, sweep_store, scrub_results)] == [{}, {}, {}]
+    jobs = (release_results, sweep_store, scrub_results, look_for_late_files)
+    assert [job(said.append) for job in jobs] == [{}, {}, {}, {}]
     assert said == ["No clear is pending"]

@@ -19,7 +19,7 @@ from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
-from weir.ledger.sources import ranges_of
+from weir.ledger.sources import corrections_of, ranges_of
 from weir.store.errors import NotFound
 
 ROUNDS = 10
@@ -93,6 +93,7 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
         abandoned=tuple(row.abandoned or ()),
         archive=row.archive or "",
         ranges=ranges_of(session, row.id),
+        corrected=corrections_of(session, row.id),
     )
 
 

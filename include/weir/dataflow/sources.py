@@ -76,6 +76,8 @@ def files_source(
     schema: str = "",
     read: str = "all",
     on_rewritten: str = "fail",
+    late: str = "",
+    late_epochs: int = 3,
     if_empty: str = "",
     if_missing: str = "fail",
     on_malformed: str = "fail",
@@ -93,6 +95,9 @@ def files_source(
     `read="new"` reads the files that no earlier epoch has read, also late ones: then `path` names no bound of
     the interval. A file that was read and has changed since fails the task, or with `on_rewritten="report"` is named by
     `weir why`; it is not read again.
+    `late` says what upkeep does about files that came or changed after an epoch had read the interval's: "report" names
+    them in `weir why`, "correct" has the epoch computed again with them. It lists those of the newest `late_epochs`
+    epochs again. Without it, nobody looks.
     `if_empty="empty"` reads no rows where no file matches, instead of failing, as is usual with `read="new"`; it needs
     `schema`.
     `if_missing="null"` reads nulls where no file has a column, or no line a field, that `schema` names, instead of
@@ -112,6 +117,7 @@ def files_source(
         raise Misconfigured(Message("dataflow.format_unknown", where=where, formats=FORMATS, format=format))
     if on_rewritten not in ("fail", "report") or (on_rewritten == "report" and read == "all"):
         raise Misconfigured(Message("dataflow.on_rewritten_unknown", where=where, on_rewritten=on_rewritten))
+    _require_late(where, late, late_epochs, read, path)
     if_empty = if_empty or ("fail" if read == "all" else "empty")
     if if_empty not in ("fail", "empty"):
         raise Misconfigured(Message("dataflow.if_empty_unknown", where=where, if_empty=if_empty))
@@ -133,6 +139,8 @@ def files_source(
         "schema": schema,
         "read": read.removeprefix("all"),
         "on_rewritten": on_rewritten.removeprefix("fail"),
+        "late": late,
+        "late_epochs": late_epochs if late else "",
         "if_empty": if_empty,
         "if_missing": if_missing.removeprefix("fail"),
         "on_malformed": on_malformed.removeprefix("fail"),
@@ -426,6 +434,18 @@ def _require_read(where: str, read: object, *texts: str) -> None:
     bound = next((found[0] for text in texts for found in [_ANY_BOUND.search(text)] if found), None)
     if read == "new" and bound is not None:
         raise Misconfigured(Message("dataflow.read_new_by_interval", where=where, bound=bound))
+
+
+def _require_late(where: str, late: object, late_epochs: object, read: str, path: str) -> None:
+    """Require that a source which asks for late files reads those of its interval."""
+    if late not in ("", "report", "correct"):
+        raise Misconfigured(Message("dataflow.late_unknown", where=where, late=late))
+    if isinstance(late_epochs, bool) or not isinstance(late_epochs, int) or late_epochs < 1:
+        raise Misconfigured(Message("dataflow.late_epochs_wrong", where=where, late_epochs=late_epochs))
+    if late and read == "new":
+        raise Misconfigured(Message("dataflow.late_with_new", where=where, late=late))
+    if late and _ANY_BOUND.search(path) is None:
+        raise Misconfigured(Message("dataflow.late_without_interval", where=where, late=late, path=path))
 
 
 def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:

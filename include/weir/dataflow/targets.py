@@ -66,6 +66,11 @@ class Target:
         """Read what `to_json` returned. Raises ValueError for anything else."""
         return typed("target", cls, document)
 
+    @property
+    def only_appends(self) -> bool:
+        """Report whether it refuses an epoch that is published again with other content; not known of a user's own."""
+        return ":" not in self.kind and self.options.get("mode") == "append"
+
     def __str__(self) -> str:
         """Name it for people, such as `postgres reports.delays`."""
         place = next((self.options[each] for each in ("table", "path", "topic") if each in self.options), "")

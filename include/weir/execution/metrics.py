@@ -71,6 +71,9 @@ SPARED_BYTES = _counter(
 
 AT_REST = _gauge("weir.at_rest.bytes", (*_OF_DATAFLOW, "reason"), "Stored bytes, by what keeps them")
 PENDING_CLEARS = _gauge("weir.pending_clears", _OF_DATAFLOW, "Task instances that are still to be cleared in Airflow")
+LATE_FILES = _gauge(
+    "weir.late_files", _OF_DATAFLOW, "Files that came, changed or went after a source had read their interval"
+)
 CHECKPOINT_SECONDS = _gauge(
     "weir.checkpoint.seconds", _OF_DATAFLOW, "How long it took to complete the newest checkpoint"
 )
@@ -96,7 +99,7 @@ NOTIFICATION_LAG = _gauge(
 
 METRICS: Final = (
     *(ATTEMPTS, WAITING, LOSSES, RECOMPUTED_SECONDS, RECOMPUTED_BYTES, SPARED_SECONDS, SPARED_BYTES),
-    *(AT_REST, PENDING_CLEARS, CHECKPOINT_SECONDS, CHECKPOINT_BYTES, CHECKPOINT_NEW_BYTES, CHECKPOINT_AGE),
+    *(AT_REST, PENDING_CLEARS, LATE_FILES, CHECKPOINT_SECONDS, CHECKPOINT_BYTES, CHECKPOINT_NEW_BYTES, CHECKPOINT_AGE),
     *(SCRUB_RATIO, SCRUB_AGE, DELIVERY_LAG, NOTIFICATION_LAG),
 )
 """All of them."""

@@ -28,6 +28,18 @@ class RecordedRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectedSplits:
+    """What a source reads in a run since it was corrected, as files had come late: a split for each subtask.
+
+    `generation` counts up from 1, that of the splits that were resolved first. Results of an earlier one do not count.
+    """
+
+    splits: tuple[Any, ...]
+    generation: int
+    resolved_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """The facts of a run that no manifest has; times are in UTC, ISO 8601.
 
@@ -53,3 +65,5 @@ class RunRecord:
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
     ranges: dict[str, RecordedRange] = field(default_factory=dict)
     """What the sources that go on read, by source."""
+    corrected: dict[str, CorrectedSplits] = field(default_factory=dict)
+    """What sources read that were corrected since they were resolved, by source."""

@@ -10,6 +10,7 @@ one of a backfill, or of a catch-up, and somebody knows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,6 +27,7 @@ from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.leases import clock
 from weir.ledger.outbox import declared_publish_by, tell, tell_incident
 from weir.ledger.runs import dataflow_of, epoch_of_run
+from weir.topology.ids import Epoch
 
 _PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
@@ -111,6 +113,21 @@ def published_versions(session: Session, run: str) -> dict[str, int]:
         .order_by(PublicationRow.sink)
     )
     return dict(session.execute(query).tuples().all())
+
+
+def first_published(
+    session: Session, dataflow: str, sinks: Collection[str], since: Epoch, until: Epoch | None
+) -> PublicationRow | None:
+    """Return a published version of one of these sinks in the earliest of some epochs; None where there is none."""
+    query = (
+        select(PublicationRow)
+        .join(RunRow, RunRow.id == PublicationRow.run)
+        .where(RunRow.dataflow == dataflow, RunRow.epoch >= since, PublicationRow.sink.in_(sinks))
+        .where(PublicationRow.published_at.is_not(None))
+        .order_by(RunRow.epoch, PublicationRow.sink)
+        .limit(1)
+    )
+    return session.scalar(query if until is None else query.where(RunRow.epoch <= until))
 
 
 # Deadlines

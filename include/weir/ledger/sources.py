@@ -2,6 +2,8 @@
 
 Invariants:
 - The splits of a source in a run are resolved once, and bind while one of its tasks runs, or when one has committed.
+  A correction, as files have come late, is a new generation of them: one transaction enters it in the place of the one
+  that was compared with what is there now, and clears the tasks that have read that.
 - The ranges of a source that goes on follow each other without a gap: one begins at the position that the run of the
   epoch before is recorded to end at, in the transaction that records it. A range from which another one goes on, or
   whose rows were published, is never forgotten nor moved; it may only be divided anew among subtasks.
@@ -21,12 +23,14 @@ from sqlalchemy.orm import Session, aliased
 
 from weir.dataflow.stage import Stage
 from weir.errors import Conflict, Message
+from weir.execution.late_files import LateFiles
 from weir.execution.run_state import AttemptState
-from weir.formats.run_record import RecordedRange
+from weir.formats.run_record import CorrectedSplits, RecordedRange
 from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
+from weir.typed_json import plain
 
 COPY_ID: Final = "copy_id"
 """The field of a split that has the id of the copy of what is read by it."""
@@ -262,6 +266,99 @@ def position_files(session: Session, dataflow: str) -> set[str]:
     kept = {row.run for row, expired_at in found if expired_at is None} | {*newest.values()}
     kept |= {row.base for row, expired_at in found if expired_at is None and row.base}
     return {row.position["file"] for row, _ in found if row.run in kept and row.position and "file" in row.position}
+
+
+# Sources whose files may come late
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource:
+    """What a source has read of its interval in a run, and what is known to have become of the files since."""
+
+    run: RunId
+    stage: str
+    splits: Sequence[Any]
+    generation: int
+    late: LateFiles | None
+
+
+def newest_read(session: Session, dataflow: str, stage: str, epochs: int) -> list[ReadSource]:
+    """Return what a source has read in the newest epochs of which it has read anything, the oldest of them first."""
+    query = (
+        select(SourceSliceRow)
+        .join(RunRow, RunRow.id == SourceSliceRow.run)
+        .where(RunRow.dataflow == dataflow, SourceSliceRow.stage == stage, SourceSliceRow.position.is_(None))
+        .where(RunRow.is_pinned, RunRow.expired_at.is_(None))
+        .order_by(RunRow.epoch.desc())
+        .limit(epochs)
+    )
+    rows = reversed(session.scalars(query).all())
+    return [ReadSource(RunId(row.run), row.stage, row.slices, row.generation, _late(row)) for row in rows]
+
+
+def note_late(session: Session, read: ReadSource, late: LateFiles | None) -> bool:
+    """Record what is late of what was read (None: nothing); report whether that is still what the run reads."""
+    row = session.get(SourceSliceRow, (read.run, read.stage))
+    if row is None or row.generation != read.generation:
+        return False
+    row.late = None if late is None else plain(late)
+    return True
+
+
+def correct_slices(session: Session, read: ReadSource, splits: Sequence[Any], now: datetime) -> None:
+    """Enter a new generation of splits in the place of those that were read; nothing is late of it.
+
+    Raises Conflict where another process has corrected or forgotten what was read.
+    """
+    row = session.get(SourceSliceRow, (read.run, read.stage))
+    if row is None or row.generation != read.generation or row.slices != read.splits:
+        raise Conflict(Message("ledger.source_changed_meanwhile", stage=read.stage, run=read.run))
+    row.slices, row.generation, row.resolved_at, row.late = list(splits), row.generation + 1, now, None
+    _owe_record(session, read.run)
+
+
+def corrections_of(session: Session, run: str) -> dict[str, CorrectedSplits]:
+    """Return what the sources of a run read that were corrected, by source."""
+    query = select(SourceSliceRow).where(SourceSliceRow.run == run, SourceSliceRow.generation > 1)
+    return {
+        row.stage: CorrectedSplits(
+            splits=tuple(row.slices), generation=row.generation, resolved_at=row.resolved_at.isoformat()
+        )
+        for row in session.scalars(query.order_by(SourceSliceRow.stage))
+    }
+
+
+def enter_correction(session: Session, run: str, stage: str, found: CorrectedSplits) -> bool:
+    """Enter what a record tells of a source that was corrected; report whether what was known is older."""
+    row = session.get(SourceSliceRow, (run, stage)) or SourceSliceRow(run=run, stage=stage, attempt="", generation=1)
+    if row.generation >= found.generation:
+        return False
+    row.slices, row.generation, row.late = list(found.splits), found.generation, None
+    row.resolved_at = datetime.fromisoformat(found.resolved_at)
+    session.add(row)
+    session.flush()
+    return True
+
+
+def late_of(session: Session, run: str) -> dict[str, LateFiles]:
+    """Return what is known to be late of the sources of a run, by source."""
+    query = select(SourceSliceRow).where(SourceSliceRow.run == run, SourceSliceRow.late.is_not(None))
+    return {row.stage: late for row in session.scalars(query.order_by(SourceSliceRow.stage)) if (late := _late(row))}
+
+
+def late_counts(session: Session, dataflow: str | None = None) -> Counter[str]:
+    """Return how many files are known to be late, by run, of a dataflow or of all."""
+    query = select(SourceSliceRow).join(RunRow, RunRow.id == SourceSliceRow.run)
+    query = query.where(SourceSliceRow.late.is_not(None), RunRow.expired_at.is_(None))
+    counts: Counter[str] = Counter()
+    for row in session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)):
+        late = _late(row)
+        counts[row.run] += 0 if late is None else late.count
+    return counts
+
+
+def _late(row: SourceSliceRow) -> LateFiles | None:
+    return None if row.late is None else LateFiles.from_json(row.late)
 
 
 def _owe_record(session: Session, run: str) -> None:

@@ -21,7 +21,7 @@ from weir.dataflow.quality import Policy
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
-from weir.formats.manifest import InputRead, Manifest, Stored
+from weir.formats.manifest import InputRead, Manifest, Stored, splits_fingerprint
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
@@ -46,7 +46,7 @@ from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
 from weir.ledger.runs import run_key
-from weir.ledger.sources import enter_range, forget_slices
+from weir.ledger.sources import enter_correction, enter_range, forget_slices
 from weir.rebuild.rules import Candidate
 from weir.state.file_rules import epoch_seconds
 from weir.store.catalogue import StoredArchive
@@ -152,6 +152,24 @@ def restore_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     for source, found in record.ranges.items():
         enter_range(session, row.id, source, found)
     return row, is_pinned_anew
+
+
+def restore_corrections(
+    session: Session, record: RunRecord, topology: Topology, found: Collection[Candidate], *, is_known: bool
+) -> set[RegionId]:
+    """Enter what sources read that were corrected, as files had come late; return the tasks that have yet to read it.
+
+    In a ledger in which the run `is_known` only a correction counts that a task has read: else the late files are found
+    again. In any other one, results of what was read before are left out.
+    """
+    to_clear: set[RegionId] = set()
+    for source, corrected in record.corrected.items():
+        resolved = splits_fingerprint(list(corrected.splits))
+        readers = {each.region for each in found if each.manifest.resolved.get(source) == resolved}
+        if (readers or not is_known) and enter_correction(session, record.run, source, corrected) and is_known:
+            region = topology.logical_region_of(source)
+            to_clear |= {RegionId(region.name, each) for each in range(region.parallelism)} - readers
+    return to_clear
 
 
 def _enter_unbegun(session: Session, record: RunRecord, epoch: Epoch) -> None:

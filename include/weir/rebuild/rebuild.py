@@ -23,6 +23,7 @@ from weir.errors import Conflict, Message, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.run_record import RunRecord
+from weir.ledger.clears import add_pending_clears
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.results import supersede_all
 from weir.ledger.runs import (
@@ -32,7 +33,7 @@ from weir.ledger.runs import (
     runs_of,
     topology_of,
 )
-from weir.ledger.snapshot import run_state
+from weir.ledger.snapshot import newest_try, run_state
 from weir.ledger.sources import fix_slices, slices_of
 from weir.rebuild.checkpoints import (
     Found,
@@ -54,6 +55,7 @@ from weir.rebuild.ledger import (
     restore_archives,
     restore_attempts,
     restore_checks,
+    restore_corrections,
     restore_pin,
     restore_publications,
     restore_quarantine,
@@ -315,6 +317,7 @@ def _run(
     topology = topology_of(record.pinned)
     give_up(session, row, other_pins(epoch.stored, pin_fingerprint(record.pinned)))
     found = candidates(topology, epoch.stored)
+    to_clear = restore_corrections(session, record, topology, found, is_known=is_catching_up)
     quarantined = [each for each in found if each.is_quarantined]
     given_up = frozenset(row.abandoned or ())
     refused = {*given_up, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
@@ -337,6 +340,8 @@ def _run(
     # Attempts of a deleted DagRun have the try numbers of the run that replaced it: they are left out.
     own = [each for each in found if each.attempt not in given_up | unfinished]
     restore_attempts(session, row, topology, own, chosen)
+    again = {each: (newest_try(session, row.id, each), f"weir: {REASON}") for each in to_clear}
+    add_pending_clears(session, run_by_id(session, row.id), again, now)
     notes = list(epoch.notes)
     if unfinished:
         notes.append(

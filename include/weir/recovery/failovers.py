@@ -47,6 +47,8 @@ class FailoverKind(Enum):
     """A person applied a plan."""
     SCRUB = "scrub"
     """Scrubbing found a damaged result before a consumer did."""
+    LATE_FILES = "late files"
+    """Upkeep found files that came, or changed, after a source had read its interval."""
 
 
 def record_failover(

@@ -30,6 +30,7 @@ _HAPPENED: Final = {
     FailoverKind.HELD_BACK: "Results were lost, and a person was asked",
     FailoverKind.BY_HAND: "A person applied a plan",
     FailoverKind.SCRUB: "Damaged results were found",
+    FailoverKind.LATE_FILES: "Files came late",
 }
 
 

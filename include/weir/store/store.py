@@ -28,7 +28,7 @@ StoreId = NewType("StoreId", str)
 MARKER = "weir-store.json"
 _MARKER_VERSION = 1
 
-FORMATS: Final = "d66a94562555"
+FORMATS: Final = "998e33f0ecc1"
 """The fingerprint of the formats of all files in the store: one with files of other formats is refused."""
 
 _NOT_DATA = ("lost+found",)

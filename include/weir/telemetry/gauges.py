@@ -22,6 +22,7 @@ from weir.execution.metrics import (
     CHECKPOINT_NEW_BYTES,
     CHECKPOINT_SECONDS,
     DELIVERY_LAG,
+    LATE_FILES,
     NOTIFICATION_LAG,
     PENDING_CLEARS,
     SCRUB_AGE,
@@ -34,7 +35,7 @@ from weir.ledger.clears import clears_owed
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.outbox import declared_receivers, waiting_receivers
 from weir.ledger.runs import newest_pinned, topology_of
-from weir.ledger.sources import copied_bytes
+from weir.ledger.sources import copied_bytes, late_counts
 from weir.retention.release import release
 from weir.retention.release_rules import Keeper
 from weir.retention.sizes import archive_bytes, dataflows, published_bytes, shared_state, suspected_bytes
@@ -91,6 +92,7 @@ def gauges_of(services: Services, dataflow: str) -> list[Measurement]:
         return [
             *(AT_REST.of(size, dataflow, keeper) for keeper, size in by_keeper.items()),
             PENDING_CLEARS.of(clears_owed(session, dataflow), dataflow),
+            LATE_FILES.of(late_counts(session, dataflow).total(), dataflow),
             *_of_checkpoint(session, dataflow, now),
             *_of_scrub(session, dataflow, now),
             *_of_targets(session, dataflow, now),

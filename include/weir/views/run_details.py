@@ -11,10 +11,12 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured
+from weir.execution.late_files import LateFiles
 from weir.ledger.database.tables import RunRow
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import late_of
 from weir.recovery.past_failovers import PastFailover, failovers_of_run, tasks_counted, told
 from weir.recovery.questions import Question
 from weir.recovery.rules.plan import SHOWN, Plan, StepKind
@@ -36,7 +38,8 @@ class RunDetails:
     """A run. `published` are the newest versions of its sinks; times are in UTC.
 
     `sentence` says how it stands, for a person who has just been woken. `plan` is that of `weir plan`, by what the
-    ledger knows, or (`looked_at`: when) with a look at each result in the store.
+    ledger knows, or (`looked_at`: when) with a look at each result in the store. `late` has, by source, what has become
+    of the files since it had read them.
     """
 
     run: str
@@ -53,6 +56,7 @@ class RunDetails:
     plan: Mapping[str, Any]
     looked_at: datetime | None
     failovers: tuple[PastFailover, ...]
+    late: Mapping[str, LateFiles]
 
 
 def run_details(services: Services, question: Question, reach: Reach) -> RunDetails:
@@ -70,6 +74,8 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
         published = published_versions(session, row.id)
         statuses = () if graph is None else [each.status for region in graph.regions for each in region.subtasks]
         counts = {status.value: count for status, count in counted(statuses).items()}
+        late = late_of(session, row.id)
+        sentence = _sentence(planned, counts, told(session, failovers) if failovers else "", published)
         return RunDetails(
             run=row.id,
             dataflow=row.dataflow,
@@ -79,12 +85,13 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
             run_id=row.run_id,
             closed_at=row.closed_at,
             published=published,
-            sentence=_sentence(planned, counts, told(session, failovers) if failovers else "", published),
+            sentence=" ".join([sentence, *(_late(source, each) for source, each in late.items())]),
             counts=counts,
             graph=graph,
             plan=planned.fields(),
             looked_at=services.now() if question.looks else None,
             failovers=tuple(failovers),
+            late=late,
         )
 
 
@@ -94,6 +101,10 @@ def planned_graph(session: Session, planned: RunPlan) -> RunGraph | None:
         return None
     run = run_by_id(session, planned.answer.run.id)
     return graph_of(session, run, run_state(session, run), planned.answer.failure.losses.keys())
+
+
+def _late(source: str, late: LateFiles) -> str:
+    return f"Files of source {source} have changed since they were read: {late}."
 
 
 def _missing(plan: Plan) -> str:

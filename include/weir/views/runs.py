@@ -20,6 +20,7 @@ from weir.ledger.names import require_dataflow
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import run_by_id, run_key, runs_of
 from weir.ledger.snapshot import run_state
+from weir.ledger.sources import late_counts
 from weir.topology.regions import RegionId
 
 
@@ -48,6 +49,7 @@ class RunOverview:
     `regions` is None where they are not known. `deleted_tries` are those of a DagRun that was deleted, in whose place
     this one has come, or that Airflow has lost. `run` is its id in the ledger; empty if it has none. `name` is what a
     command is given: Airflow's run id, which runs of other dataflows may have, only where another DagRun has the epoch.
+    `late_files` have come, changed or gone since its sources had read them.
     """
 
     dataflow: str
@@ -60,6 +62,7 @@ class RunOverview:
     not_begun: tuple[RegionId, ...] = ()
     published: Mapping[str, int] = field(default_factory=dict)
     deleted_tries: int = 0
+    late_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,12 @@ def run_overviews(
         require_dataflow(session, dataflow)
     by_dataflow = (list(rows) for _, rows in groupby(known, lambda row: row.dataflow))
     rows = [row for each in by_dataflow for row in (each if newest is None else each[-newest:])]
-    deleted = _deleted_tries(session, [row.id for row in rows])
+    deleted, late = _deleted_tries(session, [row.id for row in rows]), late_counts(session, dataflow)
     found = [
         replace(
             _overview(session, row, failed.pop((row.dataflow, row.dag_id, row.run_id), [])),
             deleted_tries=deleted.get(row.id, 0),
+            late_files=late[row.id],
         )
         for row in rows
     ]

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short
 from weir.errors import Message, Misconfigured
+from weir.execution.late_files import LateFiles
 from weir.execution.run_state import ReadResult
 from weir.ledger.attempts import name_of_try
 from weir.ledger.clears import clears_of_run
@@ -29,7 +30,7 @@ from weir.ledger.names import unknown_run, unknown_task
 from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
 from weir.ledger.runs import run_if_known, topology_of
-from weir.ledger.sources import all_slices_of, ranges_of
+from weir.ledger.sources import all_slices_of, corrections_of, late_of, ranges_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.topology.regions import RegionId, Topology
@@ -78,14 +79,17 @@ class Event:
 class SourceRead:
     """What a task reads from outside: the split of a source, which all attempts of the run read.
 
-    Of a source that goes on, `since` is the run at whose position its range begins (empty: the first), and `position`
-    where the range ends, as the run's record has it.
+    `generation` counts how often that was corrected, from 1 on; `late` is what has become of its files since. Of a
+    source that goes on, `since` is the run at whose position its range begins (empty: the first), and `position` where
+    the range ends, as the run's record has it.
     """
 
     stage: str
     split: Any
     since: str = ""
     position: dict[str, Any] | None = None
+    generation: int = 1
+    late: LateFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,16 @@ def sources_of_task(session: Session, run: str, region: RegionId) -> list[Source
     if row is None or row.pinned is None or not splits:
         return []
     stages = topology_of(row.pinned).stages_of(region.name)
-    ranges = ranges_of(session, run)
+    ranges, corrections, late = ranges_of(session, run), corrections_of(session, run), late_of(session, run)
     return [
-        SourceRead(each.name, split, found.base if found else "", found.position if found else None)
+        SourceRead(
+            each.name,
+            split,
+            found.base if found else "",
+            found.position if found else None,
+            corrections[each.name].generation if each.name in corrections else 1,
+            late.get(each.name),
+        )
         for each in stages
         for split in splits.get(each.name, [])[region.subtask : region.subtask + 1]
         for found in [ranges.get(each.name)]

@@ -10,7 +10,12 @@ from weir.attempts.notes import annotate_healed_runs, annotate_open_runs
 from weir.coordination.settled import CLEARS, Settled
 from weir.settling import Settling
 from weir.telemetry.gauges import gauges_everywhere
-from weir.upkeep import release_and_deliver, scrub_everywhere, sweep_everywhere
+from weir.upkeep import (
+    look_for_late_files_everywhere,
+    release_and_deliver,
+    scrub_everywhere,
+    sweep_everywhere,
+)
 from weir_airflow.metrics import export, is_exporting
 from weir_airflow.tasks.context import TaskContext
 
@@ -62,6 +67,12 @@ def scrub_results(log: Log) -> dict[str, Any]:
     """Read a share of all stored results again, and have those recomputed that are damaged and needed."""
     with TaskContext.open() as task_context:
         return _report(scrub_everywhere(task_context.services, task_context.airflow), log)
+
+
+def look_for_late_files(log: Log) -> dict[str, Any]:
+    """List again what sources have read that ask for it, and report late files or have epochs corrected."""
+    with TaskContext.open() as task_context:
+        return _report(look_for_late_files_everywhere(task_context.services), log)
 
 
 def _report(kept: Settled, log: Log) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Weir's housekeeping: every three minutes pending clears and releases, every hour the sweep and the scrub.
+"""Weir's housekeeping: every three minutes pending clears and releases, every hour sweep, scrub and late files.
 
 The tasks of a DAG are independent of each other: where one fails, the others still run, and the DagRun fails. Beside it
 is the DAG whose runs are requests from Weir's pages.
@@ -72,8 +72,16 @@ with DAG(
 
         return scrub(log)
 
+    @task(retries=0)  # type: ignore[untyped-decorator]
+    def look_for_late_files() -> dict[str, Any]:
+        """List again what sources have read that ask for it; the next run lists what could not be listed."""
+        from weir_airflow.tasks.upkeep import look_for_late_files as look  # noqa: PLC0415  imports the ledger
+
+        return look(log)
+
     sweep_store()
     scrub_results()
+    look_for_late_files()
 
 
 _REQUESTS = """Requests from Weir's pages: each run is one, with who asks, and its note says what was done.

@@ -10,7 +10,7 @@ from weir.dataflow.stage import Resolved
 from weir.errors import Message, Misconfigured, Retryable
 from weir_spark.sources.contents import Contents
 from weir_spark.sources.listing import is_local, listed, marks_by_path, reaching
-from weir_spark.sources.marks import WHERE_CHANGED, unchanged
+from weir_spark.sources.marks import WHERE_CHANGED, file_mark, unchanged
 from weir_spark.sources.new_files import new_files
 from weir_spark.sources.splits import shares
 
@@ -38,13 +38,40 @@ _UNSAID: Final[Mapping[str, Any]] = {
 def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
     """List the files and return each subtask's. Raises Misconfigured where there are none, and Retryable."""
     given = ctx.options
-    pattern = filled("files_source", str(given["path"]), ctx.interval, ctx.zone)
+    pattern = _pattern(ctx)
     if given.get("read") != "new":
         return _splits(ctx, pattern, listed(pattern, given.get("conn_id"), ctx.connection), "")
     found = [] if ctx.recorded else listed(pattern, given.get("conn_id"), ctx.connection, is_read=False)
     with reaching(pattern):
         new = new_files(ctx, pattern, found)
     return Resolved(_splits(ctx, pattern, new.marks, new.told), new.position)
+
+
+def listed_again(ctx: ResolveContext) -> list[Mapping[str, Any]]:
+    """Return the marks of the files that match now; those of `ctx.recorded` that are as they were have that mark.
+
+    No file is looked into but for its mark. Raises as `resolve`, but not where no file matches any more.
+    """
+    pattern = _pattern(ctx)
+    found = listed(pattern, ctx.options.get("conn_id"), ctx.connection)
+    splits: Sequence[Mapping[str, Any]] = () if ctx.recorded is None else ctx.recorded.splits
+    before = {each["path"]: each for split in splits for each in split["files"]}
+    with reaching(pattern):
+        return [_mark_as(before.get(each["path"]), each) for each in found]
+
+
+def _pattern(ctx: ResolveContext) -> str:
+    return filled("files_source", str(ctx.options["path"]), ctx.interval, ctx.zone)
+
+
+def _mark_as(before: Mapping[str, Any] | None, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a mark of the kind by which the file was read: whether by content depends on how large all are together.
+
+    Of a file that was marked by its time, the time counts.
+    """
+    if before is None or before.keys() == found.keys() or not is_local(found["path"]):
+        return found
+    return file_mark(found["path"], found["size"] if "sha256" in before else -1)
 
 
 def _splits(ctx: ResolveContext, pattern: str, marks: Sequence[Mapping[str, Any]], told: str) -> list[dict[str, Any]]:

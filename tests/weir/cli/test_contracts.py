@@ -39,6 +39,7 @@ TYPES = {
     "object": lambda value: isinstance(value, dict),
     "map": lambda value: all(isinstance(key, str) and isinstance(each, list) for key, each in value.items()),
     "map of integer": lambda value: all(isinstance(each, int) for each in value.values()),
+    "map of late files": lambda value: all("vanished" in each for each in value.values()),
     "plan": lambda value: isinstance(value, dict) and "steps" in value,
     "failover": lambda value: isinstance(value, dict) and "incident" in value,
     "standing": lambda value: isinstance(value, dict) and "standing" in value,
@@ -48,7 +49,18 @@ TYPES = {
     "subtask": lambda value: isinstance(value, dict) and "try_number" in value,
     "null": lambda value: value is None,
 }
-WHOLE = {"map", "map of integer", "plan", "failover", "standing", "overview", "run", "graph", "subtask"}
+WHOLE = {
+    "map",
+    "map of integer",
+    "map of late files",
+    "plan",
+    "failover",
+    "standing",
+    "overview",
+    "run",
+    "graph",
+    "subtask",
+}
 """The types whose fields are described elsewhere, or are names of the user's."""
 YEAR_2020 = 1_577_836_800
 TELL = callback("tests.weir.notifications.receiving:tell")

@@ -8,7 +8,7 @@ from tests.messages.kinds import of_kind
 from weir.errors import Misconfigured
 from weir.formats.codec import run_record_from_json, run_record_to_json
 from weir.formats.paths import record_path
-from weir.formats.run_record import RecordedRange, RunRecord
+from weir.formats.run_record import CorrectedSplits, RecordedRange, RunRecord
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = RunRecord(
@@ -35,6 +35,7 @@ RECORD = RunRecord(
             resolved_at="2013-01-02T00:00:07+00:00",
         )
     },
+    corrected={"flights": CorrectedSplits(splits=([1],), generation=2, resolved_at="2013-01-03T00:00:07+00:00")},
 )
 
 

@@ -1,7 +1,9 @@
 """Files as a source: a listing that is fixed once a run."""
 
 import gzip
+import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests.messages.kinds import of_kind
 from tests.servers.s3 import client_of, options_of, running_s3
-from tests.weir_spark.sources.conftest import looked_up, resolved
+from tests.weir_spark.sources.conftest import context_of, looked_up, resolved
 
 from weir.connections import Connection
-from weir.dataflow import files_source
+from weir.dataflow import Resolved, files_source
 from weir.errors import Misconfigured, Retryable, WeirError
+from weir.execution.late_files import late_files
 from weir_spark.sources import files, listing
 from weir_spark.sources.accounts import fsspec_options
 from weir_spark.transport.failures import of_code_or_rows, unreadable_source
@@ -50,6 +53,59 @@ def test_the_files_of_the_epoch_are_listed_and_divided_by_size(data):
     assert (names(first), names(second)) == (["a.csv", "b.csv"], ["c.csv"])
     assert first["reads"].startswith("3 file(s), 40 bytes, that matched ")
     assert first["reads"].endswith("/2013-01-01/*.csv")
+
+
+def listed_again(stage, splits):
+    context = replace(context_of(stage), recorded=Resolved(splits, None))
+    return late_files(splits, files.listed_again(context), "2013-01-03T00:00:00+00:00")
+
+
+def test_a_listing_is_compared_by_names_and_marks(data):
+    source = source_of(data, "{start:%Y-%m-%d}/*.csv", parallelism=2)
+    for name in "abc":
+        put(data / f"2013-01-01/{name}.csv", "1,x\n")
+    splits = resolved(source)
+    assert listed_again(source, splits) is None
+    put(data / "2013-01-01/b.csv", "2,x\n")
+    put(data / "2013-01-01/d.csv", "3,x\n")
+    (data / "2013-01-01/c.csv").unlink()
+    late = listed_again(source, splits)
+    assert [Path(path).name for each in (late.added, late.rewritten, late.vanished) for path in each.first] == [
+        "d.csv",
+        "b.csv",
+        "c.csv",
+    ]
+    shutil.rmtree(data / "2013-01-01")
+    assert listed_again(source, splits).vanished.count == 3
+
+
+def test_a_file_is_the_same_though_more_files_are_listed_by_their_times(data, monkeypatch):
+    source = source_of(data, "{start:%Y-%m-%d}/*.csv")
+    for name in "ab":
+        put(data / f"2013-01-01/{name}.csv", "1,x\n")
+    by_content = resolved(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(listing, "HASHED_BYTES", 2)
+        by_time = resolved(source)
+        assert listed_again(source, by_content) is None
+        put(data / "2013-01-01/a.csv", "2,x\n")
+        assert listed_again(source, by_content).rewritten.count == 1
+    put(data / "2013-01-01/a.csv", "1,x\n")
+    assert (listed_again(source, by_content), listed_again(source, by_time).rewritten.count) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"late": "yes"}, "dataflow.late_unknown"),
+        ({"late": "report", "late_epochs": 0}, "dataflow.late_epochs_wrong"),
+        ({"late": "report", "read": "new"}, "dataflow.late_with_new"),
+        ({"late": "correct"}, "dataflow.late_without_interval"),
+    ],
+)
+def test_late_files_are_those_of_an_interval(given, kind):
+    with pytest.raises(Misconfigured, check=of_kind(kind)):
+        source_of("/in", **given)
 
 
 def test_the_day_may_be_that_of_the_schedules_zone(data):

@@ -78,6 +78,8 @@ def _print_task(task: TaskView) -> None:
         print_line(f"  {_source(read)}")
         if read.position is not None:
             print_line(f"  {_range(read)}")
+        if read.late is not None:
+            print_line(f"  {read.stage}: its files have changed since they were read. {read.late}")
     for code in task.code:
         print_line(f"  {_code(code)}")
     for event in task.events:
@@ -90,7 +92,8 @@ def _source(read: SourceRead) -> str:
     """Say what a source reads: by the split's own text where it has one."""
     split = read.split
     told = split["reads"] if isinstance(split, dict) and "reads" in split else json.dumps(split)
-    line = f"{read.stage} reads {told}"
+    corrected = f" (generation {read.generation}: corrected as files came late)" if read.generation > 1 else ""
+    line = f"{read.stage} reads {told}{corrected}"
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}... (--json shows all)"
 
 

@@ -185,7 +185,8 @@ def _regions(run: RunOverview) -> str:
     else:
         failed = f"; failed: {first_few(counts.failed, FAILED)}" if counts.failed else ""
         state = f"{counts.valid} valid, {counts.stale} stale, {counts.missing} missing{failed}"
-    return f"{state}{_came_again(run)}{_not_begun(run)}"
+    late = f"; late files: {run.late_files} (`weir run show {run.name}`)" if run.late_files else ""
+    return f"{state}{late}{_came_again(run)}{_not_begun(run)}"
 
 
 def _published(run: RunOverview) -> str:

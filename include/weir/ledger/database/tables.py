@@ -1,8 +1,7 @@
 """Defines the ledger's tables.
 
 Invariants, as unique indexes or constraints that no code path can break: a partition has at most one current result;
-an epoch is owned by at most one run; a dataflow has at most one checkpoint of a number. Times are UTC. A row of checks
-has the findings in one partition, and never changes.
+an epoch is owned by at most one run; a dataflow has at most one checkpoint of a number. Times are UTC.
 """
 
 from __future__ import annotations
@@ -282,7 +281,7 @@ class ConsumptionRow(Table):
 
 
 class SourceSliceRow(Table):
-    """The splits of a source in a run (`RecordedRange`), and the bytes of the copies that were read, by subtask."""
+    """The splits of a source in a run (`RecordedRange`), the bytes of copies by subtask, and what is `late`."""
 
     __tablename__ = "source_slice"
     run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
@@ -294,6 +293,8 @@ class SourceSliceRow(Table):
     base: Mapped[str | None] = mapped_column(String(120), index=True)
     pinned_to: Mapped[str] = mapped_column(String(16), default="")
     copies: Mapped[dict[str, Any] | None]
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    late: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class FailoverRow(Table):
@@ -372,8 +373,7 @@ UNSETTLED: Final = "expired_at IS NULL AND (version > 1 OR published_at IS NULL 
 class PublicationRow(Table):
     """A version of a published data set; the highest completed version of an epoch is what readers see.
 
-    `folders` are those of its partitions; `expiring_at` is since when its pointer may be deleted, `expired_at` since
-    when it is.
+    `folders` are those of its partitions; its pointer may be deleted since `expiring_at`, and is since `expired_at`.
     """
 
     __tablename__ = "publication"
@@ -564,7 +564,7 @@ class RestoreRow(Table):
 
 
 class QualityCheckRow(Table):
-    """The findings of a suite in a partition.
+    """The findings of a suite in a partition, which never change.
 
     `layout` is that of an input (empty: rows as they were written). `attempt` wrote the result,
     `by_attempt` checked it (empty: no attempt of a run). `why`, `policy` and `outcome` are values of

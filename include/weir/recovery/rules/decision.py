@@ -26,7 +26,6 @@ SMALLEST_HELD_BACK = 4
 
 _FAILED = "no attempt computes it now: it has failed for good, and its consumers wait until a person clears it"
 _PENDING = "its clear is pending: the DAG weir_upkeep or the next task of this dataflow delivers it"
-_CLEARED = "it was cleared in Airflow"
 _OF_A_PROBE = (Fault.MISSING, Fault.DAMAGED)
 _PUBLISHED = {Fault.DAMAGED: "damaged", Fault.STALE: "in quarantine"}
 """What has become of published files, where they are not gone."""
@@ -46,8 +45,8 @@ class Failure:
     `intact` are partitions known to be available; `largest` is the share of the run's regions that losses of one probe
     may restart without a person's approval (1: all). `unpublished` describes an error in the published data of a run
     whose results are valid. `code` is the code that the restarted regions run. `cleared` are regions that Airflow runs
-    again, whatever their results. `runs_again` says of the producers of expired states, as far as Airflow was asked,
-    whether it runs them again.
+    again, whatever their results, and `why_cleared` the reason. `runs_again` says of the producers of expired states,
+    as far as Airflow was asked, whether it runs them again.
     """
 
     failed: RegionId | None
@@ -60,6 +59,7 @@ class Failure:
     unpublished: str = ""
     code: RepairCode = RepairCode.AS_IT_WAS
     cleared: frozenset[RegionId] = frozenset()
+    why_cleared: str = "it was cleared in Airflow"
     runs_again: Mapping[RegionId, bool] = field(default_factory=dict)
 
 
@@ -200,7 +200,7 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
         for region, lost in found.causes.items()
         if region != failure.failed and not state.is_coming(region)
     }
-    rerun |= dict.fromkeys(failure.cleared, _CLEARED)
+    rerun |= dict.fromkeys(failure.cleared, failure.why_cleared)
     if failure.failed is None and failure.occasion is Occasion.QUESTION:
         known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
         rerun |= {each.region: _given_up(each) for each in known if each.has_failed}

@@ -63,7 +63,7 @@ SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "k", "type": "long", 
 
 
 class FakeEngine:
-    """Computes a region: the content of a stage is a hash of its name, its inputs' contents and its world.
+    """Computes a region: the content of a stage is a hash of its name, its inputs' contents, its split and its world.
 
     `world` maps a stage to anything that its content depends on besides its inputs; change it to change the content.
     The edits of the code that a job names count, too. What the world has under `schema of <stage>` is the fingerprint
@@ -257,6 +257,8 @@ class FakeEngine:
         read = [contents[name] for name in stage.pipelined.values()]
         read += [self._read(file) for each in stage.inputs for file in _files(each)]
         nature = [stage.name, stage.subtask, self._world.get(stage.name)]
+        if stage.slice is not None:
+            nature.append(stage.slice)
         if self._edits.get(stage.name):
             nature.append(self._edits[stage.name])
         own = "" if stage.function == "" else json.dumps(nature)
