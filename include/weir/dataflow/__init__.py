@@ -9,12 +9,12 @@ from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
 from weir.dataflow.notifications import EventKind, Receiver, callback, notifier, webhook
 from weir.dataflow.quality import Gate, Policy, When, expectations
+from weir.dataflow.record_values import avro, json
 from weir.dataflow.sources import (
     delta_source,
     files_source,
     iceberg_source,
     jdbc_source,
-    json,
     kafka_source,
     postgres_source,
 )
@@ -61,6 +61,7 @@ __all__ = [
     "Target",
     "TaskSettings",
     "When",
+    "avro",
     "blocking",
     "broadcast_state",
     "cached",

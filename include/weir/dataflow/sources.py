@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
@@ -26,6 +25,7 @@ from weir.dataflow.arguments import (
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.queries import single_query
+from weir.dataflow.record_values import RecordValue
 from weir.dataflow.stage import COPY, Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Message, Misconfigured
@@ -279,19 +279,6 @@ def jdbc_source(
     return _source(name, "jdbc", 1, options, settings)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordValue:
-    """How the values of records are read: as JSON objects with these columns."""
-
-    schema: str
-
-
-def json(schema: str) -> RecordValue:
-    """Read the values of records as JSON objects; `schema` is Spark DDL, such as "id BIGINT, at TIMESTAMP"."""
-    require("json", "schema", schema, str, 'Spark DDL such as json("id BIGINT, at TIMESTAMP")')
-    return RecordValue(schema)
-
-
 @answers({"topics": "topic", "schema": 'write value=json("id BIGINT")', "format": 'write value=json("id BIGINT")'})
 def kafka_source(
     name: str,
@@ -309,8 +296,8 @@ def kafka_source(
     """Read what has come into a topic of Kafka since the epoch before. Needs `weir[kafka]`.
 
     Columns: `key` (bytes), `value`, `headers` (an array of structs of `key` and `value`), `partition`, `offset`,
-    `timestamp`. `value` is bytes, or with `json(schema)` a struct; it is null for a tombstone. Offsets are divided
-    among the subtasks; they are fixed once a run, and a repair reads the same.
+    `timestamp`. `value` is bytes, or with `json(schema)` or `avro(schema)` a struct; it is null for a tombstone.
+    Offsets are divided among the subtasks; they are fixed once a run, and a repair reads the same.
     `bounds="offsets"` reads to the last stable offset at the first begin, and at first from what is there.
     `bounds="epoch"` reads to the first record whose time is the interval's end or later; where a partition has none,
     the task waits for it as long as `idle`, such as "10 minutes" (by default "1 minute"), and then reads to the last
@@ -345,6 +332,7 @@ def kafka_source(
         "conn_id": conn_id,
         "topic": topic,
         "schema": schema,
+        "avro": value.avro if isinstance(value, RecordValue) else "",
         "bounds": bounds,
         "idle": idle,
         "on_malformed": on_malformed.removeprefix("fail"),

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.stage import NotReady, Resolved
-from weir.dataflow.state_schema import declared_fields
+from weir.dataflow.state_schema import Fields, declared_fields
 from weir.errors import Message, Misconfigured
 from weir.extras import needed_for
 from weir.units import time_from_text
@@ -156,7 +156,7 @@ def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int], fir
 def _splits(ctx: ResolveContext, position: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Divide the offsets of an epoch's position among the subtasks, about equally many to each."""
     options, begins, ends = ctx.options, _ends_in(position, "begins"), _ends_in(position, "ends")
-    more = {name: options[name] for name in ("conn_id", "topic", "schema", "on_malformed") if options.get(name)}
+    more = {name: options[name] for name in ("conn_id", "topic", "schema", "avro", "on_malformed") if options.get(name)}
     return [
         {**more, "reads": _told(options["topic"], ranges), "topic_id": position["topic_id"], "ranges": ranges}
         for ranges in divided({number: (begins[number], end) for number, end in ends.items()}, ctx.parallelism)
@@ -243,7 +243,7 @@ class _Rows:
         self._values, self._topic = kafka_values, str(split["topic"])
         self._keeps = bool(split.get("on_malformed"))
         fields = declared_fields(split["schema"]) if split.get("schema") else None
-        self._decode = None if fields is None else kafka_values.decoder_of(fields)
+        self._decode = None if fields is None else _decoder_of(fields, str(split.get("avro") or ""))
         self._type = pa.binary() if fields is None else kafka_values.arrow_type(fields)
         self._has_maps = "map<" in str(self._type)
 
@@ -308,6 +308,12 @@ class _Rows:
         except (pa.ArrowInvalid, OverflowError, ValueError) as error:
             return None, str(error)
         return value, problem
+
+
+def _decoder_of(fields: Fields, avro: str) -> Callable[[bytes], Any]:
+    from weir_spark.sources import kafka_avro, kafka_values  # noqa: PLC0415  only such a source needs msgspec and Arrow
+
+    return kafka_avro.decoder_of(avro) if avro else kafka_values.decoder_of(fields)
 
 
 def _headers(record: Record) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import json as text
 import time
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from tests.messages.kinds import of_kind
 from tests.weir_spark.sources.conftest import INTERVAL, looked_up
 
-from weir.dataflow import json, kafka_source
+from weir.dataflow import avro, json, kafka_source
 from weir.dataflow.stage import NotReady, ResolveContext
 from weir.errors import Misconfigured
 from weir.kafka.cluster import Cluster
@@ -230,6 +230,44 @@ def test_a_malformed_record_fails_with_its_position_or_is_kept(kafka_broker, on_
     assert [(row["value"], row["_corrupt_record"], row["offset"]) for row in bad] == [
         (None, value, at) for at, value in enumerate(BAD, 1)
     ]
+
+
+AVRO = text.dumps(
+    {
+        "type": "record",
+        "name": "event",
+        "fields": [
+            {"name": "k", "type": "long"},
+            {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}]},
+            {"name": "d", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "m", "type": {"type": "map", "values": {"type": "array", "items": "string"}}},
+        ],
+    }
+)
+
+
+def test_avro_is_read_by_the_schema_that_wrote_it(kafka_broker):
+    events = Events(kafka_broker, value=avro(AVRO), on_malformed="keep")
+    far = 2**62 * 2  # milliseconds that no timestamp of Spark has
+    events.send(b"\x36\2\xd0\x0f\2\2\2k\2\2a\0\0", b"\x36\0\0\0", None, b"\x36\0\0", b"\0\2" + varint(far) + b"\0\0")
+    full, plain, tombstone, *bad = events.rows(events.resolve())
+    assert full["value"] == {
+        "k": 27,
+        "t": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "d": date(1970, 1, 2),
+        "m": [("k", ["a"])],
+    }
+    assert plain["value"] == {"k": 27, "t": None, "d": date(1970, 1, 1), "m": []}
+    assert [row["value"] for row in (tombstone, *bad)] == [None] * 3
+    assert [row["_corrupt_record"] is None for row in (tombstone, *bad)] == [True, False, False]
+
+
+def varint(number):
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
 
 
 # Bounds by time
