@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from weir.code.application_rules import Application
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.arguments import answering, require, shown
-from weir.dataflow.codec import stage_from_json, stage_to_json
+from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.notifications import EventKind, Receiver, sound_receivers
+from weir.dataflow.quality import Gate
 from weir.dataflow.retention import RetentionPolicy
-from weir.dataflow.stage import Stage
+from weir.dataflow.stage import Exchange, Stage, StageKind, TaskSettings
 from weir.dataflow.state import OnReprocess, State
+from weir.dataflow.targets import Target
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
 from weir.errors import Message, Misconfigured
+from weir.typed_json import plain, typed
 from weir.units import size_from_text, time_from_text
 
 
@@ -257,3 +261,45 @@ def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise Misconfigured(Message("dataflow.parameters_not_json", dataflow=dataflow, error=error)) from error
     return copied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """The fields of a stage, in the form that its constructor gives them."""
+
+    name: str
+    function: str
+    inputs: dict[str, Exchange]
+    parallelism: int
+    max_parallelism: int | None
+    resolve: str | None
+    kind: StageKind
+    task: TaskSettings
+    spark: dict[str, Any]
+    deterministic: bool
+    digest: DigestRule
+    state: tuple[State, ...]
+    quality: tuple[Gate, ...]
+    targets: tuple[Target, ...]
+    options: dict[str, Any]
+    application: Application | None
+    goes_on: bool
+    moved_from: str
+
+
+_FIELDS = tuple(field.name for field in fields(_Record))
+
+
+def stage_to_json(stage: Stage) -> dict[str, Any]:
+    """Return the stage as plain JSON values; times are ISO 8601's.
+
+    `executor_config` is left out: it holds Airflow objects, which only the DAG file can make.
+    """
+    task = replace(stage.task, executor_config={})
+    return cast("dict[str, Any]", plain({name: getattr(stage, name) for name in _FIELDS} | {"task": task}))
+
+
+def stage_from_json(document: Mapping[str, Any]) -> Stage:
+    """Read the JSON values that `stage_to_json` returned. Raises ValueError for others."""
+    record = typed(f"stage {document.get('name')!r}", _Record, document)
+    return Stage(**{name: getattr(record, name) for name in _FIELDS})

@@ -18,7 +18,7 @@ from weir.dataflow import (
     sink,
     source,
 )
-from weir.dataflow.codec import stage_from_json, stage_to_json
+from weir.dataflow.dataflow import stage_from_json, stage_to_json
 from weir.errors import Misconfigured
 
 QUERY = "select * from orders where at >= %(start)s and at < %(end)s"

@@ -350,9 +350,10 @@ class KafkaTarget(SinkTarget):
     def _created(self, cluster: Cluster, name: str) -> Topic:
         """Describe a topic that was made just now; brokers know of it a moment later."""
         for pause in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0):
-            found = cluster.topic(name)
-            if found is not None and found.partitions:
-                return found
+            with suppress(Retryable):
+                found = cluster.topic(name)
+                if found is not None and found.partitions and cluster.ends(name, found.partitions):
+                    return found
             time.sleep(pause)
         raise TargetAway(Message("sinks.kafka_markers_slow", markers=name))
 
