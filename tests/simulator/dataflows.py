@@ -37,7 +37,7 @@ from weir.dataflow import (
 )
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
-from weir.dataflow.stage import StageKind
+from weir.dataflow.stage import COPY, StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
@@ -195,6 +195,17 @@ def _going(stage: Stage) -> Stage:
     return replace(stage, resolve=SINCE, goes_on=True, options={FILES_OF: stage.name})
 
 
+def copied_scene(scene: Scene) -> Scene:
+    """Return the same scene, in which sources that list files keep a copy of what is read first."""
+    copied = {each.name for each in scene.flow.stages if each.resolve in (LISTED, SINCE) and not each.states}
+    stages = [_copied(stage) if stage.name in copied else stage for stage in scene.flow.stages]
+    return replace(scene, flow=_changed(scene.flow, stages=stages))
+
+
+def _copied(stage: Stage) -> Stage:
+    return replace(stage, options={**stage.options, "keep": COPY})
+
+
 def told_scene(scene: Scene) -> Scene:
     """Return the same scene with a receiver of notifications."""
     return replace(scene, flow=_changed(scene.flow, notify=(simulated_receiver(),)))
@@ -231,9 +242,11 @@ def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
 def rescaled(flow: Dataflow, number: int) -> Dataflow | None:
     """Return the same dataflow with one subtask more in a region; None where that would not be valid.
 
-    A region with one subtask is left as it is: its task would become another one in runs that know it by its name.
+    A region with one subtask is left as it is: its task would become another one in runs that know it by its name. So
+    is one with a source that goes on and is copied, which is not divided anew.
     """
-    regions = [region for region in Topology(flow).regions if region.parallelism > 1]
+    bound = {each.name for each in flow.stages if each.goes_on and each.keeps_copy}
+    regions = [each for each in Topology(flow).regions if each.parallelism > 1 and bound.isdisjoint(each.stages)]
     if not regions:
         return None
     grown = regions[number % len(regions)].stages
@@ -317,6 +330,7 @@ def _random_nature(random: Random, stage: Stage) -> Nature:
 def _described(stage: Stage, nature: Nature) -> str:
     kind = "" if stage.deterministic else " chancy"
     kind += {None: "", LISTED: " listed", SINCE: " going"}.get(stage.resolve, " sliced")
+    kind += " copied" if stage.keeps_copy else ""
     kind += "".join(f" keeps={_kept(state)}" for state in stage.states)
     kind += "".join(f" gate={gate.suite}/{gate.when.value}/{gate.policy.value}" for gate in stage.gates)
     states = {state.name for state in stage.states}
@@ -382,7 +396,8 @@ def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], mor
             state=states,
             quality=gates,
         )
-        return _listed(found) if "listed" in more else _going(found) if "going" in more else found
+        found = _listed(found) if "listed" in more else _going(found) if "going" in more else found
+        return _copied(found) if "copied" in more else found
     inputs = {("before_" if each.is_previous else "") + each.stage: each for each in exchanges}
     return Stage(name, function, inputs, parallelism, deterministic=deterministic, state=states, quality=gates)
 

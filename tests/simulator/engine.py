@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from tests.simulator.listings import files_of
 from tests.simulator.process import StageFailed
 from tests.simulator.rows import (
     DELETED,
@@ -32,9 +33,11 @@ from tests.simulator.rows import (
 
 from weir.dataflow.state import StateKind
 from weir.errors import WeirError
+from weir.formats.codec import stage_copy_from_json
 from weir.formats.manifest import ContentDigest, DataFile, Segment, is_chain, parsed_digest
 from weir.formats.region_job import (
     CompactionJob,
+    CopyToWrite,
     InputToRead,
     MergeToWrite,
     OutputReport,
@@ -165,9 +168,9 @@ class _Computation(FakeEngine):
                 read.append(self._read_state(each, each.state))
             else:
                 read += [self._read(file) for part in each.partitions for file in part.files]
-        if isinstance(stage.slice, list):
-            read += stage.slice
-            self._made.splits[stage.name] = stage.slice
+        if isinstance(stage.slice, list | dict):
+            read += (files := files_of(stage.slice))
+            self._made.splits[stage.name] = files
         nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
@@ -188,13 +191,23 @@ class _Computation(FakeEngine):
     def _resumed(self, stage: StageToRun) -> str:
         content = super()._resumed(stage)
         if stage.resume is not None:
-            # Whatever that attempt had made it of, it is made of now.
-            before = self._engine.made[stage.resume.attempt]
-            self._made.own |= before.own
-            self._made.splits |= before.splits
-            self._made.edits |= before.edits
+            self._is_made_as(stage.resume.attempt)
         self._note(stage, content)
         return content
+
+    def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> str:
+        found = super()._copy(job, stage, copy, content)
+        if copy.binding and found != content:
+            self._is_made_as(stage_copy_from_json(self._store.read(copy.binding)).attempt)
+            self._note(stage, found)
+        return found
+
+    def _is_made_as(self, attempt: str) -> None:
+        """Note that whatever an attempt had made a copy of, its rows are made of now."""
+        before = self._engine.made[attempt]
+        self._made.own |= before.own
+        self._made.splits |= before.splits
+        self._made.edits |= before.edits
 
     def _read_state(self, read: InputToRead, state: StateToRead) -> str:
         """Return the content of an input, which is all visible rows, and keep them for the changes of the epoch."""

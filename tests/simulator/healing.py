@@ -7,7 +7,7 @@ published file may be damaged) is expressed by clears.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Final
 from tests.simulator.actions import apply, run_fork
 from tests.simulator.airflow import Api
 from tests.simulator.chores import FORK, Chore, collect, complete_savepoints, run_by_hand, upkeep_process
-from tests.simulator.engine import Nature, is_broken
+from tests.simulator.engine import Made, Nature, is_broken
 from tests.simulator.events import Event, Verb
 from tests.simulator.history.ledger_view import Attempt, Partition
 from tests.simulator.history.restores import Restore
@@ -24,6 +24,7 @@ from tests.simulator.invariants.code import edits_of
 from tests.simulator.invariants.needs import left_over, unknown_files
 from tests.simulator.invariants.recomputation import UNKNOWN, contents_of, day_of
 from tests.simulator.invariants.snapshots import unfinished
+from tests.simulator.invariants.sources import copied_by
 from tests.simulator.observer import Broken, NeedsARestore, require
 from tests.simulator.process import NO_FAULT
 from tests.simulator.receiver import not_told
@@ -516,12 +517,23 @@ def expected_contents(world: World) -> dict[Partition, str | None]:
     for run in sorted(world.history.ledger.runs()):
         topology = epochs.topology_of(run)
         for region in topology.region_ids():
-            edits = _edits(world, run, region)
             splits = world.history.ledger.splits
-            contents = contents_of(epochs, (run, region), natures, own, found.__getitem__, edits, splits)
+            copied = {
+                stage.name: world.engine.made[attempt]
+                for stage in topology.stages_of(region.name)
+                if (attempt := copied_by(world.history, run, stage.name, region.subtask)) is not None
+            }
+            edits = {**_edits(world, run, region), **{name: made.edits[name] for name, made in copied.items()}}
+            owns = partial(_own, copied, own)
+            contents = contents_of(epochs, (run, region), natures, owns, found.__getitem__, edits, splits)
             found |= {Partition(run, each): contents[each.stage] for each in topology.outputs(region)}
             found |= _given(world, run, topology.outputs(region))
     return found
+
+
+def _own(copied: Mapping[str, Made], own: Callable[[str], object], stage: str) -> object:
+    """Return what a stage's content follows from besides its inputs: of a source what was copied of it."""
+    return copied[stage].own[stage] if stage in copied else own(stage)
 
 
 def _edits(world: World, run: str, region: RegionId) -> Mapping[str, int]:

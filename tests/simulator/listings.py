@@ -21,6 +21,8 @@ SINCE: Final = "tests.simulator.listings:since"
 FILES_OF: Final = "files_of"
 """The option by which the resolver knows its source."""
 
+FILES: Final = "files"
+
 COMES, GOES, CORRECTED = "comes", "goes", "corrected"
 
 _NAMES: Final = "abcdefg"
@@ -30,10 +32,10 @@ Files = tuple[str, ...]
 """The names of files, each with the number of the last change of its content: `b@0`."""
 
 
-def listed(context: ResolveContext) -> list[list[str]]:
+def listed(context: ResolveContext) -> Sequence[object]:
     """Resolve a source: each subtask reads a part of the files that there are now."""
     files: list[str] = json.loads(context.variable(context.options[FILES_OF]))
-    return divided(files, context.parallelism)
+    return _splits(context, divided(files, context.parallelism))
 
 
 def since(context: ResolveContext) -> Resolved:
@@ -42,8 +44,18 @@ def since(context: ResolveContext) -> Resolved:
     begin = 0 if context.previous is None else context.previous.position
     end = len(files) if context.recorded is None else context.recorded.position
     if context.recorded is not None:
-        begin = end - sum(map(len, context.recorded.splits))
-    return Resolved(divided(files[begin:end], context.parallelism), end)
+        begin = end - sum(len(files_of(split)) for split in context.recorded.splits)
+    return Resolved(_splits(context, divided(files[begin:end], context.parallelism)), end)
+
+
+def _splits(context: ResolveContext, parts: Sequence[list[str]]) -> Sequence[object]:
+    """Return splits to which the id of a copy can be added, where there is to be one."""
+    return [{FILES: part} for part in parts] if "keep" in context.options else parts
+
+
+def files_of(split: object) -> list[str]:
+    """Return the files of a recorded split."""
+    return list(split[FILES] if isinstance(split, dict) else split)  # type: ignore[call-overload]  # a list otherwise
 
 
 def divided(files: Sequence[str], parallelism: int) -> list[list[str]]:

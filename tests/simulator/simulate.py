@@ -23,6 +23,7 @@ from tests.simulator.actions import apply
 from tests.simulator.dataflows import (
     Scene,
     collecting_scene,
+    copied_scene,
     gated_scene,
     going_scene,
     listed_scene,
@@ -102,6 +103,8 @@ USUAL: Final = Shares()
 GOING: Final = 0.5
 """The share of scenes with files of sources in which these go on from epoch to epoch."""
 
+COPIED: Final = 0.5
+"""The share of scenes with files of sources, and without gates, in which what is read first is copied."""
 
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
@@ -144,6 +147,8 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         scene, events = listed_scene(scene), with_files(draw, events)
         if draw.random() < GOING:
             scene, events = going_scene(scene), with_further_days(draw, events)
+        if not scene.is_gated and draw.random() < COPIED:
+            scene = copied_scene(scene)
     return scene, events
 
 

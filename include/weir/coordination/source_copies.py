@@ -20,7 +20,7 @@ from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import SOURCE_COPY, folder_of
 from weir.formats.region_job import CopyToRead, CopyToWrite, RegionJob, StageToRun
 from weir.ledger.runs import Run
-from weir.ledger.sources import COPY_ID, copied_subtasks
+from weir.ledger.sources import COPY_ID, copied_subtasks, is_copied
 from weir.store.errors import NotFound
 from weir.store.probe import StoreFinding, verify_files
 from weir.store.worker_threads import in_parallel
@@ -39,7 +39,7 @@ def with_copy_ids(services: Services, stage: Stage, splits: Sequence[Any]) -> li
 
 def binding_of(run: Run, stage: str, subtask: int, split: Any) -> str | None:
     """Return the path of the description of a split's copy; None for a split that has none."""
-    if not isinstance(split, dict) or COPY_ID not in split:
+    if not is_copied(split):
         return None
     return f"{attempt_folder(run, stage, SOURCE_COPY, subtask, split[COPY_ID])}/{COPY_NAME}"
 

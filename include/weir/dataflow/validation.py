@@ -218,6 +218,8 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.options_without_resolve")
     if stage.goes_on and stage.resolve is None:
         yield Message("dataflow.goes_on_without_resolve")
+    if stage.keeps_copy and stage.states:
+        yield Message("dataflow.copied_with_state", state=stage.states[0].name)
     if stage.moved_from and not stage.goes_on:
         yield Message("dataflow.moved_without_going_on")
     if stage.moved_from == stage.name:

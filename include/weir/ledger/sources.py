@@ -122,6 +122,11 @@ def note_copies(session: Session, run: str, subtask: int, copies: Mapping[str, i
             row.copies = {**(row.copies or {}), str(subtask): size}
 
 
+def is_copied(split: Any) -> bool:
+    """Report whether a split has the id of a copy of what is read by it."""
+    return isinstance(split, dict) and COPY_ID in split
+
+
 def copied_subtasks(session: Session, run: str, stage: str) -> dict[int, int]:
     """Return the bytes of the copies that committed attempts have read, by subtask."""
     row = session.get(SourceSliceRow, (run, stage))
@@ -131,7 +136,7 @@ def copied_subtasks(session: Session, run: str, stage: str) -> dict[int, int]:
 def copy_ids(session: Session, run: str) -> frozenset[str]:
     """Return the ids of the copies of all splits of a run."""
     splits = (each for splits in all_slices_of(session, run).values() for each in splits)
-    return frozenset(str(each[COPY_ID]) for each in splits if isinstance(each, dict) and COPY_ID in each)
+    return frozenset(str(each[COPY_ID]) for each in splits if is_copied(each))
 
 
 def forget_copies(session: Session, run: str) -> None:

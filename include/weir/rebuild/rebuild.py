@@ -34,7 +34,7 @@ from weir.ledger.runs import (
     topology_of,
 )
 from weir.ledger.snapshot import newest_try, run_state
-from weir.ledger.sources import fix_slices, slices_of
+from weir.ledger.sources import copied_subtasks, fix_slices, is_copied, note_copies, slices_of
 from weir.rebuild.checkpoints import (
     Found,
     StoredSavepoints,
@@ -395,11 +395,20 @@ def _restore_splits(
         if known is not None:
             attempt = next((each.attempt for each in reversed(found) if source in each.splits), "")
             fix_slices(session, run, source, known, attempt, now)
+            _restore_copies(session, run, source, known, found)
     return [
         f"what all subtasks of source {source} read is not known: it will be resolved anew, and all of them read again"
         for source, known in splits.items()
         if known is None
     ]
+
+
+def _restore_copies(session: Session, run: str, source: str, known: list[Any], found: list[Candidate]) -> None:
+    """Note which copies of what a source has committed attempts have read: the next commit tells their bytes."""
+    noted = copied_subtasks(session, run, source)
+    for subtask in {each.region.subtask for each in found if each.splits.get(source) in known} - noted.keys():
+        if is_copied(known[subtask]):
+            note_copies(session, run, subtask, {source: 0})
 
 
 def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCatalogue, notes: list[str]) -> RebuiltRun:

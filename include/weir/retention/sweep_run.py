@@ -312,13 +312,16 @@ class RunSweep:
             self.remove_file(f"{folder.path}/{name}", size, "no manifest names it")
 
     def _remove_other_copies(self, folder: AttemptFolder, known: RunKnowledge) -> None:
-        """Delete what attempts have left that were killed while they copied, or were not first."""
-        bound = None
-        if COPY_NAME in folder.names:
-            try:
-                bound = stage_copy_from_json(self._services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
-            except (NotFound, Misconfigured):
-                return  # `weir verify` reports it
+        """Delete what attempts have left that were killed while they copied, or were not first.
+
+        An attempt that has ended since the listing may have described its copy before: so that is read now.
+        """
+        try:
+            bound = stage_copy_from_json(self._services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
+        except NotFound:
+            bound = None
+        except Misconfigured:
+            return  # `weir verify` reports it
         for name, size in other_copies(folder, bound, known):
             self.remove_file(f"{folder.path}/{name}", size, "another copy counts, or it was never completed")
 

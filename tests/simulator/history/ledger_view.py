@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tests.simulator.listings import files_of
+
 from weir.formats.paths import MANIFEST, folder_of, results_folder
 from weir.topology.regions import PartitionId, RegionId
 
@@ -190,6 +192,8 @@ class LedgerView:
         """By attempt, the refresh at which it was first seen committed."""
         self.failovers: dict[int, Failover] = {}
         self.leases: dict[int, Lease] = {}
+        self.recorded: dict[tuple[str, str], list[Any]] = {}
+        """By run and source, the recorded splits."""
         self.splits: dict[tuple[str, str], list[Any]] = {}
         self.ends: dict[tuple[str, str], tuple[int, str | None]] = {}
         """By run and source that goes on, the position at which it ends, and the run at whose end it begins."""
@@ -289,7 +293,12 @@ class LedgerView:
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
         self.failovers |= {row.id: row for row in self.new_failovers}
         slices = self._connection.execute("SELECT run, stage, slices, position, base FROM source_slice").fetchall()
-        self.splits = {(run, stage): json.loads(found) for run, stage, found, _, _ in slices}
+        self.recorded = {(run, stage): json.loads(found) for run, stage, found, _, _ in slices}
+        self.splits = {
+            key: [*map(files_of, found)]
+            for key, found in self.recorded.items()
+            if found and isinstance(found[0], list | dict)
+        }
         self.ends = {
             (run, stage): (json.loads(position)["value"], base) for run, stage, _, position, base in slices if position
         }

@@ -50,6 +50,7 @@ from tests.simulator.invariants.snapshots import (
     a_retained_checkpoint_can_be_read_whole,
 )
 from tests.simulator.invariants.sources import (
+    a_copied_source_is_read_once,
     a_source_is_recorded_as_it_once_was,
     published_epochs_have_each_file_once,
     ranges_follow_each_other,
@@ -241,6 +242,7 @@ AFTER_A_REBUILD: Final[tuple[Callable[[History], Iterator[str]], ...]] = (
     results_of_a_region_are_of_one_attempt,
     a_source_is_recorded_as_it_once_was,
     results_of_a_source_are_of_one_listing,
+    a_copied_source_is_read_once,
     ranges_follow_each_other,
     published_epochs_have_each_file_once,
     a_valid_result_is_what_its_inputs_give,
@@ -264,6 +266,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     what_is_called_lost_was_harmed,
     a_source_is_recorded_as_it_once_was,
     results_of_a_source_are_of_one_listing,
+    a_copied_source_is_read_once,
     ranges_follow_each_other,
     published_epochs_have_each_file_once,
     a_valid_result_is_what_its_inputs_give,

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 from tests.simulator.history.history import History
 from tests.simulator.history.ledger_view import Attempt, Partition, Result
+from tests.simulator.invariants.sources import copied_by
 
 from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
 from weir.formats.manifest import RELEASED_NOTE
-from weir.formats.paths import MANIFEST, folder_of, manifest_path, name_of
+from weir.formats.paths import MANIFEST, SOURCE_COPY, folder_of, manifest_path, name_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.topology.regions import RegionId, Topology
 from weir.units import time_from_text
@@ -136,8 +137,21 @@ def unknown_files(history: History) -> Iterator[str]:
         dataflow, _, rest = path.partition("/")
         is_known = folder in there or not compactions.isdisjoint(folder.split("/"))
         is_known |= dataflow not in begun or f"{dataflow}@{rest.partition('/')[0]}" in deleted
+        is_known |= is_copied(history, folder)
         if name.startswith("part-") and not is_known and is_in_use(history, path) is None:
             yield f"{path} is left"
+
+
+def is_copied(history: History, folder: str) -> bool:
+    """Report whether a folder has the files of the copy of a source that its run reads."""
+    if f"/{SOURCE_COPY}/" not in folder:
+        return False
+    _, _, source, _, subtask, *_, attempt = folder.split("/")
+    return copied_by(history, _run_of(folder), source, int(subtask)) == attempt
+
+
+def _run_of(folder: str) -> str:
+    return "@".join(folder.split("/")[:2])
 
 
 def is_in_use(history: History, path: str) -> str | None:
@@ -146,6 +160,8 @@ def is_in_use(history: History, path: str) -> str | None:
     attempt = history.ledger.attempts.get(name_of(folder))
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
         return f"{attempt.id} is running"
+    if is_copied(history, folder) and not _is_gone(history, _run_of(folder)):
+        return "a source has given it"
     if history.published.holds(folder) or history.published.may_be_read(path, history.latest()):
         return "it is published"
     why = history.snapshots.why_kept(path) or _whose_state(history, path)

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from tests.simulator.history.history import History
 from tests.simulator.listings import divided
 
-from weir.ledger.runs import dataflow_of
+from weir.formats.codec import stage_copy_from_json
+from weir.formats.manifest import COPY_NAME
+from weir.formats.paths import SOURCE_COPY, result_folder
+from weir.ledger.runs import dataflow_of, epoch_of_run
+from weir.ledger.sources import COPY_ID
 
 
 def a_source_is_recorded_as_it_once_was(history: History) -> Iterator[str]:
@@ -69,3 +73,33 @@ def published_epochs_have_each_file_once(history: History) -> Iterator[str]:
             other = readers.setdefault((dataflow_of(run), source, file), run)
             if other != run:
                 yield f"{file} of {source} was published by {other} and by {run}"
+
+
+def copied_by(history: History, run: str, source: str, subtask: int) -> str | None:
+    """Return the attempt that was first to copy what a source has for a subtask; None where there is no copy."""
+    recorded = history.ledger.recorded.get((run, source), [])
+    split = recorded[subtask] if subtask < len(recorded) else None
+    if not isinstance(split, dict) or COPY_ID not in split:
+        return None
+    dataflow, epoch = dataflow_of(run), epoch_of_run(run)
+    folder = result_folder(dataflow, epoch, source, SOURCE_COPY, subtask, split[COPY_ID])
+    data = history.files.get(f"{folder}/{COPY_NAME}")
+    return None if data is None else stage_copy_from_json(data).attempt
+
+
+def a_copied_source_is_read_once(history: History) -> Iterator[str]:
+    """Invariant 1: each valid result of a run was made of what the first attempt has copied, which stays."""
+    ledger = history.ledger
+    for partition, result in ledger.current.items() if history.listings.sources else ():
+        is_gone = ledger.runs()[partition.run].run_id in history.deleted
+        if is_gone or ledger.attempts[result.attempt].is_restored or not ledger.is_valid(partition):
+            continue
+        made, subtask = history.engine.made[result.attempt], ledger.attempts[result.attempt].subtask
+        for source in made.splits:
+            if not history.topology_of(partition.run).dataflow.stage(source).keeps_copy:
+                continue
+            first = copied_by(history, partition.run, source, subtask)
+            if first is None:
+                yield f"{partition.id} of {result.attempt} is valid, and what {source} has given is not copied any more"
+            elif history.engine.made[first].own[source] != made.own[source]:
+                yield f"{partition.id} of {result.attempt} is valid, and {source} gave {first} other rows"

@@ -7,10 +7,11 @@ from tests.messages.kinds import of_kind
 from tests.weir.keeping import epoch
 from tests.weir.retention.test_sweep import grow_old
 
-from weir.dataflow import Dataflow, Resolved, Stage, blocking, pipelined, sink, source
+from weir.dataflow import Dataflow, Resolved, Stage, blocking, list_state, pipelined, sink, source
+from weir.errors import Misconfigured
 from weir.formats.codec import stage_copy_from_json
 from weir.integrity.verification import verify_runs
-from weir.ledger.sources import copied_bytes, copy_ids
+from weir.ledger.sources import copied_bytes, copied_subtasks, copy_ids
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.retention.sizes import bytes_at_rest
@@ -246,6 +247,8 @@ def test_a_rebuilt_ledger_knows_of_the_copy(world, settings):
     update(world)
     world.lose_ledger()
     rebuild(world.services)
+    with world.ledger.transaction() as session:
+        assert copied_subtasks(session, RUN, "visits").keys() == {0}
     again(world, run)
     assert (readings(world), rows(world)) == (0, before)
 
@@ -348,6 +351,11 @@ def test_a_copy_is_kept_and_counted_as_long_as_its_run(world):
     update(world)
     again(world, run)
     assert (readings(world), world.airflow.state_of(run)) == (3, "success")
+
+
+def test_a_source_with_a_state_has_no_copy():
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.copied_with_state", state="seen")):
+        flow(replace(visits(), state=list_state("seen")))
 
 
 def test_splits_have_to_be_objects(world):
