@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from weir.dataflow.stage import ResolveContext, Resolved
 from weir.errors import Misconfigured
@@ -53,9 +53,9 @@ def _splits(context: ResolveContext, parts: Sequence[list[str]]) -> Sequence[obj
     return [{FILES: part} for part in parts] if "keep" in context.options else parts
 
 
-def files_of(split: object) -> list[str]:
+def files_of(split: Any) -> list[str]:
     """Return the files of a recorded split."""
-    return list(split[FILES] if isinstance(split, dict) else split)  # type: ignore[call-overload]  # a list otherwise
+    return list(split[FILES] if isinstance(split, dict) else split)
 
 
 def divided(files: Sequence[str], parallelism: int) -> list[list[str]]:
