@@ -218,8 +218,6 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.options_without_resolve")
     if stage.goes_on and stage.resolve is None:
         yield Message("dataflow.goes_on_without_resolve")
-    if stage.keeps_copy and stage.states:
-        yield Message("dataflow.copied_with_state", state=stage.states[0].name)
     if stage.moved_from and not stage.goes_on:
         yield Message("dataflow.moved_without_going_on")
     if stage.moved_from == stage.name:
@@ -252,6 +250,8 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.timeout_malformed", timeout=timeout)
     if not _is_json(stage.options):
         yield Message("dataflow.options_malformed", options=stage.options)
+    elif stage.keeps_copy and stage.states:
+        yield Message("dataflow.copied_with_state", state=stage.states[0].name)
     if not isinstance(stage.deterministic, bool):
         yield Message("dataflow.deterministic_malformed", deterministic=stage.deterministic)
     yield from rule_problems(stage.digest)
