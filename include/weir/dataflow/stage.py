@@ -233,10 +233,8 @@ class Stage:
 
     @property
     def keeps_copy(self) -> bool:
-        """Report whether what a source of Weir's own reads is copied, since it cannot be read the same again.
-
-        A function of a pipeline is edited: one result would have rows of several codes.
-        """
+        """Report whether what a ready-made source reads is copied, since it cannot be read the same again."""
+        # Not what a pipeline's function reads: that is edited, and one result would have rows of several codes.
         return self.function.startswith(READY_MADE) and self.options.get("keep") == COPY
 
     @property
