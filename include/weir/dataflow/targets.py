@@ -68,8 +68,8 @@ class Target:
 
     @property
     def only_appends(self) -> bool:
-        """Report whether it refuses an epoch that is published again with other content; not known of a user's own."""
-        return ":" not in self.kind and self.options.get("mode") == "append"
+        """Report whether it refuses other content of an epoch that it has; one of a user by this option, too."""
+        return self.options.get("mode") == "append"
 
     def __str__(self) -> str:
         """Name it for people, such as `postgres reports.delays`."""

@@ -25,7 +25,7 @@ from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
 from weir.recovery.awaiting import still_to_run
 from weir.recovery.failovers import costs_of
 from weir.recovery.inputs import probe_partitions
-from weir.recovery.rules.backtrack import known_loss
+from weir.recovery.rules.backtrack import Occasion, known_loss
 from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import WITH_CODE, ExpiredState, Plan
@@ -81,7 +81,8 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             answer = answer.with_costs(costs_of(session, run, regions))
             answer = answer.with_findings(not_deterministic_regions(session, runs, run.id))
             answer = answer.with_code(_code_of(session, run, answer))
-            answer = _with_way_out(session, run, state, answer, failure.cleared)
+            by_person = failure.cleared if failure.occasion is Occasion.QUESTION else ()
+            answer = _with_way_out(session, run, state, answer, by_person)
         return Decided(state, present, answer, expired)
 
 

@@ -9,7 +9,7 @@ from tests.weir.behind.rewinding import RewindingWorld
 from tests.weir.command_line import typed, use
 from tests.weir.keeping import epoch
 
-from weir.dataflow import Dataflow, Stage, blocking, files_source, keyed_state, sink
+from weir.dataflow import Dataflow, Stage, blocking, files_source, keyed_state, sink, target
 from weir.dataflow.notifications import callback
 from weir.errors import Message
 from weir.execution.metrics import LATE_FILES
@@ -356,6 +356,33 @@ def test_where_weir_clears_nothing_nothing_is_corrected(world, landing):
     arrives(landing, 1, "late")
     look(world)
     assert is_held_back(world, run, Message("recovery.late_files_with_individual_failover", run=of(1)))
+
+
+@pytest.mark.parametrize("appended", ["copy", "log"])
+def test_what_a_table_that_only_grows_has_is_not_corrected(world, landing, tmp_path, appended):
+    """Whether of the epoch or of the next one; what goes elsewhere is."""
+    to = {appended: target("tests.weir.sinks.file_target:FileTarget", folder=str(tmp_path), mode="append")}
+    rows, known, *_ = flow(landing).stages
+    path = f"{landing}/{{start:%Y-%m-%d}}/*.csv"
+    events = files_source("events", path, format="csv", schema="k BIGINT", late="correct")
+    stages = [
+        rows,
+        known,
+        sink(known, "copy", to=to.get("copy", ())),
+        events,
+        sink(events, "log", to=to.get("log", ())),
+    ]
+    world.airflow.deploy(Dataflow("ladder", stages))
+    days(world, landing, 1, 2)
+    arrives(landing, 1, "late")
+    look(world)
+    with world.ledger.transaction() as session:
+        found = late_of(session, of(1))
+    held, corrected = {"copy": ("rows", "events"), "log": ("events", "rows")}[appended]
+    message = Message("recovery.correction_of_append", run=of(1), sink=appended, published=of(1))
+    assert {source: each.held_back for source, each in found.items()} == {held: message}
+    with world.ledger.transaction() as session:
+        assert [len(slices_of(session, of(1), each)[0]["files"]) for each in (held, corrected)] == [1, 2]
 
 
 def test_an_epoch_whose_state_before_was_released_is_not_corrected(world, landing):
