@@ -37,7 +37,7 @@ from weir.dataflow import (
 )
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
-from weir.dataflow.stage import COPY, StageKind
+from weir.dataflow.stage import COPY, READY_MADE, StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
@@ -203,7 +203,7 @@ def copied_scene(scene: Scene) -> Scene:
 
 
 def _copied(stage: Stage) -> Stage:
-    return replace(stage, options={**stage.options, "keep": COPY})
+    return replace(stage, function=f"{READY_MADE}simulated:{stage.name}", options={**stage.options, "keep": COPY})
 
 
 def told_scene(scene: Scene) -> Scene:
@@ -221,7 +221,9 @@ def _with_modules(scene: Scene, modules: Modules) -> Scene:
     flow = scene.flow
     if modules is Modules.APART:
         stages = [
-            replace(each, function=f"simulated_{each.name}:{each.name}") if each.function else each
+            replace(each, function=f"simulated_{each.name}:{each.name}")
+            if each.function and not each.keeps_copy
+            else each
             for each in flow.stages
         ]
         flow = _changed(flow, stages=stages)

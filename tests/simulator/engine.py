@@ -174,7 +174,8 @@ class _Computation(FakeEngine):
         nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
-        self._made.edits[stage.name] = edit = self._edits.get(stage.name, 0)
+        is_of_weir = stage.copy is not None and stage.copy.binding != ""
+        self._made.edits[stage.name] = edit = 0 if is_of_weir else self._edits.get(stage.name, 0)
         if is_broken(edit):
             raise StageFailed("the stage's function raises since its last edit")
         if stage.function == "":

@@ -32,8 +32,6 @@ def with_copy_ids(services: Services, stage: Stage, splits: Sequence[Any]) -> li
     """Return the splits of a source as they were resolved, each with the id of its copy if it is to have one."""
     if not stage.keeps_copy:
         return list(splits)
-    if not all(isinstance(each, dict) for each in splits):
-        raise Misconfigured(Message("coordination.split_without_fields", stage=stage.name))
     return [{**each, COPY_ID: services.new_uuid().hex} for each in splits]
 
 

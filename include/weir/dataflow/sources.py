@@ -26,7 +26,7 @@ from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.queries import single_query
 from weir.dataflow.record_values import RecordValue
-from weir.dataflow.stage import COPY, Stage, TaskSettings, source
+from weir.dataflow.stage import COPY, READY_MADE, Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Message, Misconfigured
 from weir.intervals import in_zone, time_zone
@@ -559,8 +559,8 @@ def _source(
         )
     return source(
         name,
-        f"weir_spark.sources.{kind}:read",
-        resolve=f"weir_spark.sources.{kind}:resolve",
+        f"{READY_MADE}{kind}:read",
+        resolve=f"{READY_MADE}{kind}:resolve",
         parallelism=parallelism,
         options={key: value for key, value in options.items() if value not in ("", {})},
         goes_on=goes_on,

@@ -29,6 +29,9 @@ from weir.wording import shortened
 COPY: Final = "copy"
 """The option `keep` of a source whose rows are copied when they are first read."""
 
+READY_MADE: Final = "weir_spark.sources."
+"""The beginning of the functions of ready-made sources."""
+
 
 class ExchangeKind(Enum):
     """Flink's ResultPartitionType, with the cached exchanges of FLIP-1 and the previous exchanges of iterations."""
@@ -230,8 +233,9 @@ class Stage:
 
     @property
     def keeps_copy(self) -> bool:
-        """Report whether what a source reads is copied, since it cannot be read the same again."""
-        return self.options.get("keep") == COPY
+        """Report whether what a ready-made source reads is copied, since it cannot be read the same again."""
+        # Not what a pipeline's function reads: that is edited, and one result would have rows of several codes.
+        return self.function.startswith(READY_MADE) and self.options.get("keep") == COPY
 
     @property
     def states(self) -> tuple[State, ...]:

@@ -250,8 +250,6 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.timeout_malformed", timeout=timeout)
     if not _is_json(stage.options):
         yield Message("dataflow.options_malformed", options=stage.options)
-    elif stage.keeps_copy and stage.states:
-        yield Message("dataflow.copied_with_state", state=stage.states[0].name)
     if not isinstance(stage.deterministic, bool):
         yield Message("dataflow.deterministic_malformed", deterministic=stage.deterministic)
     yield from rule_problems(stage.digest)

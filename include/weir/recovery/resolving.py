@@ -126,6 +126,8 @@ def forget_uncopied(services: Services, registered: Registered) -> None:
     """
     run, region = registered.run, registered.attempt.region
     kept = [] if region == CLOSE else [each for each in registered.topology.stages_of(region.name) if each.keeps_copy]
+    if not kept:
+        return
     with services.ledger.transaction() as session:
         known = {each.name: slices_of(session, run.id, each.name) for each in kept}
     free = [each.name for each in kept if not is_any_copied(services, run, each, known[each.name] or ())]

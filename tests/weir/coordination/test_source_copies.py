@@ -7,8 +7,7 @@ from tests.messages.kinds import of_kind
 from tests.weir.keeping import epoch
 from tests.weir.retention.test_sweep import grow_old
 
-from weir.dataflow import Dataflow, Resolved, Stage, blocking, list_state, pipelined, sink, source
-from weir.errors import Misconfigured
+from weir.dataflow import Dataflow, Resolved, Stage, blocking, pipelined, sink, source
 from weir.formats.codec import stage_copy_from_json
 from weir.integrity.verification import verify_runs
 from weir.ledger.sources import copied_bytes, copied_subtasks, copy_ids
@@ -20,6 +19,7 @@ from weir.retention.sweep_report import Garbage
 from weir.store.published import published
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
+from weir.trials.trial import Trimming
 
 HERE = "tests.weir.coordination.test_source_copies"
 TASK = "visits-clean"
@@ -37,10 +37,6 @@ def since(ctx):
     return Resolved([{"rows of": subtask} for subtask in range(ctx.parallelism)], {"at": ctx.interval[1].day})
 
 
-def as_text(ctx):
-    return ["rows"]
-
-
 @pytest.fixture(autouse=True)
 def asked():
     ASKED.clear()
@@ -48,7 +44,9 @@ def asked():
 
 
 def visits(resolve="by_interval", keep="copy", **settings):
-    return source("visits", "pipelines.ladder:visits", resolve=f"{HERE}:{resolve}", options={"keep": keep}, **settings)
+    return source(
+        "visits", "weir_spark.sources.jdbc:read", resolve=f"{HERE}:{resolve}", options={"keep": keep}, **settings
+    )
 
 
 def flow(given=None, **settings):
@@ -138,9 +136,7 @@ def refusals(world):
     return found
 
 
-@going
-def test_a_lost_result_is_made_of_the_copy_though_the_source_has_other_rows(world, settings):
-    world.airflow.deploy(flow(**settings))
+def test_a_lost_result_is_made_of_the_copy_though_the_source_has_other_rows(world):
     run = day(world)
     before = rows(world)
     update(world)
@@ -353,13 +349,22 @@ def test_a_copy_is_kept_and_counted_as_long_as_its_run(world):
     assert (readings(world), world.airflow.state_of(run)) == (3, "success")
 
 
-def test_a_source_with_a_state_has_no_copy():
-    with pytest.raises(Misconfigured, check=of_kind("dataflow.copied_with_state", state="seen")):
-        flow(replace(visits(), state=list_state("seen")))
-
-
-def test_splits_have_to_be_objects(world):
-    world.airflow.deploy(flow(resolve="as_text"))
-    told = refusals(world)
-    day(world)
-    assert of_kind("coordination.split_without_fields", stage="visits")(told[0])
+def test_a_trial_reads_the_copy_and_makes_none(world):
+    run, jobs = world.airflow.engine.run, []
+    world.airflow.engine.run = lambda job, during: jobs.append(job) or run(job, during)
+    world.deploy()
+    again(world, day(world), TASK)
+    tried = Trimming(
+        flow=flow(),
+        stage=flow().stage("clean"),
+        layouts={},
+        digest_version=1,
+        expectations="",
+        scratch=world.store,
+        code=jobs[0].code,
+    )
+    sources = [tried.trimmed(job).stages[0] for job in jobs if job.region == TASK]
+    assert [(each.name, each.copy is None, each.resume is None) for each in sources] == [
+        ("visits", True, True),
+        ("visits", False, False),
+    ]

@@ -30,6 +30,7 @@ from tests.weir.sinks.kafka_sink import Sink
 
 from weir.dataflow import kafka
 from weir.errors import Misconfigured, Retryable
+from weir.kafka.cluster import Cluster
 from weir.sinks import Outcome, TargetAway, TargetConflict
 from weir.sinks.targets.kafka import KafkaTarget
 from weir.testing.sink_contract import DAY, NEXT, LocalReach, SinkContract, killed_at
@@ -285,15 +286,16 @@ class Died(BaseException):
 
 @contextmanager
 def dying(monkeypatch, step, when):
-    """Let the process die at its call of a step: before it, or with the answer lost."""
+    """Let the process die at its call of a step: before it, or with the answer lost. It does nothing more."""
 
     class Dying(Producer):
-        pass
+        def abort_transaction(self, *_given):
+            raise Died
 
     def call(self, *given, **named):
         if when == "after":
             getattr(Producer, step)(self, *given, **named)
-            self.flush(10)
+        self.flush(10)
         raise Died
 
     setattr(Dying, step, call)
@@ -314,6 +316,25 @@ def test_a_process_that_dies_at_a_step_leaves_the_epoch_whole_or_absent(sink, mo
     assert target.recover(version, token) is (Outcome.COMMITTED if is_in else Outcome.ABSENT)
     assert sink.target().commit(version, token) is Outcome.COMMITTED
     assert sink.rows() == [(1, "a"), (2, "b")]
+
+
+def test_a_transaction_that_is_interrupted_is_aborted(sink, monkeypatch):
+    """Readers need not wait until its time is over."""
+    target, version = sink.target(), sink.version(1, (1, "a"))
+    token = target.prepare(version, None)
+
+    class Interrupted(Producer):
+        def commit_transaction(self, *_given):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("weir.kafka.cluster.Producer", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            target.commit(version, token)
+    with Cluster(sink.broker.connection("events")) as cluster:
+        end = cluster.ends(sink.markers, 1, is_committed=False)[0]
+        assert len(list(cluster.read(sink.markers, 0, 0, end))) == 1
+    assert target.commit(version, token) is Outcome.COMMITTED
 
 
 def test_a_process_that_was_suspended_before_its_commit_commits_nothing_more(sink, monkeypatch):
@@ -365,6 +386,18 @@ def test_a_broker_that_does_not_answer_is_away(sink, kafka_broker, monkeypatch):
     dead = kafka_broker.connection("dead", **{"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(TargetAway, check=of_kind("kafka.away", conn_id="dead")):
         KafkaTarget(made.options, LocalReach(sink.versions.folder, dead)).prepare(sink.version(1, (1, "a")), None)
+
+
+@pytest.mark.soak
+def test_writers_of_one_transactional_id_leave_each_epoch_once(sink):
+    rows, epochs = [(at, "x") for at in range(500)], [Epoch(f"2013010{day}T000000Z") for day in range(1, 7)]
+    versions = [sink.version(1, *rows, epoch=epoch) for epoch in epochs]
+    tokens = [sink.target().prepare(version, None) for version in versions]
+    twice = [(version, token) for version, token in zip(versions, tokens, strict=True) for _ in range(2)]
+    with ThreadPoolExecutor(len(twice)) as committing:
+        outcomes = list(committing.map(lambda given: committed(sink, *given), twice))
+    assert outcomes == [Outcome.COMMITTED] * len(twice)
+    assert [len(sink.rows(version.epoch)) for version in versions] == [500] * len(versions)
 
 
 @pytest.mark.soak

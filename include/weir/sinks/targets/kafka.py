@@ -24,7 +24,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from weir.dataflow.targets import MARKER_TOPIC
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.kafka.cluster import Cluster, KafkaError, KafkaException, Topic
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version, outcome_of
 from weir.sinks.rows import batches
@@ -172,7 +172,7 @@ class KafkaTarget(SinkTarget):
             with suppress(KafkaException):  # one in doubt is not aborted by that
                 producer.abort_transaction(_ABORT_SECONDS)
             refused = next((each for each in failed if each.code() in _UNTAKEN), None)
-            if refused is None:
+            if refused is None or not isinstance(error, WeirError):
                 raise
             raise TargetConflict(
                 Message("sinks.kafka_record_refused", topic=self._topic, error=refused.str())
