@@ -11,7 +11,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from weir.errors import EngineLost, Fenced, Message, Misconfigured, WeirError, first_line
 from weir.wording import shortened
-from weir_spark.transport.failures import disk_full, is_checkpoint_lost, of_code_or_rows, token_expired
+from weir_spark.transport.failures import is_checkpoint_lost, of_code_or_rows, of_file_system
 
 _INTERRUPTED = frozenset(
     {
@@ -34,9 +34,9 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     of_server = _of_server(error, region, url, is_server_alive=is_server_alive)
     if of_server is not None:
         return of_server
-    of_store = disk_full(error, region) or token_expired(error, region)
-    if of_store is not None:
-        return of_store
+    away_or_full = of_file_system(error, region)
+    if away_or_full is not None:
+        return away_or_full
     if is_checkpoint_lost(error):
         return EngineLost(Message("transport.executor_lost_by_server", region=region))
     return of_code_or_rows(error, region) or error

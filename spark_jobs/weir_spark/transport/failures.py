@@ -44,6 +44,14 @@ _CAUSE = "Caused by: "
 _EXPIRED = "ExpiredToken"
 _S3A = "org.apache.hadoop.fs.s3a."
 
+_NAMENODE_AWAY = (
+    "at org.apache.hadoop.net.NetUtils.wrap",
+    "org.apache.hadoop.hdfs.server.namenode.SafeModeException",
+    "org.apache.hadoop.ipc.StandbyException",
+)
+"""A call of Hadoop's that found no server, or one that serves nobody yet."""
+_UNKNOWN_HOST = "UnknownHostException"
+
 _UNKNOWN_TYPE = "CANNOT_PARSE_DATATYPE"
 
 _WRONG_OPTION = "INVALID_PARAMETER_VALUE"
@@ -57,9 +65,9 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     """Return the error to raise in the place of `error`, of a session of its own; itself if no kind of Weir fits."""
     if isinstance(error, WeirError):
         return error
-    of_store = disk_full(error, region) or token_expired(error, region)
-    if of_store is not None:
-        return of_store
+    away_or_full = of_file_system(error, region)
+    if away_or_full is not None:
+        return away_or_full
     if is_checkpoint_lost(error):
         return EngineLost(Message("transport.executor_lost", region=region))
     names = {base.__name__ for base in type(error).__mro__}
@@ -128,6 +136,11 @@ def is_checkpoint_lost(error: Exception) -> bool:
     return _CHECKPOINT_LOST in str(error)
 
 
+def of_file_system(error: Exception, region: str) -> WeirError | None:
+    """Return the error to raise in the place of `error` if a file system is full, away, or refuses a token."""
+    return disk_full(error, region) or token_expired(error, region) or namenode_away(error, region)
+
+
 def disk_full(error: Exception, region: str) -> DiskFull | None:
     """Return the error to raise in the place of `error` if a disk was full, with advice for that disk; else None."""
     trace = trace_of(error)
@@ -145,3 +158,12 @@ def token_expired(error: Exception, region: str) -> Retryable | None:
     trace = trace_of(error)
     is_expired = _EXPIRED in trace and _S3A in trace
     return Retryable(Message("transport.token_expired", region=region)) if is_expired else None
+
+
+def namenode_away(error: Exception, region: str) -> Retryable | None:
+    """Return the error to raise in the place of `error` if a server of HDFS did not answer or serve, else None."""
+    trace = trace_of(error)
+    if _UNKNOWN_HOST in trace or not any(each in trace for each in _NAMENODE_AWAY):
+        return None
+    said = next((line for line in trace.splitlines() if "Exception: " in line), str(error))
+    return Retryable(Message("transport.namenode_away", region=region, said=shortened(said.strip(": "), 300)))

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 from pyspark.sql.types import StructType
+from tests.messages.kinds import of_kind
 
-from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured
+from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
 from weir_spark.transport.failures import translate_of_own_session
 
 
@@ -45,6 +46,34 @@ def test_an_option_that_spark_does_not_take_is_for_a_person() -> None:
 def test_a_full_disk_is_reported_as_such() -> None:
     error = RuntimeError("Caused by: java.io.IOException: No space left on device")
     assert type(translate_of_own_session(error, "a-b")) is DiskFull
+
+
+CALL_FAILED = """An error occurred while calling o114.parquet.
+: java.net.{error}: Call From worker/10.0.0.3 to namenode:8020 failed on connection exception
+\tat org.apache.hadoop.util.dynamic.DynConstructors$Ctor.newInstance(DynConstructors.java:70)
+\tat org.apache.hadoop.net.NetUtils.wrapWithMessage(NetUtils.java:1021)
+\tat org.apache.hadoop.net.NetUtils.wrapException(NetUtils.java:875)
+\tat org.apache.hadoop.ipc.Client.call(Client.java:1558)"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL_FAILED.format(error="ConnectException"),
+        CALL_FAILED.format(error="SocketTimeoutException"),
+        ": org.apache.hadoop.hdfs.server.namenode.SafeModeException: Cannot create file. Name node is in safe mode.",
+        ": org.apache.hadoop.ipc.StandbyException: Operation category READ is not supported in state standby",
+    ],
+)
+def test_a_namenode_that_is_away_is_no_failure_of_the_stage(text) -> None:
+    told = translate_of_own_session(RuntimeError(text), "a-b")
+    assert of_kind("transport.namenode_away", region="a-b")(told)
+    assert type(told) is Retryable
+
+
+def test_a_namenode_of_a_name_that_nobody_knows_is_left_as_it_is() -> None:
+    error = RuntimeError(CALL_FAILED.format(error="UnknownHostException"))
+    assert translate_of_own_session(error, "a-b") is error
 
 
 @pytest.mark.parametrize("error", [Fenced("newer"), ValueError("of a stage")])
