@@ -192,6 +192,7 @@ class Yarn:
             "HADOOP_CONF_DIR": str(self.conf),
             "SPARK_CONF_DIR": str(conf),
             "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_SUBMIT_OPTS": " ".join(SMALL_JAVA),
             "PYTHONPATH": "",  # Spark hands it to containers, which would find Weir and all else there
         }
 
