@@ -31,7 +31,7 @@ _SECONDS: Final = 10.0
 _DEFAULTS: Final = "spark-defaults.conf"
 _JARS: Final = ("spark.yarn.archive", "spark.yarn.jars")
 _ARCHIVES: Final = "spark.yarn.dist.archives"
-_OF_THIS_MACHINE: Final = re.compile(r"/|file:|(?![a-zA-Z]+:)")
+_OF_THIS_MACHINE: Final = re.compile(r"file:|(?![a-zA-Z][\w+.-]*:)")
 
 
 def yarn_checks(area: str, connection: Connection) -> list[Check]:

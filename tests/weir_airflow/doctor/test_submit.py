@@ -93,6 +93,7 @@ def test_a_connection_to_yarn_needs_the_settings_of_the_cluster(tmp_path, monkey
         ("spark.yarn.archive /spark.zip", "/spark.zip"),
         ("spark.yarn.jars file:/spark/jars/*", "file:/spark/jars/*"),
         ("spark.yarn.jars=local:/spark/jars/*", ""),
+        ("spark.yarn.archive: s3a://bucket/spark.zip", ""),
         ("spark.yarn.archive hdfs:///spark.zip\nspark.yarn.dist.archives hdfs:///e.tar.gz#e", ""),
         (
             "spark.yarn.archive hdfs:///spark.zip\nspark.yarn.dist.archives hdfs:///e.zip#e,envs/f.tar.gz#f",
