@@ -2,9 +2,11 @@
 
 import json as text
 import uuid
+from io import BytesIO
 
 import psycopg2
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -22,28 +24,42 @@ from weir.dataflow import (
     Stage,
     blocking,
     delta_source,
+    files_source,
     jdbc_source,
     json,
     kafka,
     kafka_source,
+    keyed_state,
     postgres_source,
     sink,
 )
+from weir.dataflow import postgres as table
 from weir.formats.codec import region_report_from_json
-from weir.ledger.database.tables import ResultRow
+from weir.ledger.database.tables import PublicationRow, ResultRow
+from weir.ledger.sources import late_of
 from weir.store.published import published
 from weir.store.walk import files_below
 from weir.testing.fakes.ledgers import new_ledger
+from weir.upkeep import look_for_late_files_everywhere
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark
 
 PIPELINE = """
+from pyspark.sql import functions as F
+
 def copied(ctx, orders):
     return orders
 
 def opened(ctx, events):
     return events.select("partition", "offset", "value.*")
+
+def totals(ctx, rows, history):
+    today = rows.groupBy("k").agg(F.sum("v").alias("today"))
+    known = history.read(today).select("k", "v")
+    both = today.join(known, "k", "left").select("k", (F.coalesce("v", F.lit(0)) + F.col("today")).alias("v"))
+    history.upsert(both)
+    return both
 """
 EPOCH = "20130101T000000Z"
 
@@ -59,6 +75,7 @@ class World:
     def deploy(self, *stages, connections=()):
         look_up = looked_up(*connections)
         services = Services(ledger=self.ledger, store=self.store, now=lambda: self.airflow.time, connections=look_up)
+        self.services = services
         self.engine = ConnectEngine(self.url, retries=2, look_ups=LookUps(look_up, variable_from_environment))
         self.airflow = AirflowWithCode(services, self, Dataflow("flow", stages))
         raised = self.airflow._raised
@@ -80,6 +97,11 @@ class World:
 
     def digests(self, sink, epoch=EPOCH):
         return [part.digest for part in published(self.store, "flow", sink, epoch).partitions]
+
+    def published(self, sink, epoch):
+        parts = published(self.store, "flow", sink, epoch).partitions
+        files = [self.store.read(f"{part.folder}/{file}") for part in parts for file in part.files]
+        return sorted(tuple(row.values()) for data in files for row in pq.read_table(BytesIO(data)).to_pylist())
 
     def rows_of(self, table, *columns):
         with self.ledger.transaction() as session:
@@ -140,6 +162,48 @@ def test_rows_of_postgresql_are_loaded_for_an_attempt_and_a_change_is_noticed(wo
     secret = postgres.password.encode()
     assert not [path for path in paths if secret in world.store.read(path)]
     assert secret not in b"".join(file.read_bytes() for file in world.folder.glob("ledger.db*"))
+
+
+def test_a_late_file_is_in_the_state_of_its_day_and_the_next_and_in_no_table_that_only_grows(world, postgres):
+    shop, _ = _shop(postgres)
+    days = {1: [(1, 10), (2, 20)], 2: [(1, 1), (3, 30)]}
+
+    def arrives(kind, day, file, rows):
+        folder = world.folder / kind / f"2013-01-{day:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{file}.csv").write_text("".join(f"{k},{v}\n" for k, v in rows))
+
+    def source_of(kind):
+        path = f"{world.folder}/{kind}/{{start:%Y-%m-%d}}/*.csv"
+        return files_source(kind, path, format="csv", schema="k BIGINT, v BIGINT", late="correct")
+
+    def summed(day):
+        known = [row for each in range(1, day + 1) for row in days[each]]
+        return [(key, sum(v for k, v in known if k == key)) for key in sorted({k for k, _ in days[day]})]
+
+    rows, events = source_of("rows"), source_of("events")
+    history = keyed_state("history", key="k", schema="k BIGINT, v BIGINT")
+    totals = Stage("totals", f"{world.module}:totals", [blocking(rows, by="k")], state=history)
+    copied = Stage("copied", f"{world.module}:copied", {"orders": blocking(events)})
+    to = table("shop", "log", mode="append", create="if_missing")
+    world.deploy(rows, totals, sink(totals, "summed"), events, copied, sink(copied, "log", to=to), connections=[shop])
+    for number, arrived in days.items():
+        arrives("rows", number, "a", arrived)
+        arrives("events", number, "a", arrived)
+        world.day(number)
+    for kind in ("rows", "events"):
+        arrives(kind, 1, "late", [(1, 5), (3, 7)])
+    look_for_late_files_everywhere(world.services).require_whole()
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    days[1] += [(1, 5), (3, 7)]
+    assert world.errors == []
+    assert [world.published("summed", f"2013010{day}T000000Z") for day in (1, 2)] == [summed(1), summed(2)]
+    assert max(version for sink, version in world.rows_of(PublicationRow, "sink", "version") if sink == "log") == 1
+    with world.ledger.transaction() as session:
+        late = late_of(session, "flow@20130101T000000Z")
+    assert late.keys() == {"events"}
+    assert late["events"].held_back
 
 
 @pytest.mark.xdist_group("kafka")
