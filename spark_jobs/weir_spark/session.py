@@ -50,6 +50,24 @@ _DEFAULTS: Mapping[str, str] = {
 }
 """The settings of a session unless the region has others. None of them can change a result."""
 
+_OF_HADOOP = "spark.hadoop."
+
+_S3A: Mapping[str, str] = {
+    # By itself it tries a request for days that is always answered with 503: the waits before its 20 tries double. With
+    # these, half a minute of 503 passes; then the tasks of Spark and of Airflow try again.
+    "fs.s3a.retry.throttle.interval": "1s",
+    "fs.s3a.retry.throttle.limit": "4",
+    # For other failures. Each try has six of Amazon's client in it, so that an upload that is not answered takes six
+    # times as long as the connection waits, and all twice.
+    "fs.s3a.retry.interval": "8s",
+    "fs.s3a.retry.limit": "1",
+    "fs.s3a.connection.timeout": "30s",
+    "fs.s3a.analytics.accelerator.physicalio.blockreadretrycount": "3",
+}
+"""Hadoop's settings of a session unless the region or Spark's start has others.
+
+A process has one client for each bucket, with the settings of the session that was the first to ask for it."""
+
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The version of this process: Spark refuses to run its functions where workers have another one."""
 
@@ -61,7 +79,7 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     """
     for key, value in extra.items():
         _check(key, value)
-    settings = {**_DEFAULTS, **extra, **FORCED}
+    settings = {**_DEFAULTS, **_unset(session, _S3A, extra), **extra, **FORCED}
     if not _are_set_at_once(session, settings):
         for key, value in settings.items():
             _set(session, key, value)
@@ -116,6 +134,17 @@ def _check(key: str, value: str) -> None:
     forced = FORCED.get(key)
     if forced is not None and value.lower() != forced.lower():
         raise Misconfigured(Message("session.setting_forced", key=key, value=value, forced=forced))
+
+
+def _unset(session: SparkSession, defaults: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults that neither Spark has since its start nor a region sets, for Hadoop."""
+    names = [f"{_OF_HADOOP}{name}" for name in defaults]
+    if is_remote(session):  # in one request
+        told = session.client.get_config_with_defaults(*((name, "") for name in names))
+    else:
+        told = tuple(session.conf.get(name, "") for name in names)
+    at_start = dict(zip(defaults, told, strict=True))
+    return {k: v for k, v in defaults.items() if not at_start[k] and f"{_OF_HADOOP}{k}" not in extra}
 
 
 def _are_set_at_once(session: SparkSession, settings: Mapping[str, str]) -> bool:

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from tests.servers.faulty_http import FaultyHttp
+from tests.servers.java import JarsMissing
+from tests.servers.s3 import running_s3
 from tests.weir_spark.drivers import Drivers
+from tests.weir_spark.s3a import BUCKET, server_on_s3
 
 from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir.formats.region_job import FAILURE_NAME
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
+from weir_spark.session import configure
 from weir_spark.transport import progress
 
 DRIVER = """
@@ -92,3 +98,43 @@ def ends_in_driver(store, codes_in_driver):
         return ends
 
     return submit
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """The one S3 that tests share, with a bucket."""
+    with running_s3() as started:
+        started.make_bucket(BUCKET)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def shared_proxy(s3_server):
+    with FaultyHttp(s3_server.url).running() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(shared_proxy):
+    """What is between Spark and the S3; Weir's own requests do not pass it."""
+    shared_proxy.heal()
+    yield shared_proxy
+    shared_proxy.heal()
+
+
+@pytest.fixture(scope="session")
+def s3a_server(shared_proxy, tmp_path_factory):
+    """The one Connect server that reaches the S3; tests are skipped where its connector cannot be had."""
+    try:
+        with server_on_s3(tmp_path_factory.mktemp("spark-on-s3"), shared_proxy.url) as started:
+            yield started
+    except JarsMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def s3a_session(s3a_server):
+    made = SparkSession.builder.remote(f"{s3a_server.url};user_id=weir;session_id={uuid.uuid4()}").create()
+    configure(made, {})
+    yield made
+    made.stop()

@@ -12,10 +12,10 @@ from pathlib import Path
 from tests.servers.java import installed_jars
 from tests.servers.spark import TestServer, running_server
 
+BUCKET = "lake"
+
 SECRET = "hush-hush-of-spark"
 """The secret key of Spark's account, which has to be nowhere else."""
-
-_KNOWN_QUICKLY = {"spark.hadoop.fs.s3a.attempts.maximum": "2", "spark.hadoop.fs.s3a.retry.limit": "3"}
 
 
 def settings() -> dict[str, str]:
@@ -36,8 +36,6 @@ def variables(endpoint: str) -> dict[str, str]:
 
 @contextmanager
 def server_on_s3(folder: Path, endpoint: str) -> Iterator[TestServer]:
-    """Start a Connect server that reaches an S3, and soon says so if it does not. Raises JarsMissing."""
-    with running_server(
-        folder, more_settings={**settings(), **_KNOWN_QUICKLY}, variables=variables(endpoint)
-    ) as started:
+    """Start a Connect server that reaches an S3. Raises JarsMissing."""
+    with running_server(folder, more_settings=settings(), variables=variables(endpoint)) as started:
         yield started

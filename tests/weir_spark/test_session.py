@@ -39,3 +39,15 @@ def test_a_region_cannot_change_what_weir_forces(session_of) -> None:
 def test_a_setting_that_no_session_takes_is_named(session_of, key, value) -> None:
     with pytest.raises(Misconfigured, check=of_kind("session.setting_refused", key=key, value=value)):
         configure(session_of(), {key: value})
+
+
+def test_s3a_gives_up_within_minutes_unless_a_region_or_the_start_of_spark_says_otherwise(session_of) -> None:
+    session = session_of()
+    assert session.conf.get("fs.s3a.retry.throttle.limit") == "4"
+    configure(session, {"fs.s3a.retry.throttle.limit": "7"})
+    assert session.conf.get("fs.s3a.retry.throttle.limit") == "7"
+    session.conf.unset("fs.s3a.retry.throttle.limit")
+    session.conf.set("spark.hadoop.fs.s3a.retry.throttle.limit", "9")  # as one has it from spark-defaults.conf
+    recorded = configure(session, {})
+    assert session.conf.get("fs.s3a.retry.throttle.limit", None) is None
+    assert not any("s3a" in name for name in recorded)

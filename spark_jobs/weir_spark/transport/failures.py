@@ -9,6 +9,8 @@ write fails as TASK_WRITE_FAILED, and only the server's stack trace has the reas
 
 from __future__ import annotations
 
+import re
+
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from weir.errors import DiskFull, EngineLost, Message, Misconfigured, Retryable, StoreFull, WeirError
@@ -42,7 +44,14 @@ _DISK_FULL = (
 _CAUSE = "Caused by: "
 
 _EXPIRED = "ExpiredToken"
-_S3A = "org.apache.hadoop.fs.s3a."
+_S3A = ("org.apache.hadoop.fs.s3a.", "software.amazon.s3.analyticsaccelerator.")
+"""The packages of the connector, and of what it reads with."""
+
+_SILENT = re.compile(
+    r"Service: S3, Status Code: 5\d\d|Unable to execute HTTP request: [^(\n]*|\bApiCall(?:Attempt)?TimeoutException"
+    r"|\bTimeoutExceededException"
+)
+"""What Amazon's client says when its own tries have ended: the S3 was busy, failed, or did not answer."""
 
 _NAMENODE_AWAY = (
     "at org.apache.hadoop.net.NetUtils.wrap",
@@ -138,7 +147,8 @@ def is_checkpoint_lost(error: Exception) -> bool:
 
 def of_file_system(error: Exception, region: str) -> WeirError | None:
     """Return the error to raise in the place of `error` if a file system is full, away, or refuses a token."""
-    return disk_full(error, region) or token_expired(error, region) or namenode_away(error, region)
+    of_s3 = token_expired(error, region) or s3_silent(error, region)
+    return disk_full(error, region) or of_s3 or namenode_away(error, region)
 
 
 def disk_full(error: Exception, region: str) -> DiskFull | None:
@@ -156,8 +166,19 @@ def disk_full(error: Exception, region: str) -> DiskFull | None:
 def token_expired(error: Exception, region: str) -> Retryable | None:
     """Return the error to raise in the place of `error` if the token of Spark's account has expired, else None."""
     trace = trace_of(error)
-    is_expired = _EXPIRED in trace and _S3A in trace
+    is_expired = _EXPIRED in trace and _is_of_s3a(trace)
     return Retryable(Message("transport.token_expired", region=region)) if is_expired else None
+
+
+def s3_silent(error: Exception, region: str) -> Retryable | None:
+    """Return the error to raise in the place of `error` if S3 answered none of the tries of S3A, else None."""
+    trace = trace_of(error)
+    found = _SILENT.search(trace) if _is_of_s3a(trace) else None
+    return None if found is None else Retryable(Message("transport.s3_silent", region=region, error=found[0].strip()))
+
+
+def _is_of_s3a(trace: str) -> bool:
+    return any(each in trace for each in _S3A)
 
 
 def namenode_away(error: Exception, region: str) -> Retryable | None:

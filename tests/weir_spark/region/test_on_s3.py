@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from tests.messages.kinds import of_kind
-from tests.servers.faulty_http import SLOW_DOWN, FaultyHttp
-from tests.servers.java import JarsMissing
-from tests.servers.s3 import running_s3
-from tests.weir_spark.s3a import SECRET, server_on_s3
+from tests.servers.faulty_http import INTERNAL_ERROR, SLOW_DOWN
+from tests.weir_spark.s3a import BUCKET, SECRET
 
 from weir.doctor.examination import Status, examine
 from weir.store.errors import AlreadyExists
@@ -21,13 +20,12 @@ from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_spark.region import region
-from weir_spark.session import active, configure
+from weir_spark.session import active
 from weir_spark.transport.connect_failures import translate
 from weir_spark.transport.doctor import ConnectExam
 
 pytestmark = pytest.mark.spark
 
-BUCKET = "lake"
 BY_KEY = Layout(("key",), 128)
 NUMBERS = """
 def numbers(ctx):
@@ -39,48 +37,10 @@ def even(ctx, numbers):
 EXPIRED = (400, b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>")
 
 
-@pytest.fixture(scope="module")
-def s3_server():
-    with running_s3() as started:
-        started.make_bucket(BUCKET)
-        yield started
-
-
-@pytest.fixture(scope="module")
-def shared_proxy(s3_server):
-    with FaultyHttp(s3_server.url).running() as running:
-        yield running
-
-
 @pytest.fixture
-def proxy(shared_proxy):
-    """What is between Spark and the S3; Weir's own requests do not pass it."""
-    shared_proxy.heal()
-    yield shared_proxy
-    shared_proxy.heal()
-
-
-@pytest.fixture(scope="module")
-def server_there(shared_proxy, tmp_path_factory):
-    try:
-        with server_on_s3(tmp_path_factory.mktemp("spark-on-s3"), shared_proxy.url) as started:
-            yield started
-    except JarsMissing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def session(server_there):
-    made = SparkSession.builder.remote(f"{server_there.url};user_id=weir;session_id={uuid.uuid4()}").create()
-    configure(made, {})
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def spark(session):
-    with active(session):
-        yield session
+def spark(s3a_session):
+    with active(s3a_session):
+        yield s3a_session
 
 
 @pytest.fixture
@@ -133,6 +93,7 @@ def test_an_s3_that_is_busy_for_a_moment_is_asked_again(spark, store, pipeline, 
     assert (numbers.digest.rows, proxy.injected) == (100, 2)
 
 
+@pytest.mark.soak
 def test_a_token_that_expires_while_spark_writes_is_told_and_tried_again(spark, store, pipeline, proxy) -> None:
     proxy.answer(EXPIRED, "PUT", "*.parquet*", times=None)
     with pytest.raises(PySparkException) as failed:
@@ -141,21 +102,98 @@ def test_a_token_that_expires_while_spark_writes_is_told_and_tried_again(spark, 
     assert of_kind("transport.token_expired", region="numbers")(told)
 
 
+WRITING = ("PUT", "*.parquet*")
+READING = ("GET", "*.parquet*")
+
+
 @pytest.mark.soak
-def test_a_server_on_s3_is_ok(server_there, store) -> None:
-    url = f"{server_there.url};user_id=weir"
+@pytest.mark.parametrize(
+    "break_requests",
+    [
+        lambda proxy: proxy.answer(SLOW_DOWN, *WRITING, times=None),
+        lambda proxy: proxy.answer(SLOW_DOWN, times=None),
+        lambda proxy: proxy.answer(INTERNAL_ERROR, *WRITING, times=None),
+        lambda proxy: proxy.reset(times=None),
+        lambda proxy: proxy.hang(*WRITING, times=None),
+        lambda proxy: proxy.hang(times=None),
+    ],
+    ids=["503 to writes", "503", "500 to writes", "resets", "silence to writes", "silence"],
+)
+def test_an_s3_that_never_takes_a_result_ends_the_try_within_minutes(
+    spark, store, pipeline, proxy, break_requests
+) -> None:
+    job = job_of(store, pipeline)
+    break_requests(proxy)
+    require_silence(job, spark, store)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "break_requests",
+    [
+        lambda proxy: proxy.answer(SLOW_DOWN, *READING, times=None),
+        lambda proxy: proxy.hang(*READING, times=None),
+    ],
+    ids=["503", "silence"],
+)
+def test_an_s3_that_never_gives_an_input_ends_the_try_within_minutes(
+    spark, store, pipeline, proxy, break_requests
+) -> None:
+    [numbers] = run(job_of(store, pipeline), spark, store).outputs
+    jobs, module = Jobs(store), pipeline(NUMBERS)
+    read = jobs.read("numbers", numbers, key_groups=(0, 127))
+    job = jobs.region(jobs.stage("even", f"{module}:even", jobs.output("even"), inputs=(read,)))
+    break_requests(proxy)
+    require_silence(job, spark, store)
+
+
+def require_silence(job, spark, store):
+    """The job fails, and is tried again by Airflow, before anybody looks whether it hangs."""
+    failed, seconds = timed(lambda: error_of(job, spark, store))
+    told = translate(failed, job.region, "sc://here", is_server_alive=True)
+    assert of_kind("transport.s3_silent", region=job.region)(told)
+    assert seconds < 480
+
+
+def error_of(job, spark, store):
+    with pytest.raises(PySparkException) as failed:
+        run(job, spark, store)
+    return failed.value
+
+
+@pytest.mark.soak
+def test_an_s3_that_is_busy_for_ten_seconds_or_silent_once_delays_a_region(spark, store, pipeline, proxy) -> None:
+    proxy.answer(SLOW_DOWN, times=None)
+    healed = threading.Timer(10, proxy.heal)
+    healed.start()
+    [numbers] = run(job_of(store, pipeline), spark, store).outputs
+    healed.join()
+    proxy.hang(*WRITING)
+    [again] = run(job_of(store, pipeline), spark, store).outputs
+    assert (proxy.injected, numbers.digest.rows, again.digest.rows) == (1, 100, 100)
+
+
+@pytest.mark.soak
+def test_a_server_on_s3_is_ok(s3a_server, store) -> None:
+    url = f"{s3a_server.url};user_id=weir"
     found = {each.name: each for each in examine([ConnectExam("spark", url, store).checks()])}
     assert {each.status for each in found.values()} == {Status.OK}, found
     assert "S3A" in found
 
 
-def test_the_secret_of_spark_s_account_is_nowhere(server_there, spark, store, capsys) -> None:
+@pytest.mark.soak
+def test_the_secret_of_spark_s_account_is_nowhere(s3a_server, spark, store, capsys) -> None:
     spark.range(3).write.parquet(store.spark_url("plain"))
     spark.read.parquet(store.spark_url("plain")).explain("extended")
     plan = capsys.readouterr().out
     assert "s3a://" in plan
-    url = f"{server_there.ui_url}/api/v1/applications/{spark.conf.get('spark.app.id')}/environment"
+    url = f"{s3a_server.ui_url}/api/v1/applications/{spark.conf.get('spark.app.id')}/environment"
     with urlopen(url) as answer:  # noqa: S310  # the server's own
         environment = answer.read().decode()
     assert "fs.s3a.path.style.access" in environment
-    assert all(SECRET not in each for each in (plan, environment, server_there.log.read_text()))
+    assert all(SECRET not in each for each in (plan, environment, s3a_server.log.read_text()))
+
+
+def timed(call):
+    start = time.monotonic()
+    return call(), time.monotonic() - start
