@@ -10,12 +10,13 @@ from typing import Any, Final
 from weir.connections import Connections, S3Account
 
 _OPTIONS: Final = "storage_options"
+_OF_S3: Final = ("s3://", "s3a://")
 
 
 def fsspec_options(url: str, conn_id: str | None, connections: Connections) -> dict[str, Any]:
     """Return options of fsspec for a URL: of a connection, else for S3 of the environment. Raises Misconfigured."""
     if conn_id is None:
-        return S3Account.of_environment().for_s3fs() if url.startswith("s3://") else {}
+        return S3Account.of_environment().for_s3fs() if url.startswith(_OF_S3) else {}
     connection = connections(conn_id)
     if _OPTIONS in connection.extra:
         return dict(connection.extra[_OPTIONS])
@@ -25,7 +26,7 @@ def fsspec_options(url: str, conn_id: str | None, connections: Connections) -> d
 def delta_options(url: str, conn_id: str | None, connections: Connections) -> dict[str, str]:
     """Return options of delta-rs for a URL, as above."""
     if conn_id is None:
-        return S3Account.of_environment().for_object_store() if url.startswith("s3://") else {}
+        return S3Account.of_environment().for_object_store() if url.startswith(_OF_S3) else {}
     connection = connections(conn_id)
     if _OPTIONS in connection.extra:
         return {key: str(value) for key, value in connection.extra[_OPTIONS].items()}

@@ -155,7 +155,8 @@ def test_an_account_of_an_object_store_is_that_of_a_connection_else_of_the_envir
     other = Connection(id="lake", kind="generic", extra={"storage_options": {"anon": True}})
     assert fsspec_options("gs://lake/*", "lake", looked_up(other)) == {"anon": True}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
-    assert fsspec_options("s3://lake/*", None, looked_up())["endpoint_url"] == "http://minio:9000"
+    for scheme in ("s3", "s3a"):
+        assert fsspec_options(f"{scheme}://lake/*", None, looked_up())["endpoint_url"] == "http://minio:9000"
     assert fsspec_options("/lake/*", None, looked_up()) == {}
 
 
