@@ -25,16 +25,18 @@ INTERNAL_ERROR = (500, b"<Error><Code>InternalError</Code><Message>We encountere
 CONFLICT = (409, b"<Error><Code>ConditionalRequestConflict</Code><Message>A conflicting operation.</Message></Error>")
 """Answers of S3, as status and body."""
 
+_COPIED = "x-amz-copy-source"
 _GATHER_SECONDS = 30.0
 _DROPPED = frozenset({"connection", "transfer-encoding", "content-length", "date", "server"})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that reached the proxy; `path` has the query."""
+    """A request that reached the proxy; `path` has the query, `copied` is what an S3 is asked to copy there."""
 
     method: str
     path: str
+    copied: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +195,7 @@ class FaultyHttp:
 
     def _fault_for(self, exchange: _Exchange) -> _Fault | None:
         with self._lock:
-            self.requests.append(Request(exchange.method, exchange.path))
+            self.requests.append(Request(exchange.method, exchange.path, exchange.handler.headers.get(_COPIED, "")))
             for fault in self._faults:
                 if not fnmatchcase(exchange.method, fault.method) or not fnmatchcase(exchange.path, fault.pattern):
                     continue
