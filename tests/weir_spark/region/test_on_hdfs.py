@@ -1,4 +1,7 @@
-"""Regions whose results are in a real HDFS: Weir reaches it over HTTP, and Spark by its own client."""
+"""Regions whose results are in a real HDFS: Weir reaches it over HTTP, and Spark by its own client.
+
+Each commit has a region on YARN whose store is in HDFS (`test_yarn.py`): a second HDFS takes a quarter of a minute.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.transport.failures import disk_full
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 BY_KEY = Layout(("key",), 128)
 NUMBERS = """

@@ -186,7 +186,7 @@ class Told(Exception):
         return self.trace
 
 
-@pytest.mark.parametrize("said", ["No space left on device", "Disk quota exceeded"])
+@pytest.mark.parametrize("said", ["No space left on device", "Disk quota exceeded", "DSQuotaExceededException"])
 def test_the_reason_is_found_several_causes_deep(said):
     error = Told(
         "[TASK_WRITE_FAILED] Task failed while writing rows to file:/store/x",
