@@ -205,6 +205,7 @@ def test_a_correction_reaches_later_epochs_and_replaces_what_is_published(world,
     assert failovers(world) == ["late files"]
 
 
+@pytest.mark.soak
 def test_later_epochs_are_only_marked_where_the_dataflow_says_so(world, landing):
     world.airflow.deploy(flow(landing, on_reprocess="mark"))
     first, second = days(world, landing, 1, 2)
@@ -242,7 +243,7 @@ def test_of_two_upkeeps_one_corrects(world, landing, monkeypatch):
     assert (failovers(world), executed(world, run)["rows[0]"]) == (["late files"], 2)
 
 
-@pytest.mark.parametrize("step", ["correct_slices", "apply_plan", "write_record"])
+@pytest.mark.parametrize("step", [pytest.param("correct_slices", marks=pytest.mark.soak), "apply_plan", "write_record"])
 def test_an_upkeep_that_is_killed_is_taken_up(world, landing, monkeypatch, step):
     run = first_day(world, landing)
     arrives(landing, 1, "late")
@@ -281,7 +282,7 @@ def test_a_rebuilt_ledger_knows_the_correction_and_reads_no_older_result(world, 
     assert world.airflow.executed(run) == before
 
 
-@pytest.mark.parametrize("ran", [0, 1, 2])
+@pytest.mark.parametrize("ran", [pytest.param(0, marks=pytest.mark.soak), 1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_ledger_that_has_lost_the_correction_mixes_no_results(tmp_path, landing, ran):
     """Of two tasks of the source some have been cleared, and have read the new splits."""
     world = RewindingWorld(tmp_path, flow(landing, parallelism=2))
@@ -350,6 +351,7 @@ def test_an_epoch_without_a_dag_run_is_not_corrected(world, landing):
     assert is_held_back(world, run, Message("recovery.late_files_without_dag_run", run=of(1)))
 
 
+@pytest.mark.soak
 def test_where_weir_clears_nothing_nothing_is_corrected(world, landing):
     world.airflow.deploy(flow(landing, failover="individual", notify=[callback("alerts:page")]))
     run = first_day(world, landing)
@@ -358,7 +360,7 @@ def test_where_weir_clears_nothing_nothing_is_corrected(world, landing):
     assert is_held_back(world, run, Message("recovery.late_files_with_individual_failover", run=of(1)))
 
 
-@pytest.mark.parametrize("appended", ["copy", "log"])
+@pytest.mark.parametrize("appended", [pytest.param("copy", marks=pytest.mark.soak), "log"])
 def test_what_a_table_that_only_grows_has_is_not_corrected(world, landing, tmp_path, appended):
     """Whether of the epoch or of the next one; what goes elsewhere is."""
     to = {appended: target("tests.weir.sinks.file_target:FileTarget", folder=str(tmp_path), mode="append")}
