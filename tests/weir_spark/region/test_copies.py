@@ -14,10 +14,6 @@ from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.formats.codec import region_job_to_json, stage_copy_from_json
-from weir.formats.manifest import COPY_NAME
-from weir.formats.paths import SOURCE_COPY, result_folder
-from weir.formats.region_job import CopyToWrite
-from weir.testing.fakes.jobs import EPOCH
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.region.persisted import Persisted
@@ -161,21 +157,6 @@ def test_a_copy_names_the_results_and_copies_that_it_was_read_from(run, new_job,
     a, b = (stage_copy_from_json(store.read(f"{each.folder}/copy.json")) for each in (first, second))
     assert (a.inputs, a.copies) == ((read.partitions[0].attempt,), ())
     assert (b.inputs, b.copies) == (a.inputs, (first.folder,))
-
-
-def test_of_two_attempts_that_copy_a_source_the_second_reads_what_the_first_has(run, jobs, pipeline, store):
-    module = pipeline("def numbers(ctx):\n    return ctx.spark.sql('select id, uuid() text from range(5)')\n")
-    of_split = result_folder("flow", EPOCH, "numbers", SOURCE_COPY, 0, "0a" * 16)
-    attempts, found = [], []
-    for _ in range(2):
-        job = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers"), is_source=True))
-        folder = f"{of_split}/{job.attempt}"
-        copy = CopyToWrite(folder, store.spark_url(folder), "", binding=f"{of_split}/{COPY_NAME}")
-        report = run(replace(job, stages=(replace(job.stages[0], copy=copy),)))
-        attempts.append(job.attempt)
-        found.append(report.outputs[0].digest)
-    assert found[0] == found[1]
-    assert store.folders(of_split) == attempts[:1]
 
 
 def test_a_retry_computes_nothing_before_the_newest_copy_and_logs_it(run, new_job, jobs, seen, lines, spark) -> None:
