@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from urllib.request import urlopen
 
+import psutil
 import pytest
 from pyspark.errors import PySparkException
 from tests.messages.kinds import of_kind
 from tests.servers.faulty_http import INTERNAL_ERROR, SLOW_DOWN
+from tests.servers.s3 import client_of
 from tests.weir_spark.s3a import BUCKET, SECRET
 
 from weir.doctor.examination import Status, examine
-from weir.store.errors import AlreadyExists
+from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import verify_files
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
@@ -192,6 +196,35 @@ def test_the_secret_of_spark_s_account_is_nowhere(s3a_server, spark, store, caps
         environment = answer.read().decode()
     assert "fs.s3a.path.style.access" in environment
     assert all(SECRET not in each for each in (plan, environment, s3a_server.log.read_text()))
+
+
+MANY = 50_000
+
+
+@pytest.mark.soak
+def test_a_prefix_of_fifty_thousand_objects_is_listed_by_both_sides_and_deleted(
+    spark, store, s3_server, s3a_server, capsys
+) -> None:
+    client, key = client_of(s3_server.url), store.url.removeprefix(f"s3://{BUCKET}/")
+    names = [f"part-{number:05}.txt" for number in range(MANY)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: client.put_object(Bucket=BUCKET, Key=f"{key}/many/{name}", Body=b"a row"), names))
+    listed, seconds = timed(lambda: store.list("many"))
+    assert [name for name, _ in listed] == names
+    tracemalloc.start()
+    store.list("many")
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    found, planning = timed(lambda: spark.read.schema("value STRING").text(store.spark_url("many")).inputFiles())
+    assert len(found) == MANY
+    server = psutil.Process(s3a_server.leader.pid)
+    heap = max(each.memory_info().rss for each in (server, *server.children(recursive=True))) / 2**20
+    _, deleting = timed(lambda: store.delete_folder("many"))
+    with pytest.raises(NotFound):
+        store.list("many")
+    with capsys.disabled():
+        print(f"\n{MANY} objects: listed by Weir in {seconds:.1f} s with {peak:.0f} MiB, deleted in {deleting:.1f} s")
+        print(f"by Spark listed in {planning:.1f} s; its process has {heap:.0f} MiB")
 
 
 def timed(call):
