@@ -179,15 +179,11 @@ class Yarn:
         """Return what `yarn logs` shows of an application that has ended."""
         return self.hdfs.run("org.apache.hadoop.yarn.client.cli.LogsCLI", "-applicationId", identity, first=self._path)
 
-    def environment(self, *, packed: bool, uploading: bool = False) -> dict[str, str]:
-        """Return the environment of those who submit; containers get a packed environment of Python, or use ours.
-
-        `uploading` has each submission copy this environment and Spark's jars into the cluster.
-        """
-        conf = self.folder / f"spark{'-packed' * packed}{'-uploading' * uploading}"
+    def environment(self, *, packed: bool) -> dict[str, str]:
+        """Return the environment of those who submit; containers get a packed environment of Python, or use ours."""
+        conf = self.folder / ("spark-packed" if packed else "spark")
         if not conf.exists():
-            jars = {} if uploading else {"spark.yarn.jars": f"local:{spark_home()}/jars/*"}
-            self._write_spark_defaults(conf, jars | (self._of_packed(uploading=uploading) if packed else {}))
+            self._write_spark_defaults(conf, self._upload_environment() if packed else {})
         return {
             "HADOOP_CONF_DIR": str(self.conf),
             "SPARK_CONF_DIR": str(conf),
@@ -196,28 +192,25 @@ class Yarn:
             "PYTHONPATH": "",  # Spark hands it to containers, which would find Weir and all else there
         }
 
-    def _of_packed(self, *, uploading: bool) -> dict[str, str]:
-        place = f"file://{packed_environment()}" if uploading else self._upload_environment()
+    def _upload_environment(self) -> dict[str, str]:
+        packed = packed_environment()
+        place = f"environments/{packed.name}"
+        Store.open(self.hdfs.url, self.hdfs.storage_options).create(place, packed.read_bytes())
         return {
-            "spark.yarn.dist.archives": f"{place}#environment",
+            "spark.yarn.dist.archives": f"{self.hdfs.url}/{place}#environment",
             "spark.pyspark.python": "./environment/bin/python",
             "spark.pyspark.driver.python": "./environment/bin/python",
         }
 
-    def _upload_environment(self) -> str:
-        packed = packed_environment()
-        place = f"environments/{packed.name}"
-        Store.open(self.hdfs.url, self.hdfs.storage_options).create(place, packed.read_bytes())
-        return f"{self.hdfs.url}/{place}"
-
-    def _write_spark_defaults(self, conf: Path, more: Mapping[str, str]) -> None:
+    def _write_spark_defaults(self, conf: Path, of_python: Mapping[str, str]) -> None:
         settings = {
+            "spark.yarn.jars": f"local:{spark_home()}/jars/*",
             "spark.pyspark.python": sys.executable,
             "spark.executor.instances": "1",
             "spark.executor.memory": "512m",
             "spark.driver.memory": "512m",
             **{f"spark.{each}.extraJavaOptions": " ".join(SMALL_JAVA) for each in ("driver", "executor", "yarn.am")},
-            **more,
+            **of_python,
         }
         conf.mkdir()
         told = "".join(f"{key} {value}\n" for key, value in settings.items())
