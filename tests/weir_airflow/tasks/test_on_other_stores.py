@@ -1,24 +1,32 @@
-"""A dataflow with state in Airflow's own `dag.test()`, whose store is in a real HDFS that loses and damages files."""
+"""A dataflow with state in Airflow's own `dag.test()`, whose store is in a real HDFS or an S3 that loses files."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.servers.faulty_http import FaultyHttp
 from tests.servers.hadoop import running_hdfs
 from tests.servers.java import JarsMissing
+from tests.servers.s3 import running_s3
+from tests.servers.spark import TestServer
 from tests.weir_airflow.deployed import deployed
+from tests.weir_spark.s3a import server_on_s3
 
 import weir
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 FLOWS = """
-import json, os
+import os
 from datetime import datetime, UTC
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir_airflow import dataflow_dag
@@ -27,16 +35,15 @@ def flow(name):
     numbers = source("numbers", "afloat:numbers", parallelism=2)
     totals = Stage("totals", "afloat:totals", [blocking("numbers", by="bucket")], parallelism=2,
                    state=keyed_state("history", key="bucket", schema="bucket BIGINT, total BIGINT"))
-    told = {"store": os.environ["WEIR_STORE"], "options": json.loads(os.environ["WEIR_STORE_OPTIONS"])}
     return Dataflow(name, [numbers, totals, sink("totals", "sums")],
-                    parameters=told | {"control": os.environ["WEIR_TEST_CONTROL"]})
+                    parameters={"control": os.environ["WEIR_TEST_CONTROL"]})
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 dataflow_dag(flow("connected"), schedule="@daily", start_date=START)
 """
 
 STAGES = """
-import os, signal
+import json, os, signal
 from pathlib import Path
 from pyspark.sql import functions as F
 from weir.store.store import Store
@@ -46,7 +53,7 @@ def numbers(ctx):
 
 def totals(ctx, numbers, history):
     control = Path(ctx.parameters["control"])
-    store = Store.open(ctx.parameters["store"], ctx.parameters["options"])
+    store = Store.open(os.environ["WEIR_STORE"], json.loads(os.environ["WEIR_STORE_OPTIONS"]))
     for mishap in (lose, kill):
         mark = control / mishap.__name__
         if ctx.subtask == 0 and mark.exists():
@@ -75,11 +82,44 @@ def kill(store, said):
 """
 
 
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory):
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the store is, the Spark that reaches it, and the failure of that kind of store on the last day."""
+
+    url: str
+    options: dict[str, Any]
+    server: TestServer
+    fail: Callable[[Path], None]
+
+
+@contextmanager
+def on_hdfs(folder, request):
+    """An HDFS whose NameNode is killed while a task computes."""
+    with running_hdfs(folder, datanodes=2) as hdfs, kept(hdfs.namenode):
+
+        def kill(control):
+            (control / "kill").write_text(str(hdfs.namenode.pid))
+
+        yield Place(f"{hdfs.url}/flows", hdfs.storage_options, request.getfixturevalue("server"), kill)
+
+
+@contextmanager
+def on_s3(folder, _request):
+    """An S3 that breaks a tenth of Spark's requests."""
+    with (
+        running_s3() as s3,
+        FaultyHttp(s3.url).running() as proxy,
+        server_on_s3(folder, proxy.url) as server,
+    ):
+        s3.make_bucket("lake")
+        yield Place("s3://lake/flows", s3.storage_options, server, lambda _control: proxy.sometimes(4, 0.1))
+
+
+@pytest.fixture(scope="module", params=[on_hdfs, on_s3])
+def place(request, tmp_path_factory):
     try:
-        with running_hdfs(tmp_path_factory.mktemp("hdfs") / "of flows", datanodes=2) as running, kept(running.namenode):
-            yield running
+        with request.param(tmp_path_factory.mktemp(request.param.__name__), request) as found:
+            yield found
     except JarsMissing as missing:
         pytest.skip(str(missing))
 
@@ -104,15 +144,15 @@ def kept(server):
 
 
 @pytest.fixture(scope="module")
-def world(airflow_home, server, hdfs, tmp_path_factory):
-    """A store in HDFS, ledger, connections, stages and DAGs; the folder by which a test asks for a mishap."""
+def world(airflow_home, place, tmp_path_factory):
+    """A store there, ledger, connections, stages and DAGs; the folder by which a test asks for a mishap."""
     folder = tmp_path_factory.mktemp("world")
     environ = {
-        "WEIR_STORE": f"{hdfs.url}/flows",
-        "WEIR_STORE_OPTIONS": json.dumps(hdfs.storage_options),
+        "WEIR_STORE": place.url,
+        "WEIR_STORE_OPTIONS": json.dumps(place.options),
         "WEIR_TEST_CONTROL": str(folder),
     }
-    with deployed(airflow_home, folder, server, "afloat", STAGES, FLOWS, "connected", **environ):
+    with deployed(airflow_home, folder, place.server, "afloat", STAGES, FLOWS, "connected", **environ):
         yield folder
 
 
@@ -145,7 +185,7 @@ def expected(days):
     return {bucket: days * sum(range(bucket, 100, 10)) for bucket in range(10)}
 
 
-def test_days_with_state_are_computed_and_healed_whatever_hdfs_does(run, world, hdfs):
+def test_days_with_state_are_computed_and_healed_whatever_the_store_does(run, world, place):
     state, tries = run("connected", 2)
     assert (state, set(tries.values())) == ("success", {1})
     assert published("connected", 2) == expected(1)
@@ -156,7 +196,7 @@ def test_days_with_state_are_computed_and_healed_whatever_hdfs_does(run, world, 
     assert (tries["numbers", 0], tries["numbers", 1]) == (1, 2)
     assert published("connected", 3) == expected(2)
 
-    (world / "kill").write_text(str(hdfs.namenode.pid))
+    place.fail(world)
     state, tries = run("connected", 4)
     assert (state, tries["numbers", 0], tries["numbers", 1]) == ("success", 1, 1)
     assert not (world / "kill").exists()
