@@ -6,16 +6,13 @@ a server ends with the process that started it.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import shutil
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +24,6 @@ SMALL_JAVA = (
 )
 
 _INSTALL_SECONDS = 300.0
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 class JarsMissing(Exception):
@@ -110,13 +106,12 @@ class JavaServer:
         """Start it; it is ready some seconds later."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                [*_ending_with_parent(self._with_parent), *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 cwd=self.log.parent,
-                preexec_fn=partial(_end_with_parent, self._with_parent),  # noqa: PLW1509  # it makes one call of the system
             )
 
     @property
@@ -149,7 +144,9 @@ class JavaServer:
             self._process = None
 
 
-def _end_with_parent(number: signal.Signals) -> None:
-    """Have the system send the server a signal if its parent ends in whatever way; only Linux can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(number))
+def _ending_with_parent(number: signal.Signals) -> list[str]:
+    """Return the words before a command that gets a signal when its parent ends in whatever way; only Linux can.
+
+    A function for Popen to call would have the child forked with the handlers of gRPC, which may crash it.
+    """
+    return ["setpriv", f"--pdeathsig={number.name.removeprefix('SIG')}"] if shutil.which("setpriv") else []

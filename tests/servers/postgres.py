@@ -28,7 +28,7 @@ from sqlalchemy.pool import NullPool
 from weir.ledger.ledger import Ledger
 from weir_dev.files import tail
 from weir_dev.ports import LOOPBACK, choose_ports
-from weir_dev.stack.postgres import USER, account, environment, hand_over, initdb, is_open, programs
+from weir_dev.stack.postgres import USER, account, as_account, environment, hand_over, initdb, is_open, programs
 from weir_dev.stack.processes import ProcessRecord, record, send, stop
 
 _GUARD = Path(__file__).with_name("postgres_guard.py")
@@ -160,6 +160,7 @@ class PostgresServer:
         source = ("--host", LOOPBACK, "--port", str(primary.port), "--username", USER, "--no-password")
         made = subprocess.run(
             [
+                *as_account(),
                 *(str(self._programs / "pg_basebackup"), *source, "--pgdata", str(data), "--write-recovery-conf"),
                 *("--checkpoint=fast", "--no-sync"),
             ],
@@ -169,7 +170,6 @@ class PostgresServer:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            **account(),
         )
         if made.returncode != 0:
             raise AssertionError(f"no replica could be made:\n{made.stdout}{made.stderr}")

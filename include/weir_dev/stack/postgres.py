@@ -93,13 +93,12 @@ class PostgresServer:
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         return Program(
             name=NAME,
-            command=(str(programs(_version(data)) / "postgres"), "-D", _seen_by_server(data), *options),
+            command=(*as_account(), str(programs(_version(data)) / "postgres"), "-D", _seen_by_server(data), *options),
             environment=environment(),
             folder=data,
             log=self.log,
             grace_seconds=10.0,
             is_ready=self._answers,
-            account=account(),
         )
 
     def make_databases(self) -> None:
@@ -184,11 +183,21 @@ def programs(version: str = "") -> Path:
 
 
 def account() -> dict[str, Any]:
-    """Return arguments of Popen that run a program under an account that PostgreSQL accepts."""
+    """Return arguments of Popen that name an account which PostgreSQL accepts."""
     if os.geteuid() != 0:
         return {}
     entry = pwd.getpwnam(_UNPRIVILEGED)
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def as_account() -> tuple[str, ...]:
+    """Return the words before a command that is to run under that account.
+
+    With arguments of Popen the process would be forked with the handlers of the libraries that are loaded: a child
+    with gRPC's crashes now and then before it is the program.
+    """
+    given = account()
+    return ("setpriv", f"--reuid={given['user']}", f"--regid={given['group']}", "--clear-groups") if given else ()
 
 
 def environment() -> dict[str, str]:
@@ -218,6 +227,7 @@ def initdb(data: Path, password: str, options: Sequence[str] = ()) -> None:
             os.chown(file.name, given["user"], given["group"])
         made = subprocess.run(
             [
+                *as_account(),
                 *(str(programs() / "initdb"), "--pgdata", _seen_by_server(data), "--no-sync", "--encoding=UTF8"),
                 *("--locale=C", f"--username={USER}", "--auth=scram-sha-256", f"--pwfile={file.name}", *options),
             ],
@@ -227,7 +237,6 @@ def initdb(data: Path, password: str, options: Sequence[str] = ()) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            **given,
         )
     if made.returncode != 0:
         raise Misconfigured(Message("dev.postgres_files_failed", stdout=made.stdout, stderr=made.stderr))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from weir_dev.stack.processes import ProcessRecord, record
 
@@ -32,10 +32,7 @@ def _no_record(_: ProcessRecord) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`environment` is the whole environment; `prepare` is called before each start.
-
-    `account` are the arguments of Popen that name another user.
-    """
+    """`environment` is the whole environment; `prepare` is called before each start."""
 
     name: str
     command: tuple[str, ...]
@@ -45,7 +42,6 @@ class Program:
     grace_seconds: float
     is_ready: Callable[[], bool]
     prepare: Callable[[], None] = _nothing
-    account: Mapping[str, Any] = field(default_factory=dict)
 
     def start(self, write_down: Callable[[ProcessRecord], None] = _no_record) -> ProcessRecord:
         """Start the program; its output goes to the end of its log.
@@ -66,7 +62,6 @@ class Program:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 bufsize=0,
-                **self.account,
             )
         assert process.stdin is not None  # noqa: S101  # a pipe was asked for
         started = record(self.name, process.pid)

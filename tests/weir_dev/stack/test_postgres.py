@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import stat
+import subprocess
+import sys
 import time
 from contextlib import closing, suppress
 
@@ -138,3 +140,24 @@ def test_a_server_that_was_killed_starts_again_though_its_process_id_is_that_of_
 def test_data_of_a_version_that_has_no_programs_are_refused_with_the_package_to_install():
     with pytest.raises(Misconfigured, check=of_kind("dev.postgres_of_other_version", version="9")):
         programs("9")
+
+
+WITH_GRPC = """
+import subprocess, grpc
+from concurrent.futures import ThreadPoolExecutor
+from weir_dev.stack.postgres import as_account
+
+server = grpc.server(ThreadPoolExecutor(1))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    grpc.channel_ready_future(channel).result(30)
+    ended = [subprocess.run([*as_account(), "true"]).returncode for _ in range(150)]
+server.stop(None)
+print(sum(map(bool, ended)))
+"""
+
+
+def test_a_program_under_its_account_begins_also_where_a_process_has_open_connections_of_grpc():
+    done = subprocess.run([sys.executable, "-c", WITH_GRPC], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
