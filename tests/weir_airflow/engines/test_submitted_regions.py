@@ -9,16 +9,22 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from base64 import b64encode
 from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 from tests.corpus.files import FILES, laid_out
 from tests.corpus.places import Written
-from tests.weir_spark.sources.conftest import resolved
+from tests.weir_spark.sources.conftest import context_of, looked_up, resolved
 
+from weir.code.functions import load
+from weir.connections import LookUps
 from weir.coordination.values import SparkWork
+from weir.dataflow import json as kafka_json
+from weir.dataflow import kafka_source
 from weir.errors import EngineLost, Fenced
 from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
 from weir.formats.region_failure import JobFailed
@@ -296,7 +302,6 @@ def entrusting(store):
     """An engine on this machine whose task finds a connection and a variable that no environment has."""
     from airflow.sdk import Connection
 
-    from weir.connections import LookUps
     from weir_airflow.connections.connections import user_connection, user_variable
     from weir_airflow.engines.engines import engine_for
 
@@ -399,3 +404,28 @@ def test_the_driver_of_a_dead_task_ends_when_the_next_attempt_interrupts_it(
     engine().interrupt(work_of(job))
     await_that(lambda: all(ended(each) for each in processes))
     assert region_failure_from_json(store.read(f"{job.folder}/failure.json")).error == "Fenced"
+
+
+@pytest.mark.soak
+def test_a_driver_reads_the_records_of_a_topic_that_a_server_reads(server, modules, store, kafka_broker):
+    from airflow.sdk import Connection
+
+    from weir_airflow.engines.engines import engine_for
+
+    broker = kafka_broker.connection("broker")
+    events = kafka_source("events", "broker", topic=kafka_broker.create_topic("events"), value=kafka_json("v BIGINT"))
+    producer = Producer({"bootstrap.servers": kafka_broker.address})
+    for number in range(1000):
+        producer.produce(events.options["topic"], json.dumps({"v": number}), str(number))
+    assert producer.flush(30) == 0
+    (split,) = load(events.resolve, "events")(context_of(events, broker)).splits
+    jobs, look_ups, digests = Jobs(store), LookUps(looked_up(broker), {}.__getitem__), []
+    for place in ({"conn_type": "spark", "host": "local[2]"}, server.connection):
+        stage = jobs.stage("events", events.function, jobs.output("events"), is_source=True, slice=split)
+        job = jobs.region(stage)
+        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        engine_for(Connection(conn_id="spark", **place), store, {}, look_ups).run(job, str(uuid.uuid4()), print)
+        (output,) = region_report_from_json(store.read(job.report)).outputs
+        digests.append(output.digest)
+    assert digests[0].rows == 1000
+    assert digests[0] == digests[1]
