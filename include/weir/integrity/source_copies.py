@@ -18,7 +18,7 @@ from weir.integrity.archives import due_this_hour
 from weir.integrity.records import Inconsistency
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import run_by_id
-from weir.ledger.sources import all_slices_of, copied_subtasks
+from weir.ledger.sources import copied_splits
 from weir.store.probe import StoreFinding
 
 _MEND = (
@@ -40,6 +40,8 @@ def source_copy_inconsistencies(services: Services, runs: Collection[str]) -> tu
 
 def scrubbed_source_copies(services: Services, dataflow: str, share: float, now: datetime) -> tuple[Inconsistency, ...]:
     """Compare this hour's share of the copies of a dataflow, as `source_copy_inconsistencies` does."""
+    if share <= 0:
+        return ()
     with services.ledger.transaction() as session:
         unexpired = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
         runs = list(session.scalars(unexpired.order_by(RunRow.epoch)))
@@ -47,14 +49,12 @@ def scrubbed_source_copies(services: Services, dataflow: str, share: float, now:
 
 
 def _named(services: Services, runs: Collection[str]) -> list[_Copy]:
-    found = []
     with services.ledger.transaction() as session:
-        for run in runs:
-            for stage, splits in all_slices_of(session, run).items():
-                for subtask in sorted(copied_subtasks(session, run, stage)):
-                    binding = binding_of(run_by_id(session, run), stage, subtask, splits[subtask])
-                    found += [] if binding is None else [_Copy(run, binding)]
-    return found
+        return [
+            _Copy(each.run, binding)
+            for each in copied_splits(session, runs)
+            if (binding := binding_of(run_by_id(session, each.run), each.stage, each.subtask, each.split)) is not None
+        ]
 
 
 def _checked(services: Services, copies: Iterable[_Copy]) -> Iterator[Inconsistency]:

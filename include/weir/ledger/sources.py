@@ -133,6 +133,26 @@ def copied_subtasks(session: Session, run: str, stage: str) -> dict[int, int]:
     return {} if row is None else {int(subtask): size for subtask, size in (row.copies or {}).items()}
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedSplit:
+    """A split of a source of which committed attempts have read the copy."""
+
+    run: str
+    stage: str
+    subtask: int
+    split: Any
+
+
+def copied_splits(session: Session, runs: Collection[str]) -> list[CopiedSplit]:
+    """Return the splits in some runs of which committed attempts have read copies, oldest run of a dataflow first."""
+    query = select(SourceSliceRow).where(SourceSliceRow.run.in_(runs), SourceSliceRow.copies.is_not(None))
+    return [
+        CopiedSplit(row.run, row.stage, subtask, row.slices[subtask])
+        for row in session.scalars(query.order_by(SourceSliceRow.run, SourceSliceRow.stage))
+        for subtask in sorted(map(int, row.copies or {}))
+    ]
+
+
 def copy_ids(session: Session, run: str) -> frozenset[str]:
     """Return the ids of the copies of all splits of a run."""
     splits = (each for splits in all_slices_of(session, run).values() for each in splits)
@@ -298,7 +318,16 @@ def newest_read(session: Session, dataflow: str, stage: str, epochs: int) -> lis
         .limit(epochs)
     )
     rows = reversed(session.scalars(query).all())
-    return [ReadSource(RunId(row.run), row.stage, row.slices, row.generation, _late(row)) for row in rows]
+    return [
+        ReadSource(
+            RunId(row.run),
+            row.stage,
+            row.slices,
+            row.generation,
+            None if row.late is None else LateFiles.from_json(row.late),
+        )
+        for row in rows
+    ]
 
 
 def note_late(session: Session, read: ReadSource, late: LateFiles | None) -> bool:
@@ -347,23 +376,19 @@ def enter_correction(session: Session, run: str, stage: str, found: CorrectedSpl
 
 def late_of(session: Session, run: str) -> dict[str, LateFiles]:
     """Return what is known to be late of the sources of a run, by source."""
-    query = select(SourceSliceRow).where(SourceSliceRow.run == run, SourceSliceRow.late.is_not(None))
-    return {row.stage: late for row in session.scalars(query.order_by(SourceSliceRow.stage)) if (late := _late(row))}
+    query = select(SourceSliceRow.stage, SourceSliceRow.late).where(SourceSliceRow.run == run)
+    rows = session.execute(query.where(SourceSliceRow.late.is_not(None)).order_by(SourceSliceRow.stage))
+    return {stage: LateFiles.from_json(late) for stage, late in rows if late is not None}
 
 
 def late_counts(session: Session, dataflow: str | None = None) -> Counter[str]:
     """Return how many files are known to be late, by run, of a dataflow or of all."""
-    query = select(SourceSliceRow).join(RunRow, RunRow.id == SourceSliceRow.run)
+    query = select(SourceSliceRow.run, SourceSliceRow.late).join(RunRow, RunRow.id == SourceSliceRow.run)
     query = query.where(SourceSliceRow.late.is_not(None), RunRow.expired_at.is_(None))
     counts: Counter[str] = Counter()
-    for row in session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)):
-        late = _late(row)
-        counts[row.run] += 0 if late is None else late.count
+    for run, late in session.execute(query if dataflow is None else query.where(RunRow.dataflow == dataflow)):
+        counts[run] += 0 if late is None else LateFiles.from_json(late).count
     return counts
-
-
-def _late(row: SourceSliceRow) -> LateFiles | None:
-    return None if row.late is None else LateFiles.from_json(row.late)
 
 
 def _owe_record(session: Session, run: str) -> None:

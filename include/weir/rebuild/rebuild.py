@@ -405,10 +405,13 @@ def _restore_splits(
 
 def _restore_copies(session: Session, run: str, source: str, known: list[Any], found: list[Candidate]) -> None:
     """Note which copies of what a source has committed attempts have read: the next commit tells their bytes."""
-    noted = copied_subtasks(session, run, source)
-    for subtask in {each.region.subtask for each in found if each.splits.get(source) in known} - noted.keys():
-        if is_copied(known[subtask]):
-            note_copies(session, run, subtask, {source: 0})
+    copied = {subtask: split for subtask, split in enumerate(known) if is_copied(split)}
+    if not copied:
+        return
+    read = ((each.region.subtask, each.splits.get(source)) for each in found)
+    there = {subtask for subtask, split in read if split is not None and split == copied.get(subtask)}
+    for subtask in there - copied_subtasks(session, run, source).keys():
+        note_copies(session, run, subtask, {source: 0})
 
 
 def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCatalogue, notes: list[str]) -> RebuiltRun:

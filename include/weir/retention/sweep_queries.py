@@ -58,12 +58,14 @@ def knowledge_of(
     copies: Iterable[tuple[str, str]],
     pointed: Mapping[str, Collection[str]],
     *,
+    has_source_copies: bool,
     is_reclaiming: bool = False,
 ) -> RunKnowledge:
     """Return the ledger's record of a run.
 
     `copies` are the stages and subtasks with cached output in the store; `pointed` are the pointers in the store, by
-    path, and the folders that they name.
+    path, and the folders that they name. Without `has_source_copies` in the store, the splits of sources, which may be
+    large, are not read.
     """
     row = session.get_one(RunRow, run)
     expired = row.expired_at is not None  # a begin ends that
@@ -80,7 +82,7 @@ def knowledge_of(
         pointers=live,
         is_expired=expired,
         has_readers=not expired or _has_readers(session, row),
-        source_copies=copy_ids(session, run),
+        source_copies=copy_ids(session, run) if has_source_copies else frozenset(),
     )
 
 

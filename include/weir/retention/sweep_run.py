@@ -181,6 +181,7 @@ class RunSweep:
 
     def _knowledge(self, listed: _Listed) -> RunKnowledge:
         copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
+        has_source_copies = any(each.place is Place.SOURCE_COPY for each in listed.folder.folders)
         with self._services.ledger.transaction() as session:
             self._services.ledger.require_not_behind(session, dataflow_of(listed.run))
             return knowledge_of(
@@ -190,6 +191,7 @@ class RunSweep:
                 self._services.now(),
                 copies,
                 {each.path: each.folders or () for each in listed.pointers},
+                has_source_copies=has_source_copies,
                 is_reclaiming=self._is_reclaiming,
             )
 
