@@ -105,22 +105,8 @@ def _with_copy(
     folder = _folder(registered, stage, registered.attempt.id)
     own = CopyToWrite(folder, services.store.spark_url(folder), made_from[stage.name])
     usable = found.get(stage.name)
-    return replace(stage, copy=own, resume=None if usable is None else _to_read(services, usable))
-
-
-def _to_read(services: Services, found: _Found) -> CopyToRead:
-    copy = found.copy
-    files = tuple(services.store.spark_url(f"{found.folder}/{file.name}") for file in copy.files)
-    return CopyToRead(
-        attempt=copy.attempt,
-        folder=found.folder,
-        files=files,
-        spark_schema=copy.spark_schema,
-        code=copy.code,
-        session=dict(copy.session),
-        inputs=copy.inputs,
-        copies=copy.copies,
-    )
+    resume = None if usable is None else CopyToRead.of(usable.copy, usable.folder, services.store.spark_url)
+    return replace(stage, copy=own, resume=resume)
 
 
 def _folder(registered: Registered, stage: StageToRun, attempt: str) -> str:

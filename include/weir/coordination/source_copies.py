@@ -17,7 +17,7 @@ from weir.dataflow.stage import Stage
 from weir.errors import Fault, Message, Misconfigured
 from weir.formats.codec import stage_copy_from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
-from weir.formats.paths import SOURCE_COPY, folder_of
+from weir.formats.paths import SOURCE_COPY, folder_of, source_copy_folder
 from weir.formats.region_job import CopyToRead, CopyToWrite, RegionJob, StageToRun
 from weir.ledger.runs import Run
 from weir.ledger.sources import COPY_ID, copied_subtasks, is_copied
@@ -79,33 +79,17 @@ def _with_copy(services: Services, registered: Registered, stage: StageToRun, ke
     binding = binding_of(run, stage.name, stage.subtask, stage.slice) if stage.name in kept else None
     if binding is None:
         return stage
-    folder = f"{folder_of(binding)}/{registered.attempt.id}"
+    folder = source_copy_folder(binding, registered.attempt.id)
     copy = CopyToWrite(folder, services.store.spark_url(folder), made_from="", binding=binding)
     found = whole_copy(services, run.id, stage.name, binding)
     if found is None:
         with services.ledger.transaction() as session:
             if stage.subtask in copied_subtasks(session, run.id, stage.name):
                 raise _not_whole(run.id, stage.name, binding, _NOT_THERE)
-    return replace(stage, copy=copy, resume=None if found is None else _to_read(services, binding, found))
-
-
-def _to_read(services: Services, binding: str, found: StageCopy) -> CopyToRead:
-    folder = folder_of_copy(binding, found)
-    return CopyToRead(
-        attempt=found.attempt,
-        folder=folder,
-        files=tuple(services.store.spark_url(f"{folder}/{file.name}") for file in found.files),
-        spark_schema=found.spark_schema,
-        code=found.code,
-        session=dict(found.session),
-        inputs=found.inputs,
-        copies=found.copies,
-    )
-
-
-def folder_of_copy(binding: str, found: StageCopy) -> str:
-    """Return the folder of the files of a described copy."""
-    return f"{folder_of(binding)}/{found.attempt}"
+    if found is None:
+        return replace(stage, copy=copy, resume=None)
+    read_from = source_copy_folder(binding, found.attempt)
+    return replace(stage, copy=copy, resume=CopyToRead.of(found, read_from, services.store.spark_url))
 
 
 def whole_copies(services: Services, run: str, job: RegionJob) -> dict[str, int]:
@@ -135,7 +119,7 @@ def checked_copy(services: Services, binding: str) -> StageCopy | StoreFinding |
         return None
     except Misconfigured as error:
         return StoreFinding(Fault.DAMAGED, str(error))
-    folder = folder_of_copy(binding, found)
+    folder = source_copy_folder(binding, found.attempt)
     return verify_files(services.store, services.store_id(), {folder: found.files}).get(folder, found)
 
 

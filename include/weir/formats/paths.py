@@ -127,6 +127,11 @@ def manifest_path(folder: str) -> str:
     return f"{folder}/{MANIFEST}"
 
 
+def source_copy_folder(binding: str, attempt: str) -> str:
+    """Return the folder of an attempt's copy of what a source has read; `binding` is the path of the description."""
+    return f"{folder_of(binding)}/{attempt}"
+
+
 def folder_of(path: str) -> str:
     """Return the folder that holds a file."""
     return path.rpartition("/")[0]

@@ -5,13 +5,14 @@ There are three kinds of job: a region's computation, a compaction of its state,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
-from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, RowRange, UpdateDigest
+from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, RowRange, StageCopy, UpdateDigest
 from weir.formats.paths import LOADED, folder_of, result_folder
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import KeyFilter, Layout
@@ -195,6 +196,20 @@ class CopyToRead:
     session: dict[str, str]
     inputs: tuple[str, ...]
     copies: tuple[str, ...]
+
+    @classmethod
+    def of(cls, copy: StageCopy, folder: str, spark_url: Callable[[str], str]) -> CopyToRead:
+        """Return what a job reads of a described copy in a folder; `spark_url` spells paths of the store for Spark."""
+        return cls(
+            attempt=copy.attempt,
+            folder=folder,
+            files=tuple(spark_url(f"{folder}/{file.name}") for file in copy.files),
+            spark_schema=copy.spark_schema,
+            code=copy.code,
+            session=dict(copy.session),
+            inputs=copy.inputs,
+            copies=copy.copies,
+        )
 
 
 @dataclass(frozen=True, slots=True)

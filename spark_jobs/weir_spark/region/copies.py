@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.errors import Internal, Message
 from weir.formats.codec import stage_copy_from_json, stage_copy_to_json
 from weir.formats.manifest import COPY_NAME, StageCopy
-from weir.formats.paths import folder_of
+from weir.formats.paths import source_copy_folder
 from weir.formats.region_job import (
     CopyToRead,
     CopyToWrite,
@@ -155,22 +155,8 @@ class Copies:
             described = self._first(stage, copy)
         rows, size = f"{described.digest.rows:,} rows", format_size(described.bytes)
         self.log(f"copied {stage.name}: {rows}, {size}; a retry resumes after it")
-        folder = (
-            copy.folder if described.attempt == self.job.attempt else f"{folder_of(copy.binding)}/{described.attempt}"
-        )
-        return self._read(
-            stage,
-            CopyToRead(
-                attempt=described.attempt,
-                folder=folder,
-                files=tuple(self.store.spark_url(f"{folder}/{file.name}") for file in described.files),
-                spark_schema=described.spark_schema,
-                code=described.code,
-                session=described.session,
-                inputs=described.inputs,
-                copies=described.copies,
-            ),
-        )
+        folder = source_copy_folder(copy.binding, described.attempt) if copy.binding else copy.folder
+        return self._read(stage, CopyToRead.of(described, folder, self.store.spark_url))
 
     def _first(self, stage: StageToRun, copy: CopyToWrite) -> StageCopy:
         """Return the copy of the source that another attempt was first to describe, and delete the own one."""

@@ -33,7 +33,7 @@ from weir.formats.manifest import (
     is_chain,
     parsed_digest,
 )
-from weir.formats.paths import folder_of
+from weir.formats.paths import folder_of, source_copy_folder
 from weir.formats.region_job import (
     CheckJob,
     CompactionJob,
@@ -189,7 +189,7 @@ class FakeEngine:
             return
         binding = "" if stage.copy is None else stage.copy.binding
         described = stage_copy_from_json(self._store.read(binding or f"{copy.folder}/{COPY_NAME}"))
-        folder = f"{folder_of(binding)}/{described.attempt}" if binding else copy.folder
+        folder = source_copy_folder(binding, described.attempt) if binding else copy.folder
         for file in described.files:
             if self._store.size(f"{folder}/{file.name}") != file.bytes:
                 raise OSError(f"{folder}/{file.name} is truncated")
@@ -218,7 +218,8 @@ class FakeEngine:
         except AlreadyExists:
             first = stage_copy_from_json(self._store.read(copy.binding))
             self._store.delete_folder(copy.folder)
-            return self._store.read(f"{folder_of(copy.binding)}/{first.attempt}/{first.files[0].name}")[:64].decode()
+            folder = source_copy_folder(copy.binding, first.attempt)
+            return self._store.read(f"{folder}/{first.files[0].name}")[:64].decode()
         return content
 
     def _state(
