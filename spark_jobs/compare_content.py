@@ -3,8 +3,8 @@
     python compare_content.py REQUEST.json --remote sc://host:port
     spark-submit compare_content.py REQUEST.json
 
-REQUEST.json is as weir.formats.content_check writes it. For each result a line of JSON is printed: its number in the
-ledger, and its digest or an error.
+REQUEST.json is a message with a list of weir.formats.programs.ResultToCheck. For each result a line of JSON is printed:
+its number in the ledger, and its digest or an error.
 """
 
 import sys

@@ -19,6 +19,9 @@ _examining = threading.Lock()
 """Held by the thread in which msgspec examines a type, which it does once: another that uses the type meanwhile crashes
 the process."""
 
+_MESSAGES: Final = 1
+"""The version of what programs are asked and answer."""
+
 _EXAMINED: Final = set[Any]()
 """The types that msgspec has examined, with all that are in them."""
 
@@ -50,16 +53,16 @@ def typed(what: str, target: type[T], found: Any) -> T:
     return value
 
 
-def message_to_json(version: int, message: object) -> str:
+def message_to_json(message: object) -> str:
     """Encode what a program of Weir is asked, or answers."""
-    return json.dumps({"version": version, "message": plain(message)}, sort_keys=True)
+    return json.dumps({"version": _MESSAGES, "message": plain(message)}, sort_keys=True)
 
 
-def message_from_json(version: int, target: type[T], text: str) -> T:
+def message_from_json(target: type[T], text: str) -> T:
     """Decode what a program of Weir is asked, or answers. Raises Misconfigured for another version."""
     found = json.loads(text)
-    if found.get("version") != version:
-        raise Misconfigured(Message("typed_json.version_differs", found=found.get("version"), version=version))
+    if found.get("version") != _MESSAGES:
+        raise Misconfigured(Message("typed_json.version_differs", found=found.get("version"), version=_MESSAGES))
     return typed(target.__name__, target, found["message"])
 
 

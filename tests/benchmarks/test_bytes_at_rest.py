@@ -19,7 +19,7 @@ from typing import Any
 from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST
 from weir.formats.region_job import RegionJob, RegionReport
@@ -63,7 +63,7 @@ class Flights:
         """Take the fake engine's place."""
         self.spark.run(job, str(uuid.uuid4()), lambda _line: None)
         during()
-        return region_report_from_json(self.store.read(job.report))
+        return from_json(RegionReport, self.store.read(job.report))
 
     def epochs(self) -> Iterator[AtRest]:
         """Run a day, then upkeep, again and again."""

@@ -19,7 +19,8 @@ from tests.servers.java import JarsMissing
 from tests.servers.s3 import running_s3
 from tests.weir_spark.s3a import BUCKET, server_on_s3
 
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
+from weir.formats.region_job import RegionReport
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import PLAIN, Layout
@@ -58,7 +59,7 @@ def test_bytes_that_an_s3_copies_for_a_region(
             job = jobs.region(jobs.stage("numbers", "copied_bytes:numbers", *outputs, is_source=True))
             engine = ConnectEngine(f"{server.url};user_id=weir", s3.storage_options)
             benchmark.pedantic(lambda: engine.run(job, str(uuid4()), lambda _line: None), rounds=1)  # type: ignore[attr-defined]
-            report = region_report_from_json(store.read(job.report))
+            report = from_json(RegionReport, store.read(job.report))
             requests = list(proxy.requests)
     except JarsMissing as missing:
         pytest.skip(str(missing))

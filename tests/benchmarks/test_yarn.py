@@ -19,7 +19,7 @@ from tests.servers.java import JarsMissing
 from tests.servers.yarn.cluster import running_yarn
 from tests.servers.yarn.environment import packed_environment
 
-from weir.formats.codec import region_job_to_json
+from weir.formats.codec import to_json
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
@@ -88,6 +88,6 @@ def region(connection, store, options):
 
     jobs = Jobs(store)
     job = jobs.region(jobs.stage("numbers", "measured_pipeline:numbers", jobs.output("numbers"), is_source=True))
-    store.create(f"{job.folder}/job.json", region_job_to_json(job))
+    store.create(f"{job.folder}/job.json", to_json(job))
     engine = engine_for(Connection(conn_id="spark_default", conn_type="spark", **connection), store, options)
     return seconds(lambda: engine.run(job, "", lambda _: None))

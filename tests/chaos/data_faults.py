@@ -17,7 +17,8 @@ from tests.chaos.field import Task, day_of
 
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _closing_task(run: RunView) -> Task:
 def damage_state(store: Path, folder: str, chance: Random) -> str | None:
     """Damage a file of the state in a folder of the store; return what was done, None if nothing was."""
     try:
-        state = manifest_from_json((store / folder / MANIFEST).read_bytes()).state
+        state = from_json(Manifest, (store / folder / MANIFEST).read_bytes()).state
         file = chance.choice(() if state is None else state.files)
         path, kind = store / file.path, chance.choice([DamageKind.LOST, DamageKind.CUT])
         if kind is DamageKind.CUT:

@@ -18,7 +18,8 @@ from tests.chaos.task_faults import Frozen
 from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World
 
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.stack.processes import record
 
@@ -66,7 +67,7 @@ def test_what_is_gone_already_is_not_damaged(result, kind):
 def state(tmp_path):
     """A store with a keyed state, and the files that it consists of, by path."""
     data = (Path(__file__).parents[1] / "golden" / "manifest-v1.json").read_bytes()
-    files = [tmp_path / file.path for file in manifest_from_json(data).state.files]
+    files = [tmp_path / file.path for file in from_json(Manifest, data).state.files]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(BYTES)

@@ -19,7 +19,8 @@ from tests.chaos.ha import missing_files, published_twice, slow_to_heal, write_h
 from tests.chaos.ha_faults import LoseComponent, LosePrimary, LoseReplica, Work, ha_faults
 from tests.chaos.plan import planned_faults
 
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition
 from weir.state.checkpoint_content import files_named
@@ -167,7 +168,7 @@ def view(tmp_path):
     write(found, "ladder/r/part.parquet")
     data = (Path(__file__).parents[1] / "golden" / "checkpoint-v1.json").read_bytes()
     write(found, checkpoint_path("ladder", 7), data)
-    for path in files_named(checkpoint_from_json(data)):
+    for path in files_named(from_json(Checkpoint, data)):
         write(found, path)
     return found
 
@@ -211,6 +212,6 @@ def test_a_file_that_readers_see_and_that_is_gone_is_found(view):
 
 def test_a_file_that_a_checkpoint_names_and_that_is_gone_is_found(view):
     data = (view.folder / checkpoint_path("ladder", 7)).read_bytes()
-    gone = sorted(files_named(checkpoint_from_json(data)))[0]
+    gone = sorted(files_named(from_json(Checkpoint, data)))[0]
     (view.folder / gone).unlink()
     assert list(missing_files(view)) == [f"{gone}, which checkpoint 7 names, is gone"]

@@ -8,7 +8,8 @@ from tests.concurrency.worlds import flow
 from tests.weir.restoring import second_airflow
 
 from weir.errors import Misconfigured
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
 from weir.ledger.database.tables import (
     CheckpointRow,
@@ -72,7 +73,7 @@ def broken(world, *, while_read=False):
 def _files(world, row):
     """The files that a result consists of; None where its manifest is gone."""
     try:
-        manifest = manifest_from_json(world.store.read(manifest_path(row.folder)))
+        manifest = from_json(Manifest, world.store.read(manifest_path(row.folder)))
     except NotFound:
         return None
     if manifest.state is not None and row.layout != "plain":

@@ -13,7 +13,8 @@ import uuid
 
 import pytest
 
-from weir.formats.codec import region_job_from_json, region_job_to_json, region_report_from_json, region_report_to_json
+from weir.formats.codec import from_json, region_job_from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir.store.store import Store
 
 CONNECT, OWN_SESSION = "Connect", "own session"
@@ -68,7 +69,7 @@ class OnConnect:
             self._engine.run(job, str(uuid.uuid4()), lambda line: None)
         except Exception as error:  # noqa: BLE001  it is the answer
             raise Refused(type(error).__name__, str(error)) from None
-        return region_report_from_json(store.read(job.report))
+        return from_json(RegionReport, store.read(job.report))
 
 
 class InOwnSession:
@@ -82,7 +83,7 @@ class InOwnSession:
 
     def run(self, job, store):
         found = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_CONN_")}
-        asked = {"job": region_job_to_json(job).decode(), "environment": found}
+        asked = {"job": to_json(job).decode(), "environment": found}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         for line in self._process.stdout:
             if line.startswith(ANSWER):
@@ -92,7 +93,7 @@ class InOwnSession:
             raise AssertionError(f"the session of its own ended with {self._process.wait()}")
         if "report" not in answer:
             raise Refused(**answer)
-        return region_report_from_json(answer["report"].encode())
+        return from_json(RegionReport, answer["report"].encode())
 
     def close(self):
         self._process.stdin.close()
@@ -112,7 +113,7 @@ def answered(text, session):
         if translated is error:
             translated = unreadable(error, job) or error
         return {"kind": type(translated).__name__, "text": str(translated)}
-    return {"report": region_report_to_json(report).decode()}
+    return {"report": to_json(report).decode()}
 
 
 def main():

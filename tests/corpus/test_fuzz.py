@@ -23,7 +23,10 @@ from weir.code.sql_rules import sql_problems
 from weir.dataflow import files_source
 from weir.dataflow.state_schema import declared_fields
 from weir.errors import Misconfigured
-from weir.formats.codec import checkpoint_from_json, manifest_from_json, region_job_from_json, region_report_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json, region_job_from_json
+from weir.formats.manifest import Manifest
+from weir.formats.region_job import RegionReport
 from weir.formats.suite import suite_from_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -115,9 +118,9 @@ def any_suite(data):
 
 READERS = {
     "region-job-v1.json": region_job_from_json,
-    "region-report-v1.json": region_report_from_json,
-    "manifest-v1.json": manifest_from_json,
-    "checkpoint-v1.json": checkpoint_from_json,
+    "region-report-v1.json": partial(from_json, RegionReport),
+    "manifest-v1.json": partial(from_json, Manifest),
+    "checkpoint-v1.json": partial(from_json, Checkpoint),
 }
 
 

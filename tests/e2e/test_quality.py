@@ -17,7 +17,8 @@ from ladder import expected_running_totals
 
 from weir.coordination.services import Services
 from weir.execution.partition_state import PartitionState
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
@@ -209,7 +210,7 @@ def restored_file(driver):
     """A file that the fork goes on from, which has rows."""
     with driver.ledger.transaction() as session:
         row = session.query(ResultRow).filter_by(run=f"fork@{epoch(SECOND)}", stage="history", is_current=True).one()
-    state = manifest_from_json(driver.store.read(f"{row.folder}/{MANIFEST}")).state
+    state = from_json(Manifest, driver.store.read(f"{row.folder}/{MANIFEST}")).state
     return Path(driver.stack.store_url.removeprefix("file://")) / state.files[-1].path
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from at_once import AtOnce
 
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import ResultRow, RunRow
@@ -39,7 +40,7 @@ def files(driver, day, subtask=0):
     with driver.ledger.transaction() as session:
         current = session.query(ResultRow).filter_by(run=f"{driver.dag}@{epoch(day)}", stage="history", is_current=True)
         folder = current.filter_by(subtask=subtask).one().folder
-    return manifest_from_json(driver.store.read(f"{folder}/{MANIFEST}")).state.files
+    return from_json(Manifest, driver.store.read(f"{folder}/{MANIFEST}")).state.files
 
 
 def checkpoints(driver):

@@ -33,8 +33,8 @@ from tests.simulator.rows import (
 
 from weir.dataflow.state import StateKind
 from weir.errors import WeirError
-from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import ContentDigest, DataFile, Segment, is_chain, parsed_digest
+from weir.formats.codec import from_json
+from weir.formats.manifest import ContentDigest, DataFile, Segment, StageCopy, is_chain, parsed_digest
 from weir.formats.region_job import (
     CompactionJob,
     CopyToWrite,
@@ -199,7 +199,7 @@ class _Computation(FakeEngine):
     def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> str:
         found = super()._copy(job, stage, copy, content)
         if copy.binding and found != content:
-            self._is_made_as(stage_copy_from_json(self._store.read(copy.binding)).attempt)
+            self._is_made_as(from_json(StageCopy, self._store.read(copy.binding)).attempt)
             self._note(stage, found)
         return found
 

@@ -15,7 +15,7 @@ from tests.simulator.invariants.needs import is_in_use
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.values import Begun
 from weir.execution.airflow_words import FINAL
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import RELEASED_NOTE, Manifest
 from weir.formats.paths import MANIFEST, folder_of, manifest_path
 from weir.formats.pointer import pointer_from_json
@@ -125,7 +125,7 @@ class Observer:
         if path.endswith(f"/{RELEASED_NOTE}"):
             history.unnoted.discard(folder_of(path))
         if path.endswith(f"/{MANIFEST}"):
-            self._note_state(manifest_from_json(data), folder_of(path))
+            self._note_state(from_json(Manifest, data), folder_of(path))
         if path.startswith("_sinks/"):
             require("what_is_published_was_valid_as_a_whole", self._published(path, data))
 

@@ -3,7 +3,8 @@
 from sqlalchemy import select
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import ResultRow
 
 
@@ -44,4 +45,4 @@ def manifest_of(world, day, subtask=0):
             ResultRow.is_current,
         )
         folder = session.scalar(query)
-    return manifest_from_json(world.store.read(f"{folder}/manifest.json"))
+    return from_json(Manifest, world.store.read(f"{folder}/manifest.json"))

@@ -7,8 +7,9 @@ from sqlalchemy import select
 from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
-from weir.formats.codec import checkpoint_from_json, checkpoint_to_json, manifest_from_json
-from weir.formats.manifest import parsed_digest
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json, to_json
+from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.savepoint import SAVEPOINT
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow
 from weir.snapshots.restore import RestoreRequest
@@ -87,7 +88,7 @@ def rows_of(world, day, stage="history", dataflow="ladder"):
 def files_of(world, day, subtask=0, dataflow="ladder"):
     """The files of the keyed state at the end of a day."""
     row = rows_of(world, day, dataflow=dataflow)[subtask]
-    return manifest_from_json(world.store.read(f"{row.folder}/manifest.json")).state.files
+    return from_json(Manifest, world.store.read(f"{row.folder}/manifest.json")).state.files
 
 
 def checkpoints(world, dataflow="ladder"):
@@ -133,7 +134,7 @@ def keep_savepoints(world, *days):
 def record_other_rows(world, day, subtask=0, **other):
     """Let the savepoint of a day record other rows of the keyed state than its files have; the digest of before."""
     path = f"ladder/_savepoints/day{day}/{SAVEPOINT}"
-    savepoint = checkpoint_from_json(world.store.read(path))
+    savepoint = from_json(Checkpoint, world.store.read(path))
     (history,) = [state for state in savepoint.states if state.state.name == "history"]
     parts = list(history.partitions)
     before = parts[subtask].digest
@@ -143,7 +144,7 @@ def record_other_rows(world, day, subtask=0, **other):
         replace(history, partitions=tuple(parts)) if state is history else state for state in savepoint.states
     )
     world.store.delete(path)
-    world.store.create(path, checkpoint_to_json(replace(savepoint, states=states)))
+    world.store.create(path, to_json(replace(savepoint, states=states)))
     return before
 
 

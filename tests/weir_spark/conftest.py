@@ -14,8 +14,9 @@ from tests.servers.s3 import running_s3
 from tests.weir_spark.drivers import Drivers
 from tests.weir_spark.s3a import BUCKET, server_on_s3
 
-from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
-from weir.formats.region_job import FAILURE_NAME
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_failure import RegionFailure
+from weir.formats.region_job import FAILURE_NAME, RegionReport
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
@@ -77,7 +78,7 @@ def codes_in_driver(store, drivers):
 
     def submit(*submitted):
         for job in submitted:
-            store.create(f"{job.folder}/job.json", region_job_to_json(job))
+            store.create(f"{job.folder}/job.json", to_json(job))
         return drivers.run(DRIVER, *(f"{store.url}/{job.folder}/job.json" for job in submitted))
 
     return submit
@@ -92,9 +93,9 @@ def ends_in_driver(store, codes_in_driver):
         ends = []
         for job in submitted:
             try:
-                ends.append(region_failure_from_json(store.read(f"{job.folder}/{FAILURE_NAME}")))
+                ends.append(from_json(RegionFailure, store.read(f"{job.folder}/{FAILURE_NAME}")))
             except NotFound:
-                ends.append(region_report_from_json(store.read(job.report)))
+                ends.append(from_json(RegionReport, store.read(job.report)))
         return ends
 
     return submit

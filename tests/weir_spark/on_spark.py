@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 
 from weir.code.archive import pack, top_level
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
+from weir.formats.region_job import RegionReport
 from weir.testing.fakes.airflow import FakeAirflow
 from weir_spark.transport.connect import ConnectEngine
 
@@ -19,7 +20,7 @@ class OnSpark:
     def run(self, job, during=lambda: None):
         self._engine.run(job, str(uuid.uuid4()), lambda line: None)
         during()
-        return region_report_from_json(self._store.read(job.report))
+        return from_json(RegionReport, self._store.read(job.report))
 
 
 class AirflowWithCode(FakeAirflow):

@@ -31,7 +31,7 @@ from weir.errors import Conflict, Fault, Internal, Message, Misconfigured, Resul
 from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.checks import gate_results
-from weir.formats.codec import manifest_to_json
+from weir.formats.codec import to_json
 from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint, is_chain
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
@@ -243,7 +243,7 @@ def _of(result: CurrentResult) -> Iterator[tuple[PartitionId, Digest]]:
 
 
 def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewResult:
-    data = manifest_to_json(manifest)
+    data = to_json(manifest)
     services.store.create(f"{output.folder}/manifest.json", data)
     return NewResult(
         partition=PartitionId(manifest.stage, manifest.subtask, manifest.layout),

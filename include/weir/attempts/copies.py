@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder
 from weir.errors import Fault, Message, Misconfigured, Retryable
-from weir.formats.codec import stage_copy_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import COPY
 from weir.formats.region_job import CopyToRead, CopyToWrite, InputToRead, RegionJob, StageToRun
@@ -209,7 +209,7 @@ class _Search:
 def _described(services: Services, folder: str) -> StageCopy | str | None:
     """Read the copy in a folder; returns the error if it cannot be read, and None if there is none."""
     try:
-        return stage_copy_from_json(services.store.read(f"{folder}/{COPY_NAME}"))
+        return from_json(StageCopy, services.store.read(f"{folder}/{COPY_NAME}"))
     except NotFound:
         return None
     except Misconfigured as error:

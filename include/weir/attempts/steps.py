@@ -22,7 +22,7 @@ from weir.errors import Conflict, Fenced, Internal, LedgerBehind, Message, WeirE
 from weir.execution.failure_class import FailureClass
 from weir.execution.failure_words import SAYS, note_of_failure
 from weir.execution.run_state import CLOSE
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.region_job import JOB_NAME, RegionReport, SparkJob
 from weir.secrecy import without_secrets
 from weir.store.store import Store
@@ -107,12 +107,12 @@ def write_job(store: Store, job: SparkJob) -> None:
 
     Raises AlreadyExists or Retryable.
     """
-    store.create(f"{job.folder}/{JOB_NAME}", region_job_to_json(job))
+    store.create(f"{job.folder}/{JOB_NAME}", to_json(job))
 
 
 def read_report(store: Store, job: SparkJob) -> RegionReport:
     """Read the job's report. Raises NotFound, Misconfigured (another version), Corrupt or Retryable."""
-    return region_report_from_json(store.read(job.report))
+    return from_json(RegionReport, store.read(job.report))
 
 
 class Heartbeat:

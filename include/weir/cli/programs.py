@@ -18,21 +18,20 @@ import pyarrow as pa
 
 from weir.environment import command_environment
 from weir.errors import EngineLost, Message, Misconfigured
-from weir.formats.codec import region_job_to_json, region_report_from_json
-from weir.formats.content_check import answer_from_json, request_to_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.programs import PROBLEM, answer_from_json
 from weir.formats.region_job import RegionReport
-from weir.formats.state_query import PROBLEM, query_to_json
 from weir.java import spark_environment
 from weir.secrecy import without_secrets
 from weir.settings import SPARK_VARIABLE
+from weir.typed_json import message_to_json
 from weir.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from weir.formats.content_check import ContentAnswer, ResultToCheck
+    from weir.formats.programs import ContentAnswer, ResultToCheck, StateQuery
     from weir.formats.region_job import CheckJob
-    from weir.formats.state_query import StateQuery
 
 
 def recomputed(
@@ -43,7 +42,7 @@ def recomputed(
     `remote` is a Spark Connect server; the default is that of the environment, else local Spark in the
     program. Raises EngineLost if the program fails.
     """
-    for line in lines_of("weir_spark.checks.content", request_to_json(asked), remote, environ):
+    for line in lines_of("weir_spark.checks.content", message_to_json(asked), remote, environ):
         answer = answer_from_json(line)
         if answer is not None:
             yield answer
@@ -97,9 +96,9 @@ def checked(
     """
     report = RegionReport(attempt=job.attempt, outputs=(), code="", session={}, metrics={})
     done = 0
-    for line in lines_of("weir_spark.checks.checking", region_job_to_json(job).decode(), remote, environ):
+    for line in lines_of("weir_spark.checks.checking", to_json(job).decode(), remote, environ):
         try:
-            found = region_report_from_json(line.encode())
+            found = from_json(RegionReport, line.encode())
         except Misconfigured:
             continue  # a library's output
         report = replace(report, checks=(*report.checks, *found.checks))
@@ -120,7 +119,7 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
     url = remote or own_server(environ)
     with tempfile.TemporaryDirectory(prefix="weir-state-") as folder:
         request, rows = Path(folder) / "query.json", Path(folder) / "answer.arrow"
-        request.write_text(query_to_json(query))
+        request.write_text(message_to_json(query))
         done = subprocess.run(
             [sys.executable, "-m", "weir_spark.state.query", str(request), str(rows)],
             env=spark_environment(environ, Path(folder), url),

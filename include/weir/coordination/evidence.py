@@ -24,7 +24,8 @@ from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured, WeirError
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.formats.codec import checkpoint_from_json, manifest_from_json, region_job_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json, region_job_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
     attempt_of_folder,
@@ -104,7 +105,7 @@ def _require_own_manifests(services: Services, dataflow: str, numbers: set[int])
         rows = [row for row in unfinished_checkpoints(session, dataflow) if row.number in numbers]
     for row in rows:
         try:
-            found = checkpoint_from_json(services.store.read(checkpoint_path(dataflow, row.number)))
+            found = from_json(Checkpoint, services.store.read(checkpoint_path(dataflow, row.number)))
         except (NotFound, Misconfigured):
             continue
         if (found.dataflow, found.number) == (dataflow, row.number) and is_other(row, found):
@@ -252,7 +253,7 @@ def _epoch_of(pointer: str) -> str:
 
 def _manifest(services: Services, folder: str) -> Manifest | None:
     try:
-        found = manifest_from_json(services.store.read(manifest_path(folder)))
+        found = from_json(Manifest, services.store.read(manifest_path(folder)))
     except (NotFound, Misconfigured):
         return None
     return found if str(parse_attempt_path(manifest_path(folder))) == folder else None

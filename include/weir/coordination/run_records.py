@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message
-from weir.formats.codec import run_record_from_json, run_record_to_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -65,7 +65,7 @@ def _write(services: Services, record: RunRecord) -> bool:
     before = stored_record(services, record.dataflow, record.epoch)
     abandoned = tuple(sorted({*record.abandoned, *(before.abandoned if before else ())}))
     revision = services.ledger.seen(record.dataflow)
-    data = run_record_to_json(replace(record, abandoned=abandoned, revision=revision))
+    data = to_json(replace(record, abandoned=abandoned, revision=revision))
     services.store.replace(record_path(record.dataflow, record.epoch), data)
     services.store_id()  # or it was written below a mount point whose disk is gone
     with services.ledger.transaction(record.dataflow) as session:
@@ -100,7 +100,7 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
 def stored_record(services: Services, dataflow: str, epoch: str) -> RunRecord | None:
     """Read the record of a run in the store; None where there is none."""
     try:
-        return run_record_from_json(services.store.read(record_path(dataflow, epoch)))
+        return from_json(RunRecord, services.store.read(record_path(dataflow, epoch)))
     except NotFound:
         return None
 

@@ -15,7 +15,7 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder
 from weir.dataflow.stage import Stage
 from weir.errors import Fault, Message, Misconfigured
-from weir.formats.codec import stage_copy_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import SOURCE_COPY, folder_of, source_copy_folder
 from weir.formats.region_job import CopyToRead, CopyToWrite, RegionJob, StageToRun
@@ -113,7 +113,7 @@ def whole_copy(services: Services, run: str, stage: str, binding: str) -> StageC
 def checked_copy(services: Services, binding: str) -> StageCopy | StoreFinding | None:
     """Return the copy that is described, or what is wrong with it; None where there is none. Raises Retryable."""
     try:
-        found = stage_copy_from_json(services.store.read(binding))
+        found = from_json(StageCopy, services.store.read(binding))
     except NotFound:
         services.store_id()  # the disk may not be mounted
         return None

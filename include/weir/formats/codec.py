@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -18,31 +18,35 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from weir.errors import Message, Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.checks import ExpectationResult
-from weir.formats.manifest import Manifest, StageCopy, StateFile
+from weir.formats.manifest import Manifest, StageCopy
 from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import CheckJob, CompactionJob, RegionJob, RegionReport, SparkJob
 from weir.formats.run_record import RunRecord
-from weir.typed_json import plain, typed
-
-VERSIONS: Mapping[str, int] = types.MappingProxyType(
-    {
-        "manifest": 1,
-        "stage copy": 1,
-        "region job": 1,
-        "compaction job": 1,
-        "check job": 1,
-        "region report": 1,
-        "region failure": 1,
-        "run record": 1,
-        "checkpoint": 1,
-    }
-)
-"""The version of each kind of document that is written and read."""
+from weir.typed_json import typed
 
 _JOBS: Mapping[str, type[SparkJob]] = types.MappingProxyType(
     {"region job": RegionJob, "compaction job": CompactionJob, "check job": CheckJob}
 )
+
+_KINDS: Mapping[type, str] = types.MappingProxyType(
+    {
+        Manifest: "manifest",
+        StageCopy: "stage copy",
+        **{job: kind for kind, job in _JOBS.items()},
+        RegionReport: "region report",
+        RegionFailure: "region failure",
+        RunRecord: "run record",
+        Checkpoint: "checkpoint",
+    }
+)
+
+VERSIONS: Mapping[str, int] = types.MappingProxyType(dict.fromkeys(_KINDS.values(), 1))
+"""The version of each kind of document that is written and read."""
+
+_SEALED: Mapping[type, str] = types.MappingProxyType(
+    {StageCopy: "the description of a copy", Checkpoint: "a checkpoint"}
+)
+"""Documents with their own SHA-256, since the ledger does not have it, as errors name them."""
 
 _CHECKSUM = "sha256"
 _CHECKSUM_LINE = re.compile(rb'^ "sha256": "([0-9a-f]{64})",\n', re.MULTILINE)
@@ -51,38 +55,29 @@ _CHECKSUM_LINE = re.compile(rb'^ "sha256": "([0-9a-f]{64})",\n', re.MULTILINE)
 T = TypeVar("T")
 
 
-def manifest_to_json(manifest: Manifest) -> bytes:
-    """Encode a manifest as canonical JSON."""
-    return _encode("manifest", manifest)
+def to_json(value: object) -> bytes:
+    """Encode a document as canonical JSON, with its own SHA-256 where the ledger does not have it."""
+    kind = _KINDS[type(value)]
+    data = _encode(kind, value)
+    return _encode(kind, value, {_CHECKSUM: _checksum(data)}) if type(value) in _SEALED else data
 
 
-def manifest_from_json(data: bytes) -> Manifest:
-    """Decode a manifest. Raises Misconfigured on an unknown version or another kind of document."""
-    return _decode("manifest", Manifest, data)
+def from_json(target: type[T], data: bytes) -> T:
+    """Decode a document.
 
-
-def stage_copy_to_json(copy: StageCopy) -> bytes:
-    """Encode the description of a stage copy as canonical JSON, with its own SHA-256, since the ledger has none."""
-    return _sealed("stage copy", copy)
-
-
-def stage_copy_from_json(data: bytes) -> StageCopy:
-    """Decode the description of a stage copy.
-
-    Raises Misconfigured on an unknown version, another kind of document, or a SHA-256 that does not match.
+    Raises Misconfigured on an unknown version, another kind of document, or a SHA-256 of its own that does not match.
     """
-    return _unsealed("stage copy", StageCopy, data, "the description of a copy")
-
-
-def region_job_to_json(job: SparkJob) -> bytes:
-    """Encode a Spark job of any kind as canonical JSON."""
-    return _encode(next(kind for kind, job_type in _JOBS.items() if isinstance(job, job_type)), job)
+    kind, what = _KINDS[target], _SEALED.get(target)
+    value = from_plain(kind, target, _body(kind, _document(kind, data), *([] if what is None else [_CHECKSUM])))
+    if what is not None:
+        _require_as_written(what, data)
+    return value
 
 
 def region_job_from_json(data: bytes) -> SparkJob:
     """Decode a Spark job of any kind. Raises Misconfigured on an unknown version or another kind of document."""
     kind, body = _job(data)
-    return _typed(kind, _JOBS[kind], body)
+    return from_plain(kind, _JOBS[kind], body)
 
 
 def own_job_from_json(data: bytes) -> SparkJob:
@@ -102,78 +97,12 @@ def _job(data: bytes) -> tuple[str, dict[str, Any]]:
     return kind, _body(kind, document)
 
 
-def region_report_to_json(report: RegionReport) -> bytes:
-    """Encode a region's report as canonical JSON."""
-    return _encode("region report", report)
-
-
-def region_report_from_json(data: bytes) -> RegionReport:
-    """Decode a region's report. Raises Misconfigured on an unknown version or another kind of document."""
-    return _decode("region report", RegionReport, data)
-
-
-def region_failure_to_json(failure: RegionFailure) -> bytes:
-    """Encode a region's failure as canonical JSON."""
-    return _encode("region failure", failure)
-
-
-def region_failure_from_json(data: bytes) -> RegionFailure:
-    """Decode a region's failure. Raises Misconfigured on an unknown version or another kind of document."""
-    return _decode("region failure", RegionFailure, data)
-
-
-def run_record_to_json(record: RunRecord) -> bytes:
-    """Encode the record of a run as canonical JSON."""
-    return _encode("run record", record)
-
-
-def run_record_from_json(data: bytes) -> RunRecord:
-    """Decode the record of a run. Raises Misconfigured on an unknown version or another kind of document."""
-    return _decode("run record", RunRecord, data)
-
-
-def checkpoint_to_json(checkpoint: Checkpoint) -> bytes:
-    """Encode a checkpoint or savepoint as canonical JSON, with its own SHA-256."""
-    return _sealed("checkpoint", checkpoint)
-
-
-def checkpoint_from_json(data: bytes) -> Checkpoint:
-    """Decode a checkpoint.
-
-    Raises Misconfigured on an unknown version, another kind of document, or a SHA-256 that does not match.
-    """
-    return _unsealed("checkpoint", Checkpoint, data, "a checkpoint")
-
-
-def state_files_to_plain(files: Iterable[StateFile]) -> list[Any]:
-    """Encode files of keyed state for a column of JSON."""
-    return cast("list[Any]", plain(list(files)))
-
-
-def state_files_from_plain(value: Any) -> tuple[StateFile, ...]:
-    """Decode files of keyed state. Raises Misconfigured on any other JSON."""
-    return _typed("state files", tuple[StateFile, ...], value)
-
-
-def expectation_results_to_plain(results: Iterable[ExpectationResult]) -> list[Any]:
-    """Encode results of expectations for a column of JSON."""
-    return cast("list[Any]", plain(list(results)))
-
-
-def expectation_results_from_plain(value: Any) -> tuple[ExpectationResult, ...]:
-    """Decode results of expectations. Raises Misconfigured on any other JSON."""
-    return _typed("expectation results", tuple[ExpectationResult, ...], value)
-
-
-def _sealed(kind: str, value: object) -> bytes:
-    """Encode a document with its own SHA-256, since the ledger does not have it."""
-    return _encode(kind, value, {_CHECKSUM: _checksum(_encode(kind, value))})
-
-
-def _unsealed(kind: str, target: type[T], data: bytes, what: str) -> T:
-    value = _decode(kind, target, data, _CHECKSUM)
-    _require_as_written(what, data)
-    return value
+def from_plain(what: str, target: type[T], found: Any) -> T:
+    """Decode plain JSON, as a column of JSON has it. Raises Misconfigured, which names the place in `what`."""
+    try:
+        return typed(what, target, found)
+    except ValueError as error:
+        raise Misconfigured(Message("formats.not_typed", error=error)) from error
 
 
 def _checksum(data: bytes) -> str:
@@ -219,10 +148,6 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _decode(kind: str, target: type[T], data: bytes, *besides: str) -> T:
-    return _typed(kind, target, _body(kind, _document(kind, data), *besides))
-
-
 def _document(kind: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
@@ -241,13 +166,6 @@ def _body(kind: str, document: Mapping[str, Any], *besides: str) -> dict[str, An
     if found != VERSIONS[kind] or isinstance(found, bool):
         raise Misconfigured(Message("formats.another_version", kind=kind, found=found, versions=VERSIONS[kind]))
     return {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
-
-
-def _typed(kind: str, target: type[T], found: Any) -> T:
-    try:
-        return typed(kind, target, found)
-    except ValueError as error:
-        raise Misconfigured(Message("formats.not_typed", error=error)) from error
 
 
 @cache

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
-from weir.formats.codec import manifest_from_json
-from weir.formats.content_check import ContentAnswer, ResultToCheck
+from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest, is_chain
 from weir.formats.paths import manifest_path
+from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import transition
@@ -38,7 +38,7 @@ def contents_to_check(services: Services, found: Sequence[VerifiedResult]) -> tu
         runs = {run: run_by_id(session, run) for run, pin in pinned.items() if pin is not None}
     known = [each for each in whole if each.run in runs]
     manifests = in_parallel(
-        lambda each: manifest_from_json(services.store.read(manifest_path(each.folder))),
+        lambda each: from_json(Manifest, services.store.read(manifest_path(each.folder))),
         known,
         services.store.workers,
     )

@@ -16,7 +16,8 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.execution.partition_state import PartitionState
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToRun
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
 from weir.formats.region_job import RestoredToCheck
 from weir.integrity.restore_test import Check
@@ -94,5 +95,5 @@ def _wanted(services: Services, rows: Sequence[ResultRow], flows: dict[str, Data
             known[id(flow), row.stage] = checks_now(services, flow.name, flow, row.stage, CheckReason.ASKED)
         checks = known[id(flow), row.stage]
         if checks:
-            manifest = manifest_from_json(services.store.read(manifest_path(row.folder)))
+            manifest = from_json(Manifest, services.store.read(manifest_path(row.folder)))
             yield to_check(services.store, flow, manifest, row.folder, recorded_in(manifest), checks)

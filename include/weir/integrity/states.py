@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
-from weir.formats.codec import checkpoint_from_json, state_files_from_plain
-from weir.formats.content_check import ContentAnswer, ResultToCheck
-from weir.formats.manifest import DataFile, is_chain
+from weir.formats.codec import from_json, from_plain
+from weir.formats.manifest import DataFile, StateFile, is_chain
 from weir.formats.paths import checkpoint_path
+from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.integrity.records import Inconsistency, confirmed
 from weir.integrity.verify import VerifiedResult
 from weir.ledger.checkpoints import abandon, is_retained
@@ -69,7 +69,7 @@ def retained_of_runs(session: Session, runs: Collection[str]) -> list[Checkpoint
 def _of_manifest(store: Store, row: CheckpointRow) -> Inconsistency | None:
     path = checkpoint_path(row.dataflow, row.number)
     try:
-        found = checkpoint_from_json(store.read(path))
+        found = from_json(Checkpoint, store.read(path))
     except NotFound:
         return Inconsistency(row.run, path, f"the manifest of checkpoint {row.number}, found no such file", _ANEW)
     except Misconfigured as error:
@@ -81,7 +81,7 @@ def _of_manifest(store: Store, row: CheckpointRow) -> Inconsistency | None:
 
 
 def _files_of_checkpoint(store: Store, row: CheckpointRow) -> Iterator[tuple[CheckpointRow, str, DataFile]]:
-    checkpoint: Checkpoint = checkpoint_from_json(store.read(checkpoint_path(row.dataflow, row.number)))
+    checkpoint: Checkpoint = from_json(Checkpoint, store.read(checkpoint_path(row.dataflow, row.number)))
     for path, file in checkpoint.files.items():
         yield row, path, file.file
     for result in checkpoint.results:
@@ -149,7 +149,10 @@ def _compacted(
         row, committed = rows.get(Compacted(each.attempt, each.stage, each.subtask)), of_states.get(each.result)
         if row is not None and committed is not None and committed.state is not None:
             state = state_as_of(
-                services.store, committed.state.state, epoch_of_run(row.run), state_files_from_plain(row.files)
+                services.store,
+                committed.state.state,
+                epoch_of_run(row.run),
+                from_plain("state files", tuple[StateFile, ...], row.files),
             )
             name = f"what {committed.name} was compacted to"
             path = f"{each.folder.rpartition('/')[0]}/{row.attempt}"

@@ -15,10 +15,10 @@ from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
-from weir.formats.codec import expectation_results_to_plain
 from weir.formats.manifest import RULE, InputRead
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
 from weir.ledger.runs import Run
+from weir.typed_json import plain
 
 KNOWN_DIGESTS = 20
 """How many digests that have passed a job receives."""
@@ -111,7 +111,7 @@ def _columns(report: CheckReport, by_attempt: str) -> dict[str, Any]:
         "outcome": report.outcome.value,
         "digest": report.digest,
         "rows": report.rows,
-        "results": expectation_results_to_plain(report.results),
+        "results": plain(report.results),
         "seconds": report.seconds,
     }
 

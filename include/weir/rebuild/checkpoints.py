@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
     NUMBERS,
@@ -103,7 +103,7 @@ def stored_checkpoints(services: Services, dataflow: str) -> Found:
 def _read(services: Services, dataflow: str, number: int) -> Checkpoint | str:
     path = checkpoint_path(dataflow, number)
     try:
-        found = checkpoint_from_json(services.store.read(path))
+        found = from_json(Checkpoint, services.store.read(path))
     except (NotFound, Misconfigured) as error:
         return f"{path} cannot be read, so checkpoint {number} is left out: {error}"
     if (found.dataflow, found.number) != (dataflow, number):

@@ -19,8 +19,8 @@ from weir.dataflow import Dataflow
 from weir.errors import DiskFull, Misconfigured, WeirError
 from weir.execution.failure_class import FailureCause
 from weir.execution.run_state import AttemptState
-from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY_NAME
+from weir.formats.codec import from_json
+from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import copies_folder
 from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
@@ -186,7 +186,7 @@ def _newest_copy(services: Services, folder: str) -> int:
     try:
         attempts: list[str] = services.store.folders(folder)
         described = services.store.read(f"{folder}/{attempts[-1]}/{COPY_NAME}") if attempts else None
-        return 0 if described is None else stage_copy_from_json(described).bytes
+        return 0 if described is None else from_json(StageCopy, described).bytes
     except (NotFound, Misconfigured):
         return 0  # an estimate only: the reader of the copy reports what is wrong with it
 

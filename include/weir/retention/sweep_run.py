@@ -19,8 +19,8 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
-from weir.formats.codec import manifest_from_json, stage_copy_from_json
-from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
+from weir.formats.codec import from_json
+from weir.formats.manifest import COPY_NAME, RELEASED_NOTE, Manifest, StageCopy
 from weir.formats.paths import (
     MANIFEST,
     RUN_RECORD,
@@ -306,7 +306,7 @@ class RunSweep:
         if not may_have_strays(folder, expected):
             return
         try:
-            manifest = manifest_from_json(self._services.store.read(manifest_path(folder.path)))
+            manifest = from_json(Manifest, self._services.store.read(manifest_path(folder.path)))
         except (NotFound, Misconfigured):
             return  # `weir verify` reports it
         named = frozenset(file.name for file in manifest.files)
@@ -319,7 +319,7 @@ class RunSweep:
         An attempt that has ended since the listing may have described its copy before: so that is read now.
         """
         try:
-            bound = stage_copy_from_json(self._services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
+            bound = from_json(StageCopy, self._services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
         except NotFound:
             bound = None
         except Misconfigured:

@@ -17,7 +17,7 @@ from weir.coordination.services import Services
 from weir.errors import Message
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, StatePartition
-from weir.formats.codec import manifest_from_json, manifest_to_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import DataFile, Manifest, RestoredWith, StateContent, parsed_digest
 from weir.formats.paths import manifest_path, result_folder
 from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
@@ -182,7 +182,7 @@ class _Builder:
                     manifest_sha256=result.manifest_sha256,
                 )
             )
-        return manifest_from_json(data)
+        return from_json(Manifest, data)
 
     def _own_copies(self, part: StatePartition, folder: str) -> dict[DataFile, FileCopy]:
         """Return the copies of files that no earlier partition copies: a file that several share is copied once."""
@@ -267,7 +267,7 @@ def next_numbers(session: Session, run: str, regions: Iterable[RegionId]) -> dic
 
 def _write(services: Services, restored: RestoredPartition) -> NewResult:
     revision = services.ledger.seen(restored.manifest.dataflow)
-    data = manifest_to_json(replace(restored.manifest, revision=revision))
+    data = to_json(replace(restored.manifest, revision=revision))
     services.store.create(manifest_path(restored.folder), data)
     return NewResult(
         partition=restored.partition,

@@ -25,7 +25,7 @@ from weir.coordination.services import Services
 from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, SnapshotKind, StatePartition
-from weir.formats.codec import checkpoint_to_json
+from weir.formats.codec import to_json
 from weir.formats.paths import name_of, number_path, savepoints_folder
 from weir.formats.savepoint import FILES, RESULTS, SAVEPOINT, FileCopy, as_savepoint
 from weir.ledger.checkpoints import (
@@ -332,7 +332,7 @@ def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
         source: {"value": loaded_position(services, position)} for source, position in savepoint.positions.items()
     }
     whole = replace(savepoint, completed_at=services.now().isoformat(), positions=positions)
-    folder.store.create(folder.at(SAVEPOINT), checkpoint_to_json(whole))
+    folder.store.create(folder.at(SAVEPOINT), to_json(whole))
 
 
 def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepoint:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.savepoint import SAVEPOINT
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained, savepoint_url
@@ -128,7 +128,7 @@ def read_checkpoint(services: Services, dataflow: str, number: int) -> Source:
     """Read a checkpoint of the configured store. Raises NotThere where there is none."""
     path = checkpoint_path(dataflow, number)
     try:
-        checkpoint = checkpoint_from_json(services.store.read(path))
+        checkpoint = from_json(Checkpoint, services.store.read(path))
     except NotFound as error:
         raise NotThere(Message("snapshots.checkpoint_subsumed", number=number, dataflow=dataflow, path=path)) from error
     return Source(checkpoint, Folder(services.store, ""), path)
@@ -140,7 +140,7 @@ def read_savepoint(folder: Folder) -> Source:
         data = folder.store.read(folder.at(SAVEPOINT))
     except NotFound as error:
         raise Misconfigured(Message("integrity.no_savepoint", folder_url=folder.url, savepoint=SAVEPOINT)) from error
-    checkpoint = checkpoint_from_json(data)
+    checkpoint = from_json(Checkpoint, data)
     if not checkpoint.kind.is_savepoint:
         raise Misconfigured(Message("snapshots.files_elsewhere", folder_url=folder.url, savepoint=SAVEPOINT))
     return Source(checkpoint, folder, folder.url)

@@ -21,7 +21,7 @@ from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Message, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CurrentResult, RunState
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest, StateContent, StateFile
 from weir.formats.paths import is_below_dataflow, manifest_path
 from weir.formats.region_job import OutputReport, ReplacedState, StateFileToRead, StateToRead
@@ -184,7 +184,7 @@ def replaced_state(services: Services, old: CurrentResult | None) -> ReplacedSta
     if old is None or old.state is not PartitionState.FINISHED or is_synthetic(old.attempt):
         return None
     try:
-        content = manifest_from_json(services.store.read(manifest_path(old.folder))).state
+        content = from_json(Manifest, services.store.read(manifest_path(old.folder))).state
     except (NotFound, Misconfigured):
         return None  # it is gone or damaged
     if content is None or missing_files(services, content.files):

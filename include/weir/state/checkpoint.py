@@ -24,7 +24,7 @@ from weir.coordination.services import Services
 from weir.errors import Conflict, Message
 from weir.execution.run_state import CLOSE, CurrentResult, RunState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
-from weir.formats.codec import checkpoint_to_json
+from weir.formats.codec import to_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path, number_path
 from weir.ledger.checkpoints import (
@@ -167,7 +167,7 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     _require_free(services, checkpoint.dataflow, checkpoint.number)
     path = checkpoint_path(checkpoint.dataflow, checkpoint.number)
     with suppress(AlreadyExists):
-        services.store.create(path, checkpoint_to_json(checkpoint))
+        services.store.create(path, to_json(checkpoint))
         return
     # This write may have succeeded before its answer was lost, or that of an earlier try before it was killed.
     found = read_checkpoint(services.store, checkpoint.dataflow, checkpoint.number)

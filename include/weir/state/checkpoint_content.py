@@ -14,7 +14,7 @@ from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
 from weir.execution.run_state import CurrentResult
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, ResultInFlight, SnapshotKind, StatePartition
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import checkpoint_path
 from weir.ledger.checkpoints import retained_checkpoints
@@ -157,7 +157,7 @@ def read_checkpoint(store: Store, dataflow: str, number: int) -> Checkpoint | No
 @lru_cache(maxsize=16)
 def _decoded(data: bytes) -> Checkpoint:
     """Decode a checkpoint; cached, since all retained ones are read before each deletion."""
-    return checkpoint_from_json(data)
+    return from_json(Checkpoint, data)
 
 
 def files_retained(services: Services, dataflow: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ from weir.dataflow.stage import spark_conf
 from weir.dataflow.state import State, StateKind
 from weir.errors import Internal, Message
 from weir.execution.partition_state import PartitionState
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, StateFile
 from weir.formats.paths import manifest_path
 from weir.formats.region_job import (
@@ -192,7 +192,7 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
 
 def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
     try:
-        manifest = manifest_from_json(services.store.read(manifest_path(folder)))
+        manifest = from_json(Manifest, services.store.read(manifest_path(folder)))
     except NotFound:
         return None  # it is lost, and will be recomputed
     if manifest.state is None:
@@ -255,7 +255,7 @@ def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) 
             for run, attempt, stage, subtask in wanted
         ]
     try:
-        return [manifest_from_json(services.store.read(manifest_path(each))) for each in folders if each]
+        return [from_json(Manifest, services.store.read(manifest_path(each))) for each in folders if each]
     except NotFound:
         return []
 

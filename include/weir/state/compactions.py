@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Message, Retryable
-from weir.formats.codec import state_files_from_plain, state_files_to_plain
+from weir.formats.codec import from_plain
 from weir.formats.manifest import Manifest, StateFile
 from weir.ledger.database.tables import CompactionRow
 from weir.store.errors import NotFound
 from weir.store.worker_threads import in_parallel
+from weir.typed_json import plain
 
 _OF_ATTEMPTS = select(CompactionRow).where(CompactionRow.of_attempt.in_(bindparam("attempts", expanding=True)))
 _OF_RUN = select(CompactionRow).where(CompactionRow.run == bindparam("run"))
@@ -68,7 +69,7 @@ def enter_compaction(session: Session, new: NewCompaction, now: datetime) -> boo
             subtask=new.of.subtask,
             of_attempt=new.of.of_attempt,
             attempt=new.attempt,
-            files=state_files_to_plain(new.files),
+            files=plain(new.files),
             read_bytes=new.read_bytes,
             written_bytes=new.written_bytes,
             made_at=now,
@@ -101,7 +102,7 @@ def compactions_in(session: Session, runs: Collection[str]) -> dict[Compacted, C
 def compactions_of(session: Session, attempts: Iterable[str]) -> dict[Compacted, tuple[StateFile, ...]]:
     """Return the files that replace those in the manifests of these attempts, where they were compacted."""
     return {
-        Compacted(row.of_attempt, row.state, row.subtask): state_files_from_plain(row.files)
+        Compacted(row.of_attempt, row.state, row.subtask): from_plain("state files", tuple[StateFile, ...], row.files)
         for row in compaction_rows_of(session, attempts)
     }
 

@@ -22,8 +22,8 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import StateFile
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import is_below_dataflow, manifest_path, stage_folder
 from weir.ledger.database.tables import CheckpointRow, CompactionRow, LeaseRow, RestoreRow, ResultRow, RunRow
 from weir.ledger.leases import leased
@@ -120,7 +120,7 @@ def _named(services: Services, folder: str) -> tuple[str, ...] | None:
 @lru_cache(maxsize=512)
 def _files_in(data: bytes) -> tuple[str, ...]:
     """Return the files that a manifest names; cached, since it is read before each deletion."""
-    manifest = manifest_from_json(data)
+    manifest = from_json(Manifest, data)
     return () if manifest.state is None else tuple(file.path for file in manifest.state.files)
 
 
@@ -236,7 +236,7 @@ def _finished(session: Session, pin: RestoreRow) -> list[ResultRow]:
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:
     """Return the files of keyed state that the result in a folder consists of."""
     try:
-        manifest = manifest_from_json(services.store.read(manifest_path(folder)))
+        manifest = from_json(Manifest, services.store.read(manifest_path(folder)))
     except NotFound:
         return ()
     return () if manifest.state is None else manifest.state.files

@@ -14,8 +14,8 @@ from functools import partial
 
 from weir.code.archive import archive_of
 from weir.errors import Message, Misconfigured
-from weir.formats.codec import VERSIONS, manifest_from_json, run_record_from_json
-from weir.formats.manifest import RELEASED_NOTE, Stored, release_reason
+from weir.formats.codec import VERSIONS, from_json
+from weir.formats.manifest import RELEASED_NOTE, Manifest, Stored, release_reason
 from weir.formats.paths import (
     archive_fingerprint,
     archives_folder,
@@ -134,7 +134,7 @@ def _result(store: Store, folder: str) -> Stored | str | None:
         return None
     _refuse_other(path, data)
     try:
-        manifest = manifest_from_json(data)
+        manifest = from_json(Manifest, data)
     except Misconfigured as error:
         return f"{path} cannot be read, so its result is left out: {error}"
     named = result_folder(
@@ -165,7 +165,7 @@ def _refuse_other(path: str, data: bytes) -> None:
 
 def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:
     try:
-        return run_record_from_json(store.read(record_path(dataflow, epoch)))
+        return from_json(RunRecord, store.read(record_path(dataflow, epoch)))
     except NotFound:
         return None
 

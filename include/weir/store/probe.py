@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import TypeVar
 
 from weir.errors import Fault, Loss
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import DataFile, Manifest, Segment
 from weir.formats.paths import manifest_path
 from weir.store.errors import NotFound
@@ -186,7 +186,7 @@ def _probe_manifest(store: Store, ref: PartitionRef) -> Manifest | StoreFinding:
 @lru_cache(maxsize=128)
 def _manifest_of(data: bytes) -> Manifest:
     """Decode a manifest; cached, since an attempt probes the same manifests several times."""
-    return manifest_from_json(data)
+    return from_json(Manifest, data)
 
 
 def _probe_file(store: Store, path: str, file: DataFile) -> StoreFinding | None:

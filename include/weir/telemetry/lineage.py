@@ -18,7 +18,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import TaskKey
 from weir.dataflow.stage import Stage, StageKind
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
 from weir.ledger.attempts import Origin, attempts_of, tries_of_task
@@ -198,7 +198,7 @@ def _manifests(services: Services, rows: Iterable[ResultRow]) -> dict[str, Manif
     found = {}
     for row in rows:
         with suppress(NotFound):
-            found[row.stage] = manifest_from_json(services.store.read(manifest_path(row.folder)))
+            found[row.stage] = from_json(Manifest, services.store.read(manifest_path(row.folder)))
     return found
 
 

@@ -26,8 +26,8 @@ from weir.dataflow import Dataflow, Stage
 from weir.errors import Message, Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, Manifest
+from weir.formats.programs import TrialRequest
 from weir.formats.region_job import CodeToRun, RegionJob
-from weir.formats.trial import TrialRequest
 from weir.ledger.attempts import Origin
 from weir.ledger.code import archive_row, generations_of
 from weir.ledger.database.tables import RunRow

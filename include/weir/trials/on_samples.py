@@ -21,8 +21,8 @@ from weir.dataflow.state import State, StateKind
 from weir.errors import Message, Misconfigured
 from weir.formats.manifest import OF_RESULT
 from weir.formats.paths import attempt_record_folder
+from weir.formats.programs import FORMATS, Sample, TrialRequest
 from weir.formats.region_job import InputToRead, RegionJob, StageToRun, StateToRead
-from weir.formats.trial import FORMATS, Sample, TrialRequest
 from weir.intervals import interval_of as as_given
 from weir.ledger.runs import epoch_of
 from weir.recovery.resolving import resolve

@@ -15,9 +15,10 @@ from typing import Final, cast
 import pyarrow as pa
 
 from weir.errors import EngineLost, Message
-from weir.formats.trial import TrialAnswer, TrialRequest, trial_answer_from_json, trial_request_to_json
+from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.java import spark_environment
 from weir.secrecy import without_secrets
+from weir.typed_json import message_from_json, message_to_json
 
 _STANDARD_ERROR: Final = 2
 
@@ -29,7 +30,7 @@ def computed(request: TrialRequest, folder: Path, environ: Mapping[str, str]) ->
     the program fails.
     """
     asked, answer, rows, log = (folder / name for name in ("request.json", "answer.json", "rows.arrow", "log"))
-    asked.write_text(trial_request_to_json(request))
+    asked.write_text(message_to_json(request))
     with log.open("wb") as errors:
         done = subprocess.run(
             [sys.executable, "-m", "weir_spark.region.trial", str(asked), str(answer), str(rows)],
@@ -42,7 +43,7 @@ def computed(request: TrialRequest, folder: Path, environ: Mapping[str, str]) ->
     if done.returncode:
         said = without_secrets(" ".join(log.read_text(errors="replace").split()))[-500:] or "without a message"
         raise EngineLost(Message("trials.spark_ended", returncode=done.returncode, said=said))
-    found = trial_answer_from_json(answer.read_text())
+    found = message_from_json(TrialAnswer, answer.read_text())
     if found.error:
         return found, None
     with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:

@@ -18,8 +18,8 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.errors import Message, Misconfigured
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.paths import archive_path, result_folder
+from weir.formats.programs import TrialRequest
 from weir.formats.region_job import CodeToRun, OutputToWrite, RegionJob, StageToRun, has_source_copy
-from weir.formats.trial import TrialRequest
 from weir.quality.suites import suite_in
 from weir.store.store import Store
 from weir.topology.ids import FIRST_TRY, AttemptId, AttemptKind, new_attempt_id

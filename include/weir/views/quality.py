@@ -11,7 +11,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.formats.checks import CheckOutcome, ExpectationResult
-from weir.formats.codec import expectation_results_from_plain
+from weir.formats.codec import from_plain
 from weir.ledger.database.tables import QualityCheckRow
 from weir.quality.check_queries import NOT_RIGHT, checks_of_task, newest_checks_of_dag
 from weir.views.rows import taken
@@ -98,7 +98,7 @@ def _views(newest_first: Sequence[QualityCheckRow]) -> list[CheckView]:
 
 
 def _view(row: QualityCheckRow) -> CheckView:
-    return taken(CheckView, row, results=expectation_results_from_plain(row.results))
+    return taken(CheckView, row, results=from_plain("expectation results", tuple[ExpectationResult, ...], row.results))
 
 
 def _matching(asked: CheckFilter) -> Select[Any]:

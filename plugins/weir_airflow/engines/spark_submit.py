@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.connections import FROM_ENVIRONMENT, answering, as_variable
 from weir.errors import Fenced, Message, Misconfigured, WeirError
 from weir.extras import needed_for
-from weir.formats.codec import region_failure_from_json
-from weir.formats.region_failure import error_of
+from weir.formats.codec import from_json
+from weir.formats.region_failure import RegionFailure, error_of
 from weir.formats.region_job import FAILURE_NAME, JOB_NAME, application_of, connections_of, staging_of
 from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.errors import NotFound
@@ -286,7 +286,7 @@ class SubmitEngine:
             if self._has(job.report):
                 return
             with suppress(NotFound):
-                raise error_of(region_failure_from_json(self._store.read(f"{job.folder}/{FAILURE_NAME}")))
+                raise error_of(from_json(RegionFailure, self._store.read(f"{job.folder}/{FAILURE_NAME}")))
             if time.monotonic() >= deadline:
                 break
             self._is_stopped.wait(1.0)

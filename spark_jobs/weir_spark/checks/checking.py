@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from weir.errors import Message, Misconfigured, WeirError, first_line
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
-from weir.formats.codec import region_job_from_json, region_report_to_json
+from weir.formats.codec import region_job_from_json, to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.suite import Severity
 from weir_spark.checks.integrity import check_restored
@@ -100,7 +100,7 @@ def _read_job(path: Path) -> CheckJob:
 
 
 def _print(report: RegionReport) -> None:
-    print(json.dumps(json.loads(region_report_to_json(report))), flush=True)
+    print(json.dumps(json.loads(to_json(report))), flush=True)
 
 
 def _log(line: str) -> None:

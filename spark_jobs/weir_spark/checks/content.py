@@ -19,10 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StructType
 
 from weir.errors import WeirError, first_line
-from weir.formats.content_check import ContentAnswer, ResultToCheck, request_from_json
 from weir.formats.manifest import READ_OPTIONS, digest_version
+from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir.typed_json import message_from_json
 from weir_spark.results.digest import VERSIONS, digest_of
 from weir_spark.session import SPARK_ERRORS, active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Answer the request that the command line names; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        results = request_from_json(Path(given.request).read_text())
+        results = message_from_json(tuple[ResultToCheck, ...], Path(given.request).read_text())
         session = session_of_program("weir verify", given.remote, {})
         try:
             configure(session, {})

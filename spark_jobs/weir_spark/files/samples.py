@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from weir.errors import Message, Misconfigured
-from weir.formats.trial import Sample
+from weir.formats.programs import Sample
 from weir_spark.files.failures import refused_rows, unreadable_file
 from weir_spark.files.lines import READER, Lines, read_lines
 from weir_spark.files.paths import WHOLE, spark_path

@@ -15,7 +15,7 @@ from operator import or_
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Message
-from weir.formats.codec import stage_copy_from_json, stage_copy_to_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import source_copy_folder
 from weir.formats.region_job import (
@@ -148,7 +148,7 @@ class Copies:
             copies=tuple(sorted(read_from.copies)),
         )
         try:
-            self.store.create(copy.binding or f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+            self.store.create(copy.binding or f"{copy.folder}/{COPY_NAME}", to_json(described))
         except AlreadyExists:
             if not copy.binding:
                 raise
@@ -160,7 +160,7 @@ class Copies:
 
     def _first(self, stage: StageToRun, copy: CopyToWrite) -> StageCopy:
         """Return the copy of the source that another attempt was first to describe, and delete the own one."""
-        found = stage_copy_from_json(self.store.read(copy.binding))
+        found = from_json(StageCopy, self.store.read(copy.binding))
         if found.attempt != self.job.attempt:
             self.log(f"attempt {found.attempt} was first to copy {stage.name}: its rows are read")
             self.store.delete_folder(copy.folder)

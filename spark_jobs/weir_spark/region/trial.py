@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.errors import Message, Misconfigured, WeirError
+from weir.formats.programs import Sample, TrialAnswer, TrialRequest
 from weir.formats.region_job import (
     InputToRead,
     OutputReport,
@@ -30,9 +31,9 @@ from weir.formats.region_job import (
     RegionReport,
     StageToRun,
 )
-from weir.formats.trial import Sample, TrialAnswer, TrialRequest, trial_answer_to_json, trial_request_from_json
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN
+from weir.typed_json import message_from_json, message_to_json
 from weir.wording import shortened
 from weir_spark.files.samples import rows_of_sample, told
 from weir_spark.region import region
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("request", "answer", "rows"):
         parser.add_argument(name)
     given = parser.parse_args(arguments)
-    request = trial_request_from_json(Path(given.request).read_text())
+    request = message_from_json(TrialRequest, Path(given.request).read_text())
     # What only a start can set is set here, too.
     quick = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "8"}
     session = session_of_program("weir try", None, {**quick, **request.jobs[0].spark_conf})
@@ -176,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         with suppress(Exception):
             session.stop()
-    Path(given.answer).write_text(trial_answer_to_json(answer))
+    Path(given.answer).write_text(message_to_json(answer))
     return 0
 
 

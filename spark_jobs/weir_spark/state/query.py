@@ -12,7 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import WeirError
-from weir.formats.state_query import PROBLEM, StateQuery, query_from_json
+from weir.formats.programs import PROBLEM, StateQuery
+from weir.typed_json import message_from_json
 from weir_spark.results.digest import quoted
 from weir_spark.session import active, add_remote, configure, session_of_program
 from weir_spark.state.reader import StoredState
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Answer the query that the command line names; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        query = query_from_json(Path(given.query).read_text())
+        query = message_from_json(StateQuery, Path(given.query).read_text())
         session = session_of_program("weir state", given.remote, {"spark.ui.enabled": "false"})
         try:
             configure(session, {})

@@ -24,7 +24,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.errors import Fenced, Message, WeirError
-from weir.formats.codec import region_report_to_json
+from weir.formats.codec import to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
 from weir_spark.region import region
@@ -99,7 +99,7 @@ class ConnectEngine:
         finally:
             self._running = None
         self._check_not_stopped(job)
-        store.create(job.report, region_report_to_json(report))
+        store.create(job.report, to_json(report))
 
     def interrupt(self, session_id: str) -> None:
         """Stop the work of a session, from any process, and end it for good: the server refuses its id afterwards.

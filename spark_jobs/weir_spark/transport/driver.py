@@ -29,7 +29,7 @@ from weir.connections import (
     variable_from_environment,
 )
 from weir.errors import Fenced, Message, Misconfigured, Retryable, WeirError
-from weir.formats.codec import own_job_from_json, region_failure_to_json, region_report_to_json
+from weir.formats.codec import own_job_from_json, to_json
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
 from weir.secrecy import without_secrets
@@ -151,7 +151,7 @@ def _run_in_own_session(job: SparkJob, store: Store, step: Step) -> None:
     finally:
         session.stop()
     if report is not None:
-        store.create(job.report, region_report_to_json(report))
+        store.create(job.report, to_json(report))
 
 
 def _compute(look_ups: LookUps, job: SparkJob, session: SparkSession, store: Store) -> RegionReport:
@@ -231,7 +231,7 @@ def _cancel_all_jobs() -> None:
 def _report_failure(job: SparkJob, store: Store, error: Exception) -> None:
     """Write the failure into the attempt's folder; if even that fails, the exit code still has its kind."""
     try:
-        store.create(f"{job.folder}/{FAILURE_NAME}", region_failure_to_json(failure_of(error, job.attempt)))
+        store.create(f"{job.folder}/{FAILURE_NAME}", to_json(failure_of(error, job.attempt)))
     except WeirError as unwritten:
         print(f"{FAILURE_NAME} could not be written: {unwritten}", file=sys.stderr, flush=True)
 

@@ -18,7 +18,7 @@ from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
-from weir.formats.codec import manifest_from_json, region_report_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.ledger.database.tables import AttemptRow, CompactionRow, ResultRow
@@ -94,7 +94,7 @@ class Changing:
         """Take the fake engine's place."""
         self.spark.run(job, str(uuid.uuid4()), lambda _line: None)
         during()
-        return region_report_from_json(self.store.read(job.report))
+        return from_json(RegionReport, self.store.read(job.report))
 
     def epoch(self, number: int) -> Epoch:
         """Run a day."""
@@ -114,7 +114,7 @@ class Changing:
         with self.airflow.services.ledger.transaction() as session:
             query = select(ResultRow).where(ResultRow.run == run, ResultRow.stage == "state", ResultRow.is_current)
             folders = [row.folder for row in session.scalars(query.order_by(ResultRow.subtask))]
-        return [manifest_from_json(self.store.read(f"{folder}/manifest.json")) for folder in folders]
+        return [from_json(Manifest, self.store.read(f"{folder}/manifest.json")) for folder in folders]
 
     def _measured(self, number: int, run: str) -> Epoch:
         with self.airflow.services.ledger.transaction() as session:

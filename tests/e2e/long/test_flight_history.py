@@ -24,8 +24,8 @@ from tests.pipelines.flight_history_reference import expected_history, expected_
 import weir
 from weir.coordination.services import Services
 from weir.errors import WeirError
-from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import RELEASED_NOTE
+from weir.formats.codec import from_json
+from weir.formats.manifest import RELEASED_NOTE, Manifest
 from weir.formats.paths import MANIFEST
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, CompactionRow, LeaseRow, ResultRow, RunRow
@@ -76,7 +76,7 @@ class LoseNewState:
             for run in field.runs()
             for result in run.results
             if result.partition.stage in STATES
-            for file in manifest_from_json(field.store.read(f"{result.folder}/{MANIFEST}")).state.files
+            for file in from_json(Manifest, field.store.read(f"{result.folder}/{MANIFEST}")).state.files
             if file.epoch == run.epoch
         ]
         if not found:
@@ -260,7 +260,7 @@ def test_at_the_end_only_what_the_policies_keep_is_at_rest(catch_up):
     newest = [result for result in flights.runs()[-1].results if result.partition.stage in STATES]
     for state in STATES:
         folders = [result.folder for result in newest if result.partition.stage == state]
-        manifests = [manifest_from_json(flights.store.read(f"{folder}/{MANIFEST}")) for folder in folders]
+        manifests = [from_json(Manifest, flights.store.read(f"{folder}/{MANIFEST}")) for folder in folders]
         assert found.size[state] < 3 * sum(file.file.bytes for each in manifests for file in each.state.files), state
 
 

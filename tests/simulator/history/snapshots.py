@@ -12,7 +12,7 @@ from tests.simulator.history.ledger_view import Partition, Result
 from tests.simulator.store import URL
 
 from weir.formats.checkpoint import Checkpoint
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, checkpoints_folder, folder_of
 from weir.formats.savepoint import SAVEPOINT
 from weir.topology.regions import PartitionId
@@ -85,7 +85,7 @@ class Snapshots:
         """Note a new file, if it is the manifest of a checkpoint or savepoint, complete or not."""
         folder, _, name = path.rpartition("/")
         if name == SAVEPOINT or folder == checkpoints_folder(path.partition("/")[0]):
-            found = checkpoint_from_json(data)
+            found = from_json(Checkpoint, data)
             self.written[found.dataflow, found.number] = found
 
     def retained(self) -> Iterator[Checkpoint]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from tests.simulator.history.history import History
 from tests.simulator.listings import divided
 
-from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY_NAME
+from weir.formats.codec import from_json
+from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import SOURCE_COPY, result_folder
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.ledger.sources import COPY_ID
@@ -84,7 +84,7 @@ def copied_by(history: History, run: str, source: str, subtask: int) -> str | No
     dataflow, epoch = dataflow_of(run), epoch_of_run(run)
     folder = result_folder(dataflow, epoch, source, SOURCE_COPY, subtask, split[COPY_ID])
     data = history.files.get(f"{folder}/{COPY_NAME}")
-    return None if data is None else stage_copy_from_json(data).attempt
+    return None if data is None else from_json(StageCopy, data).attempt
 
 
 def a_copied_source_is_read_once(history: History) -> Iterator[str]:

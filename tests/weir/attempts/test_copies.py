@@ -9,7 +9,8 @@ from sqlalchemy import select
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, sink, source
 from weir.dataflow.digest_rule import digest
 from weir.errors import DiskFull, Fault, Loss, Retryable
-from weir.formats.codec import stage_copy_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import StageCopy
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.results import record_losses
 from weir.store.published import published
@@ -89,7 +90,7 @@ def test_a_run_without_faults_computes_each_stage_once_and_leaves_a_copy_of_each
     assert run(cached_world) == ALL
     for stage in ("clean", "wide"):
         [folder] = copies_of(cached_world, stage)
-        copy = stage_copy_from_json((folder / "copy.json").read_bytes())
+        copy = from_json(StageCopy, (folder / "copy.json").read_bytes())
         assert (copy.stage, copy.attempt, len(copy.made_from)) == (stage, folder.name, 64)
 
 

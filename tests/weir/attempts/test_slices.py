@@ -15,7 +15,8 @@ from weir.dataflow import Dataflow, Stage, blocking, delta_source, keyed_state, 
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured
 from weir.execution.run_state import AttemptState
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.sources import slices_of
@@ -129,7 +130,7 @@ def test_why_tells_the_version_and_the_checkpoint_names_it(world, lake):
     [task] = json.loads(typed("why", "orders", "--run", f"ladder@{epoch(1)}", "--json"))["tasks"]
     [read] = task["sources"]
     assert (read["stage"], read["split"]["version"]) == ("orders", 0)
-    checkpoint = checkpoint_from_json(world.store.read(checkpoint_path("ladder", 1)))
+    checkpoint = from_json(Checkpoint, world.store.read(checkpoint_path("ladder", 1)))
     assert checkpoint.sources == {"orders": [read["split"]]}
 
 

@@ -11,7 +11,9 @@ from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
 from weir.coordination.settled import CLEARS
-from weir.formats.codec import checkpoint_from_json, manifest_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
@@ -153,7 +155,7 @@ class RewindingWorld(World):
             live = select(CheckpointRow).where(CheckpointRow.status == "completed", CheckpointRow.subsumed_at.is_(None))
             numbers = [row.number for row in session.scalars(live)]
         for row in rows:
-            manifest = manifest_from_json(self.store.read(f"{row.folder}/manifest.json"))
+            manifest = from_json(Manifest, self.store.read(f"{row.folder}/manifest.json"))
             found += [
                 f"{row.folder}/{file.name} is gone"
                 for file in manifest.files
@@ -161,7 +163,7 @@ class RewindingWorld(World):
             ]
         for number in numbers:
             (path,) = (self.folder / "store").glob(f"*/_checkpoints/{number:08d}*")
-            checkpoint = checkpoint_from_json(path.read_bytes())
+            checkpoint = from_json(Checkpoint, path.read_bytes())
             found += [f"{file} is gone" for file in checkpoint.files if not (self.folder / "store" / file).exists()]
         digests = {}
         for (sink, epoch, version), parts in self.published().items():

@@ -9,7 +9,8 @@ from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
@@ -123,7 +124,7 @@ def read(world):
     """The splits that the current results of the source are made of."""
     with world.ledger.transaction() as session:
         rows = session.scalars(select(ResultRow).where(ResultRow.stage == "raw", ResultRow.is_current))
-        found = [manifest_from_json(world.store.read(f"{row.folder}/manifest.json")).source for row in rows]
+        found = [from_json(Manifest, world.store.read(f"{row.folder}/manifest.json")).source for row in rows]
     return sorted((each["raw"] for each in found), key=json.dumps)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from weir.cli.programs import answered, lines_of
 from weir.errors import EngineLost, Misconfigured
-from weir.formats.state_query import StateQuery
+from weir.formats.programs import StateQuery
 
 URL = "sc://localhost:15002/;user_id=weir;token=hush-hush"
 

@@ -8,8 +8,9 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.code.version import code_version
 from weir.dataflow import Dataflow
-from weir.formats.codec import run_record_from_json
+from weir.formats.codec import from_json
 from weir.formats.paths import record_path
+from weir.formats.run_record import RunRecord
 from weir.ledger.code import archives_of
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
@@ -58,7 +59,7 @@ def test_a_new_run_is_pinned_to_its_code_and_its_record_says_so(run):
 
 
 def recorded_archive(world):
-    return run_record_from_json(world.store.read(record_path("ladder", "20130101T000000Z"))).archive
+    return from_json(RunRecord, world.store.read(record_path("ladder", "20130101T000000Z"))).archive
 
 
 def test_the_code_of_a_run_that_its_closing_task_has_pinned_is_recorded_before_anything_computes(run):

@@ -9,8 +9,9 @@ from tests.weir.small_dataflow import ladder
 
 from weir.assembly import coordinator_of
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
-from weir.formats.codec import run_record_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, digest_version
+from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import topology_of
 from weir.rebuild.rebuild import rebuild
@@ -95,7 +96,7 @@ def test_the_choice_and_its_reason_are_in_the_ledger_and_in_the_record_of_the_ru
     chosen = topology_of(pinned(days, 2)).chosen
     assert set(chosen) == {"day", "history"}
     assert chosen["history"].reason.startswith(f"it had 160 bytes in ladder@{EPOCHS[0]}, and up to 16.8 MB are")
-    record = run_record_from_json(days.store.read(f"ladder/{EPOCHS[1]}/_run.json"))
+    record = from_json(RunRecord, days.store.read(f"ladder/{EPOCHS[1]}/_run.json"))
     assert record.pinned == pinned(days, 2)
 
 

@@ -14,7 +14,8 @@ from tests.weir.small_dataflow import World, ladder
 from weir.coordination.run_records import record_of, write_records
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Retryable
-from weir.formats.codec import run_record_from_json
+from weir.formats.codec import from_json
+from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import ZONE
 from weir.recovery.adopt import adopt
@@ -30,7 +31,7 @@ PATH = "ladder/20130101T000000Z/_run.json"
 
 
 def stored(world):
-    return run_record_from_json(world.store.read(PATH))
+    return from_json(RunRecord, world.store.read(PATH))
 
 
 def known(world):

@@ -8,7 +8,8 @@ from tests.weir.keeping import epoch
 from tests.weir.retention.test_sweep import grow_old
 
 from weir.dataflow import Dataflow, Resolved, Stage, blocking, pipelined, sink, source
-from weir.formats.codec import stage_copy_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import StageCopy
 from weir.integrity.verification import verify_runs
 from weir.ledger.sources import copied_bytes, copied_subtasks, copy_ids
 from weir.rebuild.rebuild import rebuild
@@ -211,7 +212,7 @@ def test_of_two_attempts_that_copy_at_once_both_read_the_first_ones_rows(world, 
     first, second = ({str(output.digest) for output in each.outputs} for each in reports[:2])
     assert first == second
     [description, _data] = files(world)
-    assert stage_copy_from_json(world.store.read(description)).attempt == OTHER
+    assert from_json(StageCopy, world.store.read(description)).attempt == OTHER
     world.content["visits"] = "as it will be"
     before = rows(world)
     again(world, done)
@@ -333,7 +334,7 @@ def test_a_copy_is_kept_and_counted_as_long_as_its_run(world):
         [size] = copied_bytes(session).values()
         counted = bytes_at_rest(session, "ladder")
     [description, _data] = files(world)
-    assert 2 * stage_copy_from_json(world.store.read(description)).bytes == size < counted
+    assert 2 * from_json(StageCopy, world.store.read(description)).bytes == size < counted
     grow_old(world, 30)
     report = sweep(world.services, "ladder", is_full=True, is_reclaiming=True)
     assert [each for each in report.kept if each.path == description.rpartition("/")[0]]

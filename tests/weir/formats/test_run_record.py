@@ -6,7 +6,7 @@ import pytest
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
-from weir.formats.codec import run_record_from_json, run_record_to_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import CorrectedSplits, RecordedRange, RunRecord
 
@@ -40,7 +40,7 @@ RECORD = RunRecord(
 
 
 def test_the_format_on_disk_is_that_of_the_golden_file():
-    assert run_record_to_json(RECORD) == (GOLDEN / "run-record-v1.json").read_bytes()
+    assert to_json(RECORD) == (GOLDEN / "run-record-v1.json").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_the_format_on_disk_is_that_of_the_golden_file():
     ],
 )
 def test_a_record_comes_back_as_it_was(record):
-    assert run_record_from_json(run_record_to_json(record)) == record
+    assert from_json(RunRecord, to_json(record)) == record
 
 
 def test_an_unknown_version_is_refused():
-    document = json.loads(run_record_to_json(RECORD)) | {"version": 4}
+    document = json.loads(to_json(RECORD)) | {"version": 4}
     with pytest.raises(Misconfigured, check=of_kind("formats.another_version", found="4", versions="1")):
-        run_record_from_json(json.dumps(document).encode())
+        from_json(RunRecord, json.dumps(document).encode())
 
 
 def test_a_record_lies_beside_the_results_of_its_run():

@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import select
 
-from weir.formats.content_check import ContentAnswer, answer_from_json, request_from_json, request_to_json
 from weir.formats.paths import MANIFEST
+from weir.formats.programs import ContentAnswer, ResultToCheck, answer_from_json
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.records import published_inconsistencies, released_inconsistencies
 from weir.integrity.repair import repair_runs
@@ -12,6 +12,7 @@ from weir.integrity.verify import VerifyOutcome, verify_results
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.recovery.pending_clears import deliver
 from weir.retention.release import delete_released, release
+from weir.typed_json import message_from_json, message_to_json
 
 RUN = "ladder@20130101T000000Z"
 
@@ -114,7 +115,7 @@ def test_no_digest_is_no_doubt(closed):
 
 def test_what_the_program_is_asked_and_answers_is_json(closed):
     asked = contents_to_check(closed.services, verified(closed))
-    assert request_from_json(request_to_json(asked)) == asked
+    assert message_from_json(tuple[ResultToCheck, ...], message_to_json(asked)) == asked
     answer = ContentAnswer(7, "digest")
     assert answer_from_json(answer.to_json()) == answer
     assert answer_from_json("24/01/01 12:00:00 WARN Utils: something else") is None

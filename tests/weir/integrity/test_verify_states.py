@@ -8,7 +8,7 @@ from tests.weir.keeping import aircraft, run_days
 from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import broadcast_state, list_state
-from weir.formats.content_check import ContentAnswer, request_from_json, request_to_json
+from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.repair import repair_runs
 from weir.integrity.states import state_copies, state_inconsistencies
@@ -19,6 +19,7 @@ from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.recovery.pending_clears import deliver
 from weir.state.file_rules import epoch_seconds
 from weir.testing.fakes.ledgers import fast_folder
+from weir.typed_json import message_from_json, message_to_json
 from weir.upkeep import RESULTS, settle_everywhere
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
@@ -85,8 +86,8 @@ def test_a_state_is_asked_about_with_all_its_files_as_of_its_epoch_and_lists_as_
         "rates",
     }
     assert all(each.files for each in asked if each.state is None)
-    told = request_from_json(request_to_json(asked))
-    assert request_to_json(told) == request_to_json(asked)
+    told = message_from_json(tuple[ResultToCheck, ...], message_to_json(asked))
+    assert message_to_json(told) == message_to_json(asked)
     assert [(each.name, each.state and each.state.files) for each in told] == [
         (each.name, each.state and each.state.files) for each in asked
     ]

@@ -20,7 +20,8 @@ from tests.weir.checking import (
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, expectations, pipelined, sink, source
 from weir.errors import Internal
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.quality.check_queries import suspected_inputs
 from weir.restarts.strategy import FixedDelay
 from weir.testing.fakes.airflow import Killed
@@ -41,7 +42,7 @@ def engine(world):
 
 
 def manifest_of(world, result):
-    return manifest_from_json(world.store.read(f"{result.folder}/manifest.json"))
+    return from_json(Manifest, world.store.read(f"{result.folder}/manifest.json"))
 
 
 def state_of(world, run_id, task):

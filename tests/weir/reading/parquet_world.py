@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.weir.small_dataflow import World
 
-from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import ContentDigest
+from weir.formats.codec import from_json
+from weir.formats.manifest import ContentDigest, Manifest
 from weir.formats.region_job import OutputReport
 from weir.store.seal import seal
 from weir.testing.fakes.engine import FakeEngine
@@ -34,7 +34,7 @@ class ParquetEngine(FakeEngine):
     def _read(self, spark_path):
         path = self._path(spark_path)
         data = self._store.read(path)
-        manifest = manifest_from_json(self._store.read(path.rpartition("/")[0] + "/manifest.json"))
+        manifest = from_json(Manifest, self._store.read(path.rpartition("/")[0] + "/manifest.json"))
         if len(data) != manifest.files[0].bytes:
             raise OSError(f"{path} is truncated")
         return pq.read_table(io.BytesIO(data))[CONTENT][0].as_py()

@@ -12,7 +12,8 @@ from tests.weir.reading.state_world import epoch, group_of, history, keeps_state
 
 import weir
 from weir.errors import Misconfigured
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import LeaseRow, ResultRow
 from weir.reading.availability import Unreadable
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -56,7 +57,7 @@ def current(world, day, stage="history"):
 
 def manifests(world, day):
     rows = current(world, day)
-    return [manifest_from_json(world.store.read(f"{row.folder}/manifest.json")) for row in rows]
+    return [from_json(Manifest, world.store.read(f"{row.folder}/manifest.json")) for row in rows]
 
 
 # What is given

@@ -16,8 +16,9 @@ from tests.weir.restoring import (
 )
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, source
-from weir.formats.codec import run_record_from_json
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, record_path
+from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import CheckpointRow, RunRow
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
@@ -194,7 +195,7 @@ def test_results_of_an_older_pin_than_the_record_in_the_store_are_given_up(world
     world.airflow.run_until_quiet()
     found = rows_of(world, 1, "known")
     assert (len(found), before.isdisjoint(row.attempt for row in found), closed(world)) == (2, True, [1])
-    assert before <= set(run_record_from_json(world.store.read(path)).abandoned)
+    assert before <= set(from_json(RunRecord, world.store.read(path)).abandoned)
 
 
 def test_an_epoch_that_had_not_begun_is_awaited_by_the_next_one_as_before(world):

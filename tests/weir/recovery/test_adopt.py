@@ -6,7 +6,8 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
 from weir.errors import Fenced, Misconfigured
-from weir.formats.codec import run_record_from_json
+from weir.formats.codec import from_json
+from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import newest_pinned
 from weir.recovery.adopt import adopt
@@ -214,7 +215,7 @@ def test_no_clear_of_the_old_topology_counts_as_a_repair(world):
 
 def test_the_record_of_a_run_follows_its_pin(world):
     def record():
-        return run_record_from_json(world.store.read("ladder/20130101T000000Z/_run.json"))
+        return from_json(RunRecord, world.store.read("ladder/20130101T000000Z/_run.json"))
 
     run = run_green(world)
     first = record()

@@ -13,8 +13,8 @@ from weir.dataflow import Dataflow, Stage, blocking, files_source, keyed_state, 
 from weir.dataflow.notifications import callback
 from weir.errors import Message
 from weir.execution.metrics import LATE_FILES
-from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import splits_fingerprint
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest, splits_fingerprint
 from weir.formats.paths import manifest_path
 from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.database.tables import FailoverRow, ResultRow, RunRow
@@ -311,7 +311,7 @@ def test_a_ledger_that_has_lost_the_correction_mixes_no_results(tmp_path, landin
     with world.ledger.transaction() as session:
         folders = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "rows", ResultRow.is_current)).all()
         splits = slices_of(session, of(1), "rows")
-    manifests = [manifest_from_json(world.store.read(manifest_path(folder))) for folder in folders]
+    manifests = [from_json(Manifest, world.store.read(manifest_path(folder))) for folder in folders]
     assert [each.resolved["rows"] for each in manifests] == [splits_fingerprint(splits)] * 2
 
 

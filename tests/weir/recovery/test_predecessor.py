@@ -10,8 +10,9 @@ from tests.messages.kinds import of_kind
 from tests.weir.restoring import EPOCHS, aircraft, states_of
 
 from weir.errors import Conflict, Misconfigured, Retryable
-from weir.formats.codec import run_record_from_json
+from weir.formats.codec import from_json
 from weir.formats.paths import record_path
+from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
@@ -395,7 +396,7 @@ def test_the_record_in_the_store_names_the_new_epoch_before_and_abandons_no_atte
     second, _ = waiting
     days.airflow.delete(second)
     rest(days)
-    record = run_record_from_json(days.store.read(record_path("ladder", EPOCHS[2])))
+    record = from_json(RunRecord, days.store.read(record_path("ladder", EPOCHS[2])))
     assert (record.predecessor, record.abandoned) == (EPOCHS[0], ())
 
 

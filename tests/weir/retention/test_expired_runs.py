@@ -12,7 +12,8 @@ from weir.coordination.services import Services
 from weir.dataflow import keyed_state
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
@@ -295,7 +296,7 @@ def assert_nothing_dangles(world):
             assert {f"{part.folder}/{name}" for name in ("manifest.json", *part.files)} <= files, path
     for path in (each for each in files if each.endswith("/manifest.json")):
         folder = path.removesuffix("/manifest.json")
-        named = {f"{folder}/{file.name}" for file in manifest_from_json(world.store.read(path)).files}
+        named = {f"{folder}/{file.name}" for file in from_json(Manifest, world.store.read(path)).files}
         assert named <= files or f"{folder}/released.json" in files, path
     for row in rows(world, ResultRow, state="finished"):
         assert f"{row.folder}/part-0.bin" in files

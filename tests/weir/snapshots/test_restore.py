@@ -23,7 +23,8 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import keyed_state
 from weir.errors import Misconfigured
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import PendingClearRow, RestoreRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
@@ -287,7 +288,7 @@ def test_what_a_fork_needs_is_not_deleted_by_its_origin(days):
 
 
 def files_at_row(world, row):
-    return manifest_from_json(world.store.read(f"{row.folder}/manifest.json")).state.files
+    return from_json(Manifest, world.store.read(f"{row.folder}/manifest.json")).state.files
 
 
 def pins(world):

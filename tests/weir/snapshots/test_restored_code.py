@@ -17,7 +17,9 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.code.generation_rules import agreed
 from weir.code.version import code_version
-from weir.formats.codec import checkpoint_from_json, manifest_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
@@ -74,7 +76,7 @@ def valid(world, run):
 
 def test_a_checkpoint_names_the_versions_of_what_it_holds(days):
     numbers = {epoch: number for number, epoch in checkpoints(days).items()}
-    found = checkpoint_from_json(days.store.read(checkpoint_path("ladder", numbers[EPOCHS[1]])))
+    found = from_json(Checkpoint, days.store.read(checkpoint_path("ladder", numbers[EPOCHS[1]])))
     made = (version(days.old),)
     assert {part.versions for state in found.states for part in state.partitions} == {made}
     assert {each.versions for each in found.results} == {made}
@@ -87,7 +89,7 @@ def test_what_is_restored_has_the_versions_of_what_it_was_copied_from(days):
     for stage in ("history", "offsets"):
         assert versions(days, 2, stage) == [frozenset({version(days.old)})] * 2
         for row in rows_of(days, 2, stage):
-            manifest = manifest_from_json(days.store.read(f"{row.folder}/manifest.json"))
+            manifest = from_json(Manifest, days.store.read(f"{row.folder}/manifest.json"))
             assert (manifest.versions, manifest.archive, manifest.generation) == ((version(days.old),), "", 0)
     assert valid(days, DAY_2)
     go_on(days)

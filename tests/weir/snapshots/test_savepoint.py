@@ -24,7 +24,8 @@ from tests.weir.restoring import (
 from tests.weir.small_dataflow import World
 
 from weir.errors import LedgerBehind, Misconfigured, Retryable
-from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json, to_json
 from weir.formats.paths import checkpoint_path, number_path
 from weir.ledger.database.tables import CheckpointRow, LeaseRow, ResultRow
 from weir.rebuild.catching_up import catch_up
@@ -106,7 +107,7 @@ def test_what_is_copied_is_leased_until_all_of_it_is(days):
 def test_it_names_nothing_outside_of_its_folder(days):
     make(days, name="mine")
     folder = "ladder/_savepoints/mine"
-    known = checkpoint_from_json(days.store.read(f"{folder}/savepoint.json"))
+    known = from_json(Checkpoint, days.store.read(f"{folder}/savepoint.json"))
     named = {*known.files, *(f"{each.folder}/{file.name}" for each in known.results for file in each.files)}
     manifests = {f"{each.folder}/manifest.json" for each in known.results}
     assert lying(days.store, folder) == {f"{folder}/{each}" for each in {*named, *manifests, "savepoint.json"}}
@@ -146,7 +147,7 @@ def test_a_file_that_two_subtasks_share_is_copied_once(days):
     run_days(days.airflow, 3)
     right = states_of(days, 3)
     make(days, name="mine")
-    known = checkpoint_from_json(days.store.read("ladder/_savepoints/mine/savepoint.json"))
+    known = from_json(Checkpoint, days.store.read("ladder/_savepoints/mine/savepoint.json"))
     used = [file.path for state in known.states for part in state.partitions for file in part.files]
     assert len(used) > len(set(used))
     spoil(days, 3)
@@ -314,8 +315,8 @@ def test_one_that_the_ledger_has_lost_and_that_was_not_finished_is_removed_when_
 
 def test_a_rebuild_leaves_a_savepoint_as_it_is_though_a_checkpoint_in_the_store_has_its_number(days):
     made = make(days)
-    older = replace(checkpoint_from_json(days.store.read(checkpoint_path("ladder", 1))), number=made.number)
-    for written in (checkpoint_to_json(older), b"damaged"):
+    older = replace(from_json(Checkpoint, days.store.read(checkpoint_path("ladder", 1))), number=made.number)
+    for written in (to_json(older), b"damaged"):
         days.store.replace(checkpoint_path("ladder", made.number), written)
         (built,) = rebuild(days.services)
         assert any("has the number of a savepoint" in note for note in built.notes)

@@ -10,7 +10,8 @@ from tests.weir.keeping import run_days
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, previous, sink, source
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured, Retryable
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path
 from weir.integrity.states import checkpoint_inconsistencies
 from weir.integrity.verification_queries import results_to_verify
@@ -48,7 +49,7 @@ def retained(world):
 
 
 def checkpoint(world, number):
-    return checkpoint_from_json(world.store.read(checkpoint_path("ladder", number)))
+    return from_json(Checkpoint, world.store.read(checkpoint_path("ladder", number)))
 
 
 def is_there(world, path):

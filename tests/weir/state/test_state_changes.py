@@ -5,8 +5,8 @@ from sqlalchemy import select
 from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
-from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import RowRange
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest, RowRange
 from weir.ledger.database.tables import RestoreRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
 from weir.testing.fakes.ledgers import fast_folder
@@ -78,7 +78,7 @@ def manifest_of(world, day):
             )
         )
         folder = row.folder
-    return manifest_from_json(world.store.read(f"{folder}/manifest.json"))
+    return from_json(Manifest, world.store.read(f"{folder}/manifest.json"))
 
 
 def refusals(world, day):

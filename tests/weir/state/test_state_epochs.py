@@ -13,7 +13,8 @@ from tests.weir.small_dataflow import Saved, World
 from weir.attempts.waiting import WaitingAttempts
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import epoch_of
 from weir.recovery.adopt import adopt
@@ -101,7 +102,7 @@ def state_of(world, day, subtask=0):
             )
         )
         folder = row.folder
-    return manifest_from_json(world.store.read(f"{folder}/manifest.json"))
+    return from_json(Manifest, world.store.read(f"{folder}/manifest.json"))
 
 
 def executed(world):

@@ -8,7 +8,8 @@ from tests.messages.kinds import of_kind
 from tests.weir.keeping import aircraft, epoch, manifest_of, run_days
 
 from weir.errors import Misconfigured
-from weir.formats.codec import checkpoint_from_json
+from weir.formats.checkpoint import Checkpoint
+from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.checkpoints import retained_checkpoints
@@ -70,7 +71,7 @@ def checkpoints(world):
     with world.ledger.transaction() as session:
         numbers = {row.epoch: row.number for row in retained_checkpoints(session, "ladder")}
     return {
-        int(key[6:8]): checkpoint_from_json(world.store.read(checkpoint_path("ladder", number)))
+        int(key[6:8]): from_json(Checkpoint, world.store.read(checkpoint_path("ladder", number)))
         for key, number in numbers.items()
     }
 

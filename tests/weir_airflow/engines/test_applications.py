@@ -19,8 +19,8 @@ from weir.coordination.services import Services
 from weir.dataflow import Application, Dataflow, Stage, blocking, sink, source
 from weir.errors import EngineLost, Fenced, InputUnreadable, Misconfigured
 from weir.execution.failure_class import FailureClass, classify
-from weir.formats.codec import region_job_to_json, region_report_from_json
-from weir.formats.region_job import ApplicationToRun, application_of, staging_of
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import ApplicationToRun, RegionReport, application_of, staging_of
 from weir.store.errors import NotFound
 from weir.store.published import published
 from weir.store.walk import files_below
@@ -93,9 +93,9 @@ def run(engine, store):
     """Run a job; its report."""
 
     def runs(job, **connection):
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        store.create(f"{job.folder}/job.json", to_json(job))
         engine(**connection).run(job, str(uuid.uuid4()), lambda _: None)
-        return region_report_from_json(store.read(job.report))
+        return from_json(RegionReport, store.read(job.report))
 
     return runs
 
@@ -175,7 +175,7 @@ def test_a_bad_input_is_an_error_of_the_driver_and_no_application_begins(
 @pytest.mark.parametrize("way", ["stopped", "killed"])
 def test_an_application_that_is_ended_leaves_nothing(by_function, application, jobs, engine, store, tmp_path, way):
     job, errors = application(WAITING.format(folder=str(tmp_path)), jobs.read("read", by_function.outputs[0])), []
-    store.create(f"{job.folder}/job.json", region_job_to_json(job))
+    store.create(f"{job.folder}/job.json", to_json(job))
     running = engine()
 
     def run():
@@ -228,7 +228,7 @@ class ApplicationsElsewhere:
         engine = self._engine(**({} if application_of(job) else self._connection))
         engine.run(job, str(uuid.uuid4()), lambda _: None)
         during()
-        self.reports.append(region_report_from_json(self._store.read(job.report)))
+        self.reports.append(from_json(RegionReport, self._store.read(job.report)))
         return self.reports[-1]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from weir.execution.failure_class import FailureClass, classify
 from weir.execution.labels import exception_name
-from weir.formats.codec import region_job_to_json
+from weir.formats.codec import to_json
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
@@ -146,7 +146,7 @@ def failure_of_stage(tmp_path, monkeypatch, server):
 
     def run(stage, transport):
         job = jobs.region(jobs.stage(stage, f"failing_pipeline:{stage}", jobs.output(stage)))
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        store.create(f"{job.folder}/job.json", to_json(job))
         engine = engine_for(connections[transport], store, {})
         with pytest.raises(Exception) as caught:  # noqa: PT011  which one is what is asked
             engine.run(job, str(uuid.uuid4()), lambda _: None)

@@ -15,7 +15,7 @@ from tests.messages.kinds import of_kind
 
 from weir import connections
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
-from weir.formats.codec import region_failure_to_json, region_job_to_json
+from weir.formats.codec import to_json
 from weir.formats.region_failure import JobFailed, RegionFailure, failure_of
 from weir.testing.fakes.jobs import Jobs
 
@@ -36,7 +36,7 @@ def job(store, tmp_path, monkeypatch):
         jobs.stage("numbers", "quiet_pipeline:numbers", jobs.output("numbers")),
         spark_conf={"spark.executor.memory": "3g"},
     )
-    store.create(f"{made.folder}/job.json", region_job_to_json(made))
+    store.create(f"{made.folder}/job.json", to_json(made))
     return made
 
 
@@ -249,14 +249,14 @@ def test_nothing_is_left_of_what_was_written_to_submit_a_job(run, spark_submit, 
     ],
 )
 def test_the_task_raises_what_its_job_says(run, spark_submit, store, job, error, kind, text):
-    failure = region_failure_to_json(failure_of(error, job.attempt))
+    failure = to_json(failure_of(error, job.attempt))
     spark_submit(writes(store, f"{job.folder}/failure.json", failure) + "sys.exit(1)\n")
     with pytest.raises(kind, match=text):
         run()
 
 
 def test_an_application_s_error_keeps_the_name_of_its_class(run, spark_submit, store, job):
-    failure = region_failure_to_json(RegionFailure(job.attempt, "application", "PythonException", "it broke", "line 3"))
+    failure = to_json(RegionFailure(job.attempt, "application", "PythonException", "it broke", "line 3"))
     spark_submit(writes(store, f"{job.folder}/failure.json", failure) + "sys.exit(1)\n")
     with pytest.raises(JobFailed, match="it broke") as raised:
         run()

@@ -15,7 +15,8 @@ import pytest
 from tests.servers.spark_cluster import running_cluster
 from tests.weir_airflow.engines.gated import GATED
 
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
@@ -62,7 +63,7 @@ class Region:
             parameters={"gate": str(self.gate)},
             spark_conf={**self.cluster.settings, "spark.executor.memory": "700m"},
         )
-        self.store.create(f"{self.job.folder}/job.json", region_job_to_json(self.job))
+        self.store.create(f"{self.job.folder}/job.json", to_json(self.job))
         connection = Connection(conn_id="spark_default", conn_type="spark", host=self.cluster.url)
         try:
             engine_for(connection, self.store, {}).run(self.job, "", lambda _: None)
@@ -72,7 +73,7 @@ class Region:
     def digest(self):
         self.thread.join(300)
         assert self.errors == []
-        report = region_report_from_json(self.store.read(self.job.report))
+        report = from_json(RegionReport, self.store.read(self.job.report))
         assert report.session["spark.executor.memory"] == "700m"
         return report.outputs[0].digest
 

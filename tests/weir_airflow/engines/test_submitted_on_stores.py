@@ -10,7 +10,8 @@ from tests.servers.java import JarsMissing
 from tests.servers.s3 import running_s3
 from tests.weir_spark import s3a
 
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir.store.probe import verify_files
 from weir.store.store import Store
 from weir.store.walk import files_below
@@ -100,9 +101,9 @@ def run(place, jobs, tmp_path):
 
     def submit(*stage, **more):
         job = jobs.region(jobs.stage(*stage, **more), parameters={"seen": str(tmp_path / "commands")})
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        store.create(f"{job.folder}/job.json", to_json(job))
         engine_for(connection, store, options).run(job, "", print)
-        [output] = region_report_from_json(store.read(job.report)).outputs
+        [output] = from_json(RegionReport, store.read(job.report)).outputs
         return output
 
     return submit

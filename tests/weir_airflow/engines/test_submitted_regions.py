@@ -26,8 +26,9 @@ from weir.coordination.values import SparkWork
 from weir.dataflow import json as kafka_json
 from weir.dataflow import kafka_source
 from weir.errors import EngineLost, Fenced
-from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
-from weir.formats.region_failure import JobFailed
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_failure import JobFailed, RegionFailure
+from weir.formats.region_job import RegionReport
 from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import PLAIN, Layout
 from weir_dev.stack.spark_server import spark_home
@@ -156,7 +157,7 @@ def new_job(store, modules, tmp_path):
         outputs = [jobs.output(stage, layout) for layout in layouts or (PLAIN,)]
         function = f"submitted_pipeline:{stage}"
         job = jobs.region(jobs.stage(stage, function, *outputs), parameters={"folder": str(tmp_path)}, **more)
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        store.create(f"{job.folder}/job.json", to_json(job))
         return job
 
     return make
@@ -265,7 +266,7 @@ def awkward(store, modules, tmp_path):
         ]
         settings = {"spark.sql.shuffle.partitions": "3"}
         job = jobs.region(*stages, spark_conf=settings, parameters={"refused": refused})
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        store.create(f"{job.folder}/job.json", to_json(job))
         return job
 
     return make
@@ -275,7 +276,7 @@ def test_both_transports_give_the_same_rows_digests_code_and_settings(server, aw
     by_submission, by_connect = awkward(), awkward()
     engine().run(by_submission, "", lambda _: None)
     engine(**server.connection).run(by_connect, "00000000-0000-4000-8000-000000000001", lambda _: None)
-    one, other = (region_report_from_json(store.read(job.report)) for job in (by_submission, by_connect))
+    one, other = (from_json(RegionReport, store.read(job.report)) for job in (by_submission, by_connect))
     assert [each.digest for each in one.outputs] == [each.digest for each in other.outputs]
     assert [each.spark_schema for each in one.outputs] == [each.spark_schema for each in other.outputs]
     assert (one.code, one.session) == (other.code, other.session)
@@ -341,7 +342,7 @@ def test_a_driver_asks_its_task_for_secrets_and_they_are_recorded_nowhere(entrus
 def test_a_driver_in_a_cluster_needs_nothing_but_what_travels(yarn, new_job, store):
     job = new_job("numbers", spark_conf={"spark.executor.memory": "700m"})
     yarn.run(job, "", lambda _: None)
-    report = region_report_from_json(store.read(job.report))
+    report = from_json(RegionReport, store.read(job.report))
     assert report.outputs[0].digest.rows == 1000
     assert report.session["spark.executor.memory"] == "700m"
 
@@ -403,7 +404,7 @@ def test_the_driver_of_a_dead_task_ends_when_the_next_attempt_interrupts_it(
     assert not any(ended(each) for each in processes)
     engine().interrupt(work_of(job))
     await_that(lambda: all(ended(each) for each in processes))
-    assert region_failure_from_json(store.read(f"{job.folder}/failure.json")).error == "Fenced"
+    assert from_json(RegionFailure, store.read(f"{job.folder}/failure.json")).error == "Fenced"
 
 
 @pytest.mark.soak
@@ -423,9 +424,9 @@ def test_a_driver_reads_the_records_of_a_topic_that_a_server_reads(server, modul
     for place in ({"conn_type": "spark", "host": "local[2]"}, server.connection):
         stage = jobs.stage("events", events.function, jobs.output("events"), is_source=True, slice=split)
         job = jobs.region(stage)
-        store.create(f"{job.folder}/job.json", region_job_to_json(job))
+        store.create(f"{job.folder}/job.json", to_json(job))
         engine_for(Connection(conn_id="spark", **place), store, {}, look_ups).run(job, str(uuid.uuid4()), print)
-        (output,) = region_report_from_json(store.read(job.report)).outputs
+        (output,) = from_json(RegionReport, store.read(job.report)).outputs
         digests.append(output.digest)
     assert digests[0].rows == 1000
     assert digests[0] == digests[1]

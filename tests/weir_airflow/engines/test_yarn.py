@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir.store.store import Store
 from weir.testing.fakes.jobs import Jobs
 
@@ -73,7 +74,7 @@ def test_a_region_reads_and_writes_hdfs_in_containers_that_have_only_what_travel
         jobs.stage("sums", "yarn_pipeline:sums", output, pipelined={"numbers": "numbers"}),
     )
     job = jobs.region(*stages, spark_conf={"spark.executor.memory": "520m"})
-    store.create(f"{job.folder}/job.json", region_job_to_json(job))
+    store.create(f"{job.folder}/job.json", to_json(job))
     engine().run(job, "", print)
-    report = region_report_from_json(store.read(job.report))
+    report = from_json(RegionReport, store.read(job.report))
     assert report.outputs[0].digest.rows == 7

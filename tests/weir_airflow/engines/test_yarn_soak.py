@@ -27,7 +27,8 @@ from weir.coordination.values import SparkWork
 from weir.doctor.examination import Status, examine
 from weir.errors import EngineLost, Fenced, Misconfigured
 from weir.execution.failure_words import message_of
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.jobs import Jobs
@@ -81,7 +82,7 @@ class Region:
         more = {} if slice_ is None else {"is_source": True, "slice": slice_}
         stage = jobs.stage(function, f"yarn_pipeline:{function}", output, **more)
         self.job = jobs.region(stage, parameters={"gate": str(self.gate)})
-        store.create(f"{self.job.folder}/job.json", region_job_to_json(self.job))
+        store.create(f"{self.job.folder}/job.json", to_json(self.job))
         given = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}} | connection
         given["extra"] = json.dumps(given["extra"])
         options = given.pop("options")
@@ -110,7 +111,7 @@ class Region:
     def rows(self):
         self.thread.join(600)
         assert self.errors == []
-        [output] = region_report_from_json(self.store.read(self.job.report)).outputs
+        [output] = from_json(RegionReport, self.store.read(self.job.report)).outputs
         files = [self.store.read(f"{output.folder}/{file.name}") for file in output.files]
         tables = [pq.read_table(pa.BufferReader(content)) for content in files]
         return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from weir.cli.main import app
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, list_state, sink, source
+from weir.formats.checkpoint import Checkpoint
 from weir.formats.checks import CheckOutcome
-from weir.formats.codec import checkpoint_from_json, checkpoint_to_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.savepoint import SAVEPOINT
 from weir.integrity.expectation_checks import check_expectations
 from weir.integrity.restore_test import run_restore_test
@@ -91,7 +92,7 @@ def altered(folder, to, change):
     """A savepoint of which a file of state has other rows, as if they had been checkpointed so: all bytes agree."""
     shutil.copytree(folder / "whole", to)
     store = Store.open(str(to))
-    made = checkpoint_from_json(store.read(SAVEPOINT))
+    made = from_json(Checkpoint, store.read(SAVEPOINT))
     ((state,), (part,)) = made.states, made.states[0].partitions
     (file,) = part.files
     path = to / file.path
@@ -100,7 +101,7 @@ def altered(folder, to, change):
     (sealed,) = seal(store, file.folder)
     files = (replace(file, file=sealed),)
     states = (replace(state, partitions=(replace(part, files=files),)),)
-    (to / SAVEPOINT).write_bytes(checkpoint_to_json(replace(made, states=states)))
+    (to / SAVEPOINT).write_bytes(to_json(replace(made, states=states)))
     return str(to)
 
 

@@ -24,14 +24,17 @@ from weir.cli.main import app
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
-from weir.formats.codec import manifest_from_json, manifest_to_json, region_report_from_json
-from weir.formats.content_check import ResultToCheck, answer_from_json, request_to_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
+from weir.formats.programs import ResultToCheck, answer_from_json
+from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.store.seal import seal
 from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
+from weir.typed_json import message_to_json
 from weir_spark.checks.content import content_of
 from weir_spark.results import writer
 from weir_spark.transport.connect import ConnectEngine
@@ -116,7 +119,7 @@ def test_the_program_answers_by_lines(server, written, tmp_path):
     session, write = written
     asked = write(rows_of(session))
     request = tmp_path / "request.json"
-    request.write_text(request_to_json([asked]))
+    request.write_text(message_to_json([asked]))
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(request), "--remote", server.url],
         capture_output=True,
@@ -148,7 +151,7 @@ class SparkEngine:
     def run(self, job, during):
         self._engine.run(job, str(uuid.uuid4()), lambda _line: None)
         during()
-        return region_report_from_json(self._store.read(job.report))
+        return from_json(RegionReport, self._store.read(job.report))
 
 
 @pytest.fixture
@@ -182,18 +185,18 @@ def results_of(airflow, stage):
 def rewrite(airflow, row, spark):
     """Let a result hold other rows, in files that are as its manifest says."""
     store, path = airflow.services.store, f"{row.folder}/{MANIFEST}"
-    manifest = manifest_from_json(store.read(path))
+    manifest = from_json(Manifest, store.read(path))
     for file in manifest.files:
         store.delete(f"{row.folder}/{file.name}")
     other = spark.range(50).withColumn("_weir_key_group", F.lit(3)) if manifest.keys else spark.range(49)
     other.coalesce(1).write.mode("append").parquet(store.spark_url(row.folder))
     store.delete(path)
-    forged = manifest_to_json(replace(manifest, files=seal(store, row.folder)))
+    forged = to_json(replace(manifest, files=seal(store, row.folder)))
     store.create(path, forged)
     with airflow.services.ledger.transaction("flow") as session:
         found = session.get_one(ResultRow, row.id)
         found.manifest_sha256 = hashlib.sha256(forged).hexdigest()
-        found.bytes = sum(file.bytes for file in manifest_from_json(forged).files)
+        found.bytes = sum(file.bytes for file in from_json(Manifest, forged).files)
 
 
 def typed(*words):
@@ -238,7 +241,7 @@ def state_world(server, store, pipeline, tmp_path, monkeypatch):
 def with_other_values(airflow, row):
     """Let the file that an epoch has written of a state have other values, and its manifest say so; its path."""
     store, path = airflow.services.store, f"{row.folder}/{MANIFEST}"
-    manifest = manifest_from_json(store.read(path))
+    manifest = from_json(Manifest, store.read(path))
     (file,) = manifest.files
     at = store.spark_url(f"{row.folder}/{file.name}").removeprefix("file://")
     rows = pq.read_table(at)
@@ -246,7 +249,7 @@ def with_other_values(airflow, row):
     pq.write_table(rows.set_column(1, "third", pc.add(rows["third"], 1.0)), at)
     files = seal(store, row.folder)
     named = tuple(replace(each, file=files[0]) if each.folder == row.folder else each for each in manifest.state.files)
-    forged = manifest_to_json(replace(manifest, files=files, state=replace(manifest.state, files=named)))
+    forged = to_json(replace(manifest, files=files, state=replace(manifest.state, files=named)))
     store.create(path, forged)
     with airflow.services.ledger.transaction("flow") as session:
         found = session.get_one(ResultRow, row.id)

@@ -11,8 +11,8 @@ from weir.dataflow.quality import Policy
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
 from weir.formats.checks import CheckOutcome, CheckReason, CheckToRun
-from weir.formats.codec import region_report_from_json, region_report_to_json
-from weir.formats.region_job import InputToRead
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import InputToRead, RegionReport
 from weir.formats.suite import Expectation, Severity, Suite
 from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
@@ -47,7 +47,7 @@ def run(spark, store):
     def do(job):
         lines = []
         report = region.run(job, spark, store, lines.append)
-        assert region_report_from_json(region_report_to_json(report)) == report
+        assert from_json(RegionReport, to_json(report)) == report
         return report, "\n".join(lines)
 
     return do

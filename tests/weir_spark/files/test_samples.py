@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from weir.formats.trial import Sample
+from weir.formats.programs import Sample
 from weir_spark.files.samples import rows_of_sample, told
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,9 @@ import pytest
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
-from weir.formats.codec import region_failure_from_json, region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_failure import RegionFailure
+from weir.formats.region_job import RegionReport
 from weir.store.errors import NotFound
 from weir_spark.transport.connect import ConnectEngine
 
@@ -110,7 +112,7 @@ def rows(store):
     """Read the rows that a job has written, without duplicates."""
 
     def read(job):
-        (output,) = region_report_from_json(store.read(job.report)).outputs
+        (output,) = from_json(RegionReport, store.read(job.report)).outputs
         files = [store.spark_url(f"{output.folder}/{each.name}").removeprefix("file://") for each in output.files]
         return {tuple(row.values()) for file in files for row in pq.ParquetFile(file).read().to_pylist()}
 
@@ -143,7 +145,7 @@ def in_one_driver(store, tmp_path, monkeypatch):
 
     def run(*jobs):
         for job in jobs:
-            store.create(f"{job.folder}/job.json", region_job_to_json(job))
+            store.create(f"{job.folder}/job.json", to_json(job))
         urls = [f"{store.url}/{job.folder}/job.json" for job in jobs]
         done = subprocess.run(
             [sys.executable, "-c", IN_ONE_DRIVER, *urls], capture_output=True, text=True, timeout=400, check=False
@@ -178,7 +180,7 @@ def test_a_driver_runs_each_job_by_its_archive_and_refuses_one_that_is_lost(edit
     assert in_one_driver(second, first, lost) == [0, 0, 78]
     assert rows(first) == of_edition(1)
     assert rows(second) == of_edition(2)
-    failure = region_failure_from_json(store.read(f"{lost.folder}/failure.json"))
+    failure = from_json(RegionFailure, store.read(f"{lost.folder}/failure.json"))
     assert failure.error == "Misconfigured"
     assert "Clear a subtask of this stage in Airflow" in failure.message
 

@@ -13,7 +13,8 @@ import pytest
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
-from weir.formats.codec import region_job_to_json, stage_copy_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.manifest import StageCopy
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.region.persisted import Persisted
@@ -128,7 +129,7 @@ def test_each_cached_stage_is_computed_once_and_described_last(run, new_job, sto
     report = run(job)
     assert seen() == {"numbers": 100, "wide": 100}
     for stage in job.stages[:2]:
-        copy = stage_copy_from_json(store.read(f"{stage.copy.folder}/copy.json"))
+        copy = from_json(StageCopy, store.read(f"{stage.copy.folder}/copy.json"))
         rows = read_input(spark, replace(jobs.read("x", report.outputs[0]), spark_schema=copy.spark_schema))
         assert (copy.stage, copy.attempt, copy.made_from, copy.code) == (
             stage.name,
@@ -154,7 +155,7 @@ def test_a_copy_names_the_results_and_copies_that_it_was_read_from(run, new_job,
             jobs.stage("c", f"{reading}:b", jobs.output("c"), pipelined={"a": "b"}),
         )
     )
-    a, b = (stage_copy_from_json(store.read(f"{each.folder}/copy.json")) for each in (first, second))
+    a, b = (from_json(StageCopy, store.read(f"{each.folder}/copy.json")) for each in (first, second))
     assert (a.inputs, a.copies) == ((read.partitions[0].attempt,), ())
     assert (b.inputs, b.copies) == (a.inputs, (first.folder,))
 
@@ -188,7 +189,7 @@ def test_a_copy_of_other_code_or_settings_is_not_used(run, new_job, jobs, seen, 
     report = run(new_job(wide={"copy": copy, "resume": resume}))
     assert (seen(), report.resumed) == ({"numbers": 200, "wide": 200}, ())
     assert any(line.startswith(f"the copy of wide by attempt {before.attempt} was made") for line in lines)
-    assert stage_copy_from_json(store.read(f"{copy.folder}/copy.json")).code == report.code
+    assert from_json(StageCopy, store.read(f"{copy.folder}/copy.json")).code == report.code
 
 
 def test_a_stage_with_results_of_its_own_writes_them_from_its_copy(run, new_job, jobs, pipeline, seen, spark) -> None:
@@ -355,7 +356,7 @@ def test_a_session_of_its_own_persists_copies_and_resumes_as_well(new_job, persi
     files = []
     for number, job in enumerate((persisting(), persisting("failing"), new_job(), resumed)):
         files.append(tmp_path / f"{number}.json")
-        files[-1].write_bytes(region_job_to_json(job))
+        files[-1].write_bytes(to_json(job))
     program = tmp_path / "program.py"
     program.write_text(OWN_SESSION)
     done = subprocess.run(

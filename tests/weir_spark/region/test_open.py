@@ -12,8 +12,9 @@ from tests.weir_spark.on_spark import AirflowWithCode
 import weir
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
 from weir.formats.manifest import OF_RESULT
+from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import AttemptRow
 from weir.retention.release import delete_released, release
 from weir.state.spark_schema import arrow_schema, spark_ddl
@@ -65,7 +66,7 @@ class SparkEngine:
     def run(self, job, during):
         self._engine.run(job, str(uuid.uuid4()), lambda _line: None)
         during()
-        return region_report_from_json(self._store.read(job.report))
+        return from_json(RegionReport, self._store.read(job.report))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, previous, sink, source
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.published import published
 from weir.testing.fakes.ledgers import new_ledger
@@ -102,7 +102,7 @@ class SparkEngine:
     def run(self, job: RegionJob, during) -> RegionReport:
         self._engine.run(job, str(uuid.uuid4()), self.lines.append)
         during()
-        self.reports.append(region_report_from_json(self._store.read(job.report)))
+        self.reports.append(from_json(RegionReport, self._store.read(job.report)))
         return self.reports[-1]
 
 

@@ -14,7 +14,8 @@ from tests.weir_spark.sources.conftest import resolved
 
 from weir.dataflow import files_source
 from weir.errors import Internal, Misconfigured
-from weir.formats.codec import region_report_from_json, region_report_to_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
 from weir_spark.results.digest import digest_of
@@ -72,7 +73,7 @@ def test_the_stages_of_a_region_are_one_plan_whose_last_result_is_written(run, j
     assert [kind for kind in executed if kind not in COMPUTES_NOTHING] == ["write_operation"]
     (output,) = report.outputs
     assert (output.stage, output.layout, output.digest.rows) == ("even", BY_KEY, 50)
-    assert region_report_from_json(region_report_to_json(report)) == report
+    assert from_json(RegionReport, to_json(report)) == report
     assert report.session["spark.sql.session.timeZone"] == "UTC"
     assert {"prepare", "plan even", f"write even ({BY_KEY.id})", f"seal even ({BY_KEY.id})"} <= report.metrics.keys()
 

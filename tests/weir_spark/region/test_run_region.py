@@ -8,8 +8,8 @@ import pytest
 
 import weir_spark
 from weir.dataflow import keyed_state
-from weir.formats.codec import region_job_to_json, region_report_from_json
-from weir.formats.region_job import InputToRead, StateToRead
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import InputToRead, RegionReport, StateToRead
 from weir.topology.partitions import Layout
 
 pytestmark = pytest.mark.spark
@@ -50,7 +50,7 @@ def run_region(store, jobs, tmp_path, monkeypatch):
     def run(text: str, *arguments: str, expected: int = 0, stages=None):
         (modules / "program_pipeline.py").write_text(text)
         job = jobs.region(*(stages or [jobs.stage("numbers", "program_pipeline:numbers", jobs.output("numbers"))]))
-        store.create("job.json", region_job_to_json(job))
+        store.create("job.json", to_json(job))
         done = subprocess.run(
             [sys.executable, str(RUN_REGION), f"{store.url}/job.json", *arguments],
             capture_output=True,
@@ -59,7 +59,7 @@ def run_region(store, jobs, tmp_path, monkeypatch):
             check=False,
         )
         assert done.returncode == expected, done.stdout + done.stderr
-        return done.stderr if expected else region_report_from_json(store.read(job.report))
+        return done.stderr if expected else from_json(RegionReport, store.read(job.report))
 
     return run
 

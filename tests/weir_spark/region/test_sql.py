@@ -10,8 +10,9 @@ import pytest
 from weir.code.archive import pack, top_level
 from weir.code.version import code_version
 from weir.errors import Misconfigured
-from weir.formats.codec import region_failure_from_json, region_report_from_json
-from weir.formats.region_job import CodeToRun
+from weir.formats.codec import from_json
+from weir.formats.region_failure import RegionFailure
+from weir.formats.region_job import CodeToRun, RegionReport
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
 from weir_spark.region.context import StageContext
@@ -227,7 +228,7 @@ def test_a_driver_of_its_own_runs_the_same_queries(codes_in_driver, drivers, job
     good, bad = job_of({"bound": BOUND}, parameters=PARAMETERS), job_of({"bad": "SELECT k,\n  kk\nFROM numbers"})
     assert codes_in_driver(good, bad) == [0, 78]
     assert_only_inputs_are_read(drivers.run(ANSWERS, str(tmp_path / "prices")))
-    (output,) = region_report_from_json(store.read(good.report)).outputs
+    (output,) = from_json(RegionReport, store.read(good.report)).outputs
     assert sorted(row["k"] for row in rows(output)) == [1, 2]
-    failure = region_failure_from_json(store.read(f"{bad.folder}/failure.json"))
+    failure = from_json(RegionFailure, store.read(f"{bad.folder}/failure.json"))
     assert failure.message.startswith("stage bad: bad.sql, line 2: kk\n[UNRESOLVED_COLUMN")

@@ -23,19 +23,14 @@ import weir
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, cached, expectations, keyed_state, previous, sink, source
 from weir.errors import Misconfigured
-from weir.formats.trial import (
-    TrialAnswer,
-    trial_answer_from_json,
-    trial_answer_to_json,
-    trial_request_from_json,
-    trial_request_to_json,
-)
+from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, Table
 from weir.reading.availability import Unreadable
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import new_ledger
 from weir.trials.declared import Declared, declared_in
 from weir.trials.trying import Outcome, Wanted, scratch_in, trial_of
+from weir.typed_json import message_from_json, message_to_json
 from weir_spark.region.trial import compute, explained
 
 pytestmark = pytest.mark.spark
@@ -129,10 +124,10 @@ class Trials:
 
     def tried(self, stage: str, **wanted):
         with self.trial(stage, **wanted) as (trial, scratch):
-            assert trial_request_from_json(trial_request_to_json(trial.request)) == trial.request
+            assert message_from_json(TrialRequest, message_to_json(trial.request)) == trial.request
             found = compute(trial.request, self.spark, scratch, lambda _line: None)
             answer = TrialAnswer(found.reports)
-            assert trial_answer_from_json(trial_answer_to_json(answer)) == answer
+            assert message_from_json(TrialAnswer, message_to_json(answer)) == answer
             return Outcome(trial, found.reports), sorted(tuple(row) for row in found.rows.collect())
 
     def recorded(self) -> dict[str, object]:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from weir.errors import Fenced
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
+from weir.formats.region_job import RegionReport
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark
@@ -38,7 +39,7 @@ def test_a_region_whose_read_hangs_can_be_interrupted_and_computed_when_the_stor
     module, engine = pipeline(STAGES), ConnectEngine(server.url, retries=2)
     source = jobs.region(jobs.stage("numbers", f"{module}:numbers", jobs.output("numbers")))
     engine.run(source, str(uuid.uuid4()), lambda line: None)
-    (read,) = region_report_from_json(store.read(source.report)).outputs
+    (read,) = from_json(RegionReport, store.read(source.report)).outputs
     inputs = (jobs.read("numbers", read),)
 
     def consumer():
@@ -63,4 +64,4 @@ def test_a_region_whose_read_hangs_can_be_interrupted_and_computed_when_the_stor
         assert [type(error) for error in errors] == [Fenced], errors
     again = consumer()
     engine.run(again, str(uuid.uuid4()), lambda line: None)
-    assert region_report_from_json(store.read(again.report)).outputs[0].digest == read.digest
+    assert from_json(RegionReport, store.read(again.report)).outputs[0].digest == read.digest

@@ -33,7 +33,8 @@ from weir.dataflow import (
     postgres_source,
     sink,
 )
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
+from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.store.walk import files_below
@@ -82,7 +83,7 @@ class World:
     def run(self, job, during):
         self.engine.run(job, str(uuid.uuid4()), lambda line: None)
         during()
-        return region_report_from_json(self.store.read(job.report))
+        return from_json(RegionReport, self.store.read(job.report))
 
     def day(self, number):
         run = self.airflow.dag_run(number)

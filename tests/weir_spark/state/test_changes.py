@@ -14,8 +14,8 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_ddl
-from weir.formats.codec import manifest_from_json
-from weir.formats.manifest import READ_OPTIONS
+from weir.formats.codec import from_json
+from weir.formats.manifest import READ_OPTIONS, Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.testing.fakes.ledgers import new_ledger
@@ -55,7 +55,7 @@ def states(ledger, store):
     with ledger.transaction() as session:
         query = select(ResultRow.folder).where(ResultRow.stage == "history", ResultRow.is_current)
         folders = list(session.scalars(query.order_by(ResultRow.run)))
-    return [manifest_from_json(store.read(f"{folder}/manifest.json")) for folder in folders]
+    return [from_json(Manifest, store.read(f"{folder}/manifest.json")) for folder in folders]
 
 
 def what_was_published(store, epoch):

@@ -14,9 +14,9 @@ import pytest
 
 import weir_spark
 from weir.dataflow import keyed_state
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import StateFile
-from weir.formats.region_job import CompactionJob, MergeToWrite, StateFileToRead, StateToRead
+from weir.formats.region_job import CompactionJob, MergeToWrite, RegionReport, StateFileToRead, StateToRead
 from weir.state.compaction_rules import Limits, after, merges_of
 from weir.state.file_rules import assigned_files, epoch_seconds, sorted_runs
 from weir.store.seal import seal
@@ -194,11 +194,11 @@ def test_a_driver_with_a_session_of_its_own_merges_it_alike(spark, store, tmp_pa
         history.change(dict.fromkeys(some_keys(chosen, 30), day), some_keys(chosen, 4))
 
     def by_a_driver(job):
-        (tmp_path / "job.json").write_bytes(region_job_to_json(job))
+        (tmp_path / "job.json").write_bytes(to_json(job))
         command = [sys.executable, str(RUN_REGION), str(tmp_path / "job.json")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        return region_report_from_json(store.read(job.report))
+        return from_json(RegionReport, store.read(job.report))
 
     history.compact(Limits(1, 10**9, 0), run=by_a_driver)
     assert (history.merges, sorted_runs(history.files)) == (1, 1)

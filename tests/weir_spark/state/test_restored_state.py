@@ -12,7 +12,8 @@ from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, broadcast_state, keyed_state, list_state, sink, source
-from weir.formats.codec import manifest_from_json
+from weir.formats.codec import from_json
+from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -95,7 +96,7 @@ class Deployment:
                 ResultRow.run == f"{name}@{epoch}", ResultRow.stage == stage, ResultRow.is_current
             )
             rows = list(session.scalars(query.order_by(ResultRow.subtask)))
-        return [(manifest_from_json(self.store.read(f"{row.folder}/manifest.json")), row.folder) for row in rows]
+        return [(from_json(Manifest, self.store.read(f"{row.folder}/manifest.json")), row.folder) for row in rows]
 
     def manifests(self, name, epoch):
         return [manifest for manifest, _ in self.results(name, epoch, "history")]

@@ -71,6 +71,6 @@ def test_a_driver_reads_its_job_and_writes_what_it_reports_without_msgspec(tmp_p
         "from weir_spark.transport.driver import _read_job\n"
         f"job = _read_job({str(tmp_path / 'files' / 'job.json')!r}, {{}})\n"
         "report = RegionReport(attempt=job.attempt, outputs=(), code='c', session={}, metrics={})\n"
-        "region_report_to_json(report), region_failure_to_json(failure_of(ValueError('x'), job.attempt))\n"
+        "to_json(report), to_json(failure_of(ValueError('x'), job.attempt))\n"
     )
     driver_without("msgspec", tmp_path, program)

@@ -14,7 +14,8 @@ from tests.messages.kinds import of_kind
 
 import weir_spark
 from weir.errors import Fenced, Misconfigured
-from weir.formats.codec import region_job_to_json, region_report_from_json
+from weir.formats.codec import from_json, to_json
+from weir.formats.region_job import RegionReport
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("seen_at_work")]
@@ -84,7 +85,7 @@ def test_a_region_runs_and_leaves_its_report(server, store, job) -> None:
     lines: list[str] = []
     made = job(FAST)
     ConnectEngine(server.url).run(made, str(uuid.uuid4()), lines.append)
-    report = region_report_from_json(store.read(made.report))
+    report = from_json(RegionReport, store.read(made.report))
     assert (report.attempt, report.outputs[0].digest.rows) == (made.attempt, 10)
     assert lines[0].startswith("region numbers[0] runs on Spark 4")
     assert lines[-1].startswith("wrote numbers (plain): 10 rows")
@@ -214,9 +215,9 @@ def test_a_function_edited_between_two_tries_on_one_warm_server_runs_in_its_new_
     for answer in (1, 2):
         (package / "flows.py").write_text(EDITED.format(answer=answer))
         made = jobs.region(jobs.stage("numbers", "edited_pipelines.flows:numbers", jobs.output("numbers")))
-        store.create(f"job-{answer}.json", region_job_to_json(made))
+        store.create(f"job-{answer}.json", to_json(made))
         run_region(f"{store.url}/job-{answer}.json", "--remote", server.url)
-        report = region_report_from_json(store.read(made.report))
+        report = from_json(RegionReport, store.read(made.report))
         found.append((spark.read.parquet(*jobs.files(report.outputs[0])).first().asDict(), report.code))
     assert [rows for rows, _ in found] == [{"id": 1, "sum": 1}, {"id": 2, "sum": 2}]
     assert found[0][1] != found[1][1]

@@ -16,7 +16,8 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, StoreFull
-from weir.formats.codec import region_report_from_json
+from weir.formats.codec import from_json
+from weir.formats.region_job import RegionReport
 from weir.store.published import published
 from weir.store.store import Store
 from weir.testing.fakes.ledgers import new_ledger
@@ -58,7 +59,7 @@ def numbers(jobs, pipeline):
 
 def run(url, job, store):
     ConnectEngine(url, retries=2).run(job, str(uuid.uuid4()), lambda line: None)
-    report = region_report_from_json(store.read(job.report))
+    report = from_json(RegionReport, store.read(job.report))
     return [output.digest for output in report.outputs]
 
 

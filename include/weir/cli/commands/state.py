@@ -147,7 +147,7 @@ def sql(
 ) -> None:
     """Query the states of a dataflow, all at the end of the same epoch."""
     from weir.cli.programs import answered  # noqa: PLC0415  pyarrow is slow to import
-    from weir.formats.state_query import StateQuery  # noqa: PLC0415
+    from weir.formats.programs import StateQuery  # noqa: PLC0415
 
     with ExitStack() as closing:
         services = closing.enter_context(opened_services())

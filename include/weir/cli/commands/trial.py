@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from weir.formats.trial import TrialAnswer
+    from weir.formats.programs import TrialAnswer
     from weir.trials.trying import Outcome
 
 SHOWN: Final = 5

@@ -24,7 +24,7 @@ from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Message, Misconfigured
-from weir.formats.content_check import ResultToCheck
+from weir.formats.programs import ResultToCheck
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.repair import Repair, repair_runs
 from weir.integrity.states import state_copies, state_inconsistencies

@@ -22,11 +22,12 @@ from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal, Message
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
-from weir.formats.codec import manifest_from_json, stage_copy_from_json, stage_copy_to_json
+from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import (
     COPY_NAME,
     ContentDigest,
     DataFile,
+    Manifest,
     Segment,
     StageCopy,
     UpdateDigest,
@@ -188,7 +189,7 @@ class FakeEngine:
         if copy is None or stage.name not in needed:
             return
         binding = "" if stage.copy is None else stage.copy.binding
-        described = stage_copy_from_json(self._store.read(binding or f"{copy.folder}/{COPY_NAME}"))
+        described = from_json(StageCopy, self._store.read(binding or f"{copy.folder}/{COPY_NAME}"))
         folder = source_copy_folder(binding, described.attempt) if binding else copy.folder
         for file in described.files:
             if self._store.size(f"{folder}/{file.name}") != file.bytes:
@@ -214,9 +215,9 @@ class FakeEngine:
             copies=tuple(each.copy.folder for each in _before(job, stage) if each.copy is not None),
         )
         try:
-            self._store.create(copy.binding or f"{copy.folder}/{COPY_NAME}", stage_copy_to_json(described))
+            self._store.create(copy.binding or f"{copy.folder}/{COPY_NAME}", to_json(described))
         except AlreadyExists:
-            first = stage_copy_from_json(self._store.read(copy.binding))
+            first = from_json(StageCopy, self._store.read(copy.binding))
             self._store.delete_folder(copy.folder)
             folder = source_copy_folder(copy.binding, first.attempt)
             return self._store.read(f"{folder}/{first.files[0].name}")[:64].decode()
@@ -272,7 +273,7 @@ class FakeEngine:
         path = self._path(spark_path)
         data = self._store.read(path)
         with suppress(NotFound):  # what a compaction has written has none
-            manifest = manifest_from_json(self._store.read(folder_of(path) + "/manifest.json"))
+            manifest = from_json(Manifest, self._store.read(folder_of(path) + "/manifest.json"))
             if len(data) != manifest.files[0].bytes:
                 raise OSError(f"{path} is truncated")
         return data[:64].decode()

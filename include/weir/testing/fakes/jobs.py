@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from weir.code.archive import pack, top_level
 from weir.code.version import code_version
-from weir.formats.codec import stage_copy_from_json
-from weir.formats.manifest import COPY_NAME
+from weir.formats.codec import from_json
+from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import COPY, archive_path, attempt_record_folder, name_of, result_folder
 from weir.formats.region_job import (
     CodeToRun,
@@ -103,7 +103,7 @@ class Jobs:
 
     def resume(self, copy: CopyToWrite) -> CopyToRead:
         """Return a cached stage output as the coordinator offers it to a later attempt."""
-        found = stage_copy_from_json(self.store.read(f"{copy.folder}/{COPY_NAME}"))
+        found = from_json(StageCopy, self.store.read(f"{copy.folder}/{COPY_NAME}"))
         files = tuple(f"{copy.spark_folder}/{file.name}" for file in found.files)
         return CopyToRead(
             attempt=found.attempt,

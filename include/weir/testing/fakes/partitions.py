@@ -11,7 +11,7 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.formats.codec import manifest_to_json
+from weir.formats.codec import to_json
 from weir.formats.manifest import ContentDigest, DataFile, Manifest
 from weir.formats.paths import manifest_path
 from weir.store.probe import PartitionRef
@@ -60,7 +60,7 @@ def write_partition(
         store.create(f"{folder}/{name}", data)
     sealed = seal(store, folder) if files else ()
     manifest = _manifest(sealed, run=run, stage=stage, subtask=subtask, attempt=attempt)
-    data = manifest_to_json(manifest)
+    data = to_json(manifest)
     store.create(manifest_path(folder), data)
     sha256 = hashlib.sha256(data).hexdigest()
     return PartitionRef(

@@ -33,7 +33,7 @@ from weir.coordination.values import (
 )
 from weir.errors import Fenced, Message
 from weir.execution.run_state import CLOSE
-from weir.formats.codec import region_report_to_json
+from weir.formats.codec import to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.ledger.runs import epoch_of
 from weir.restarts.strategy import RestartStrategy
@@ -162,7 +162,7 @@ class FakeTaskEngine:
         report = self._compute(job)
         self.require_running()
         with suppress(AlreadyExists):
-            self._store.create(job.report, region_report_to_json(report))
+            self._store.create(job.report, to_json(report))
 
     def stop(self) -> None:
         """Have the computation end at its next `require_running`."""

@@ -13,10 +13,11 @@ from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 from weir.cli.programs import _problem
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
+from weir.formats.programs import StateQuery
 from weir.formats.region_job import StateFileToRead, StateToRead
-from weir.formats.state_query import StateQuery, query_from_json, query_to_json
 from weir.reading.availability import Unreadable
 from weir.testing.fakes.ledgers import fast_folder
+from weir.typed_json import message_from_json, message_to_json
 from weir.views.documents import plain
 
 LAST = epoch(3)
@@ -149,9 +150,9 @@ def test_a_query_reads_back_as_it_was_written():
         {"history": StateToRead(state=state, files=(file,), tallies=None, updated=0, expired_until=17, is_full=False)},
         20,
     )
-    assert query_from_json(query_to_json(query)) == query
+    assert message_from_json(StateQuery, message_to_json(query)) == query
     with pytest.raises(Misconfigured, check=of_kind("typed_json.version_differs", found=7, version="1")):
-        query_from_json('{"version": 7}')
+        message_from_json(StateQuery, '{"version": 7}')
 
 
 def test_of_all_that_spark_says_only_the_error_is_told():
