@@ -295,7 +295,7 @@ def test_views_know_neither_tables_nor_json_and_decide_nothing_for_the_engine():
 
 
 def test_the_spark_side_knows_neither_airflow_nor_the_ledger():
-    known = {"errors", "wording", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals"}
+    known = {"errors", "wording", "extras", "secret_forms", "secrecy", "units", "intervals", "refusals", "typed_json"}
     known |= {"code", "dataflow", "topology", "execution", "formats"}
     known |= {"state", "store", "settings", "connections", "catalogs", "delta_rs", "kafka", "quality"}
     examinations = {f"weir.doctor.{each}" for each in ("examination", "spark", "store", "table")}

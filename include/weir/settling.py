@@ -20,8 +20,7 @@ from weir.errors import LedgerBehind, Message, Misconfigured, Retryable
 from weir.ledger.leases import drop_expired
 from weir.ledger.publications import has_late_runs, note_late_runs
 from weir.ledger.runs import newest_dataflow_settings
-from weir.notifications.channels import AirflowContext
-from weir.notifications.delivery import Hung, forget
+from weir.notifications.delivery import AirflowContext, Hung, forget
 from weir.notifications.delivery import deliver as deliver_notifications
 from weir.rebuild.catching_up import catch_up
 from weir.recovery import pending_clears

@@ -18,7 +18,7 @@ from weir.errors import Internal, Message
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import ALL, UPKEEP, is_due, note_done
-from weir.notifications.channels import AirflowContext
+from weir.notifications.delivery import AirflowContext
 from weir.recovery.late_files import look_for_late_files
 from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_report import SweepReport

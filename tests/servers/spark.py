@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from weir_dev.stack.program import Program
+    from weir_dev.stack.processes import Program
 
 
 _START_SECONDS = 120.0

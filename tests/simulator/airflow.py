@@ -23,8 +23,7 @@ from weir.coordination.values import Action, BeginRequest, Begun, FailedTry, Fai
 from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.region_job import RegionReport
-from weir.notifications.channels import AirflowContext
-from weir.notifications.delivery import deliver
+from weir.notifications.delivery import AirflowContext, deliver
 from weir.retention.release import release
 from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed

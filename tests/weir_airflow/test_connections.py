@@ -32,7 +32,7 @@ def store_of(**fields):
 
 
 def ledger_of(**fields):
-    from weir_airflow.connections.ledger import ledger_url
+    from weir_airflow.connections.connections import ledger_url
 
     return ledger_url(connection("weir_ledger", **fields))
 

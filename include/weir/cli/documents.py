@@ -1,11 +1,13 @@
-"""Prints documents, and lists of typed values as JSON or as a table."""
+"""Prints documents, and lists of typed values as JSON or as a table; options that several commands have."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from weir.cli.tables import Column, key, print_cells, print_line, print_rows, text
 from weir.views.documents import document, plain
@@ -45,3 +47,13 @@ def print_data(rows: Sequence[Mapping[str, Any]], keys: Collection[str] = ()) ->
     if rows:
         columns = [key(name) if name in keys else text(name) for name in rows[0]]
         print_cells(columns, (tuple(map(shown, row.values())) for row in rows))
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")]
+DataflowName = Annotated[str, typer.Argument(help="The dataflow.", show_default=False)]
+OnlyDataflow = Annotated[str | None, typer.Argument(help="Only this dataflow.", show_default=False)]
+RunName = Annotated[str, typer.Argument(help="DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)]
+OnlyRunOrDataflow = Annotated[
+    str | None, typer.Argument(metavar="[RUN|DATAFLOW]", help="Only this run, or dataflow.", show_default=False)
+]

@@ -1,25 +1,33 @@
 """Delivers notifications to their receivers: at least once, in their order by receiver, with stable ids.
 
 Invariant 7: an event is in the ledger since the transaction that made it a fact, and a receiver's `told` is raised only
-after it has answered: so a kill may have it told twice, and loses nothing. The first time that each event arrives is in
-order; a process that was suspended may send one once more, late.
+after it has answered: so a kill may have it told twice, and loses nothing. What a call returns from without an error
+has been received. The first time that each event arrives is in order; a process that was suspended may send one once
+more, late.
 
 A receiver that does not answer holds up only itself: each call has a time limit, each pass too, and after a failure it
-is left alone for a while. No transaction of the ledger waits for a receiver.
+is left alone for a while. No transaction of the ledger waits for a receiver. What is called is imported only here, in
+the process of a task.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
+from weir.code.functions import load
+from weir.connections import Connections
 from weir.coordination.services import Services
 from weir.dataflow.notifications import Channel, Receiver
+from weir.errors import Message, Misconfigured
 from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.outbox import Waiting, forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
-from weir.notifications.channels import AirflowContext, send
+from weir.notifications.webhook import post
 from weir.secrecy import without_secrets
 from weir.sinks.delivery import TOLD_AFTER
 from weir.store.worker_threads import in_time
@@ -124,3 +132,44 @@ def forget(services: Services, dataflow: str) -> None:
             return
     with services.ledger.transaction(dataflow) as session:
         forget_told(session, dataflow, services.now())
+
+
+AirflowContext = Callable[[], Mapping[str, Any]]
+"""Returns Airflow's context of the present task."""
+
+EVENT: Final = "weir_event"
+"""The key of a notification in the context that a notifier gets."""
+
+
+def send(receiver: Receiver, document: dict[str, Any], connections: Connections, context: AirflowContext) -> None:
+    """Tell a receiver of an event. Raises Misconfigured, Retryable, or what the receiver's own code raises."""
+    match receiver.channel:
+        case Channel.CALLBACK:
+            imported(receiver)(document, **receiver.options)
+        case Channel.WEBHOOK:
+            post(connections(receiver.address), str(receiver.options.get("path", "")), document)
+        case Channel.NOTIFIER:
+            _notify(receiver, {**context(), EVENT: document})
+
+
+def imported(receiver: Receiver) -> Callable[..., Any]:
+    """Import what a callback or a notifier names. Raises Misconfigured."""
+    return load(receiver.address, receiver.name)
+
+
+def _notify(receiver: Receiver, context: Mapping[str, Any]) -> None:
+    """Call a notifier, which renders its templates with the context, and changes both: each call has its own."""
+    make = partial(imported(receiver), **receiver.options)
+    made = make()
+    if not callable(made):
+        raise Misconfigured(Message("notifications.not_callable", address=receiver.address, name=type(made).__name__))
+    try:
+        made(dict(context))
+    except NotImplementedError:  # it has only `async_notify`
+        made = make()
+        made.context = dict(context)
+        asyncio.run(_awaited(made))
+
+
+async def _awaited(notifier: Any) -> None:
+    await notifier

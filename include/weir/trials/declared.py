@@ -12,8 +12,7 @@ from typing import Any
 
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import StageKind
-from weir.doctor.importing import answers_about
-from weir.doctor.problems import Problem
+from weir.doctor.problems import Problem, answers_about
 from weir.errors import Message, Misconfigured
 from weir.wording import did_you_mean
 

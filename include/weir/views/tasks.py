@@ -1,10 +1,10 @@
-"""The history of task instances: attempts, failures, clears, failovers, and what their sources read."""
+"""Task instances as a person asks about them: their history, how their run stands, and what a clear would restart."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short
+from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import ReadResult
@@ -33,6 +34,8 @@ from weir.ledger.runs import run_if_known, topology_of
 from weir.ledger.sources import all_slices_of, corrections_of, late_of, ranges_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.recovery.rules.standing import Standing
+from weir.recovery.run_plans import Acts, Reach, plan_of_clear, standing_named
 from weir.topology.regions import RegionId, Topology
 from weir.views.code import CodeOfStage, code_of_task
 from weir.wording import first_few
@@ -288,3 +291,44 @@ def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Eve
         elif any(str(step.region) == name for step in plan.of(StepKind.JOINED)):
             failed = f"{row.region}[{row.subtask}]" if row.region else "a person"
             yield Event(row.decided_at, f"failover {row.id}{incident} of {failed} waited for it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDetails:
+    """Task instances. `standing` is how their run stands, None if it is published.
+
+    `if_cleared` is what a clear of them in Airflow would restart, by what the ledger knows, and `acts` what is cleared
+    then; None of a run that is not pinned.
+    """
+
+    tasks: tuple[TaskView, ...]
+    standing: Standing | None
+    if_cleared: Plan | None
+    acts: Acts | None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of its document (docs/plan.md)."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskDetails:
+    """Return the task instances that `task` names in a run, by subtask. It changes nothing.
+
+    Raises Misconfigured for an unknown run or task and names similar ones, HasNotBegun, and as planning does.
+    """
+    with services.ledger.transaction() as session:
+        row = run_if_known(session, run)
+        name, is_pinned = ("", False) if row is None else (row.id, row.pinned is not None)
+    standing = standing_named(services, name, run, reach)
+    try:
+        with services.ledger.transaction() as session:
+            history = task_history(session, run, task)
+            tasks = tuple(task_view(session, each) for each in history)
+    except Misconfigured as error:
+        if standing is None or (name and not isinstance(error, HasNotBegun)):
+            raise
+        detail = error if name else f"no task of run {run} has begun"
+        raise HasNotBegun(Message("views.nothing_to_explain", detail=detail, standing=standing)) from error
+    regions = [each.region for each in history]
+    plan, acts = plan_of_clear(services, name, regions) if is_pinned else (None, None)
+    return TaskDetails(tasks=tasks, standing=standing, if_cleared=plan, acts=acts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from weir.cli.commands.doctor import Connections, report
-from weir.cli.options import AsJson
+from weir.cli.documents import AsJson
 from weir.doctor.deployment import Subject
 from weir_dev.commands.stack import stack_of_project
 from weir_dev.stack.doctor_subject import local_stack

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir_dev.ports import LOOPBACK, accepts_connections
 from weir_dev.stack.airflow_environment import API, API_SERVERS, airflow_home
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from weir_dev.files import write_atomically
 from weir_dev.stack.airflow_environment import CONNECTION, SQLITE_AIRFLOW, airflow_home, postgres_folder
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program
 from weir_dev.stack.state import Database
 
 if TYPE_CHECKING:

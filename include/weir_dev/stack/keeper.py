@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from weir_dev.stack.program import Program
+    from weir_dev.stack.processes import Program
 
 
 NAME = "keeper"

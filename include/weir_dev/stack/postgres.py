@@ -27,7 +27,7 @@ import psutil
 from weir.errors import Message, Misconfigured
 from weir_dev.files import make_private, write_atomically
 from weir_dev.ports import LOOPBACK
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,22 +1,25 @@
-"""Processes that the local stack started, known by pid and start time.
+"""Programs of the local stack, and the processes that it started, known by pid and start time.
 
-Invariant: no signal ever goes to a process that is not the recorded one or of its session.
+Invariants: each program runs in a session of its own, so that no signal ever goes to a process that is not the recorded
+one or of its session; and it does nothing before whoever starts it has written down which process it is.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
 
 STRAGGLERS_SECONDS = 10.0
@@ -126,3 +129,57 @@ def _session_of(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
+
+
+_GATE: Final = ("/bin/sh", "-c", 'read -r word && exec "$@" < /dev/null', "sh")
+"""Becomes the program, with the same pid, when a line comes on its input; ends if the input is closed before."""
+
+
+def _nothing() -> None:
+    """Nothing has to be prepared."""
+
+
+def _no_record(_: ProcessRecord) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """`environment` is the whole environment; `prepare` is called before each start."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    log: Path
+    grace_seconds: float
+    is_ready: Callable[[], bool]
+    prepare: Callable[[], None] = _nothing
+
+    def start(self, write_down: Callable[[ProcessRecord], None] = _no_record) -> ProcessRecord:
+        """Start the program; its output goes to the end of its log.
+
+        It begins when `write_down` has returned. If that fails, or this process is killed before, it never begins: it
+        would be in no record, and run for ever.
+        """
+        self.prepare()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                (*_GATE, *self.command),
+                env=dict(self.environment),
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                bufsize=0,
+            )
+        assert process.stdin is not None  # noqa: S101  # a pipe was asked for
+        started = record(self.name, process.pid)
+        with process.stdin as gate:
+            write_down(started)
+            with suppress(BrokenPipeError):  # it may have been ended already
+                gate.write(b"begin\n")
+        return started

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir_dev.files import make_private, write_atomically
 from weir_dev.ports import LOOPBACK
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program
 from weir_dev.stack.spark_server import PROTECTION, spark_home
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weir_dev.stack.credentials import Credentials
-    from weir_dev.stack.program import Program
+    from weir_dev.stack.processes import Program
     from weir_dev.stack.state import StackRequest
 
 

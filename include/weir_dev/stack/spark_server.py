@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir_dev.ports import LOCALHOST, LOOPBACK, accepts_connections
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,8 +27,8 @@ from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.errors import NotFound
 from weir.store.stop_file import request_stop
 from weir_airflow.engines import yarn
-from weir_airflow.engines.application import arguments_of, write_application
 from weir_airflow.engines.cluster_secrets import ClusterSecrets
+from weir_airflow.engines.submission import arguments_of, write_application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

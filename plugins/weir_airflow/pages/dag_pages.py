@@ -21,8 +21,7 @@ from weir.views.notifications import receivers_waiting
 from weir.views.quality import checks_of_dag, checks_of_task_instance
 from weir.views.results import results_of
 from weir.views.sinks import sink_versions
-from weir.views.task_details import TaskDetails, task_details
-from weir.views.tasks import HasNotBegun
+from weir.views.tasks import HasNotBegun, TaskDetails, task_details
 from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
 from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import page

@@ -46,10 +46,9 @@ from weir_spark.region.archive import Imported, imported_from
 from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
 from weir_spark.region.names import NotItsOwn, OwnNames, fixed
-from weir_spark.region.persisted import Persisted
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
 from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
-from weir_spark.region.temporary import TemporaryFiles
+from weir_spark.region.temporary import Persisted, TemporaryFiles
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, active, configure, measured

@@ -1,16 +1,22 @@
-"""Files in the store that a source loads for Spark. Invariant: they are deleted when the attempt ends.
+"""What an attempt keeps for its own time: files that a source loads for Spark, and rows that Spark persists.
 
-They lie in a folder of the attempt that has no manifest: the sweep deletes what a killed attempt has left.
+Invariant: both go when the attempt ends. The files lie in a folder of the attempt that has no manifest: the sweep
+deletes what a killed attempt has left.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+
 from weir.errors import WeirError
 from weir.formats.paths import LOADED, result_folder
 from weir.formats.region_job import RegionJob
 from weir.store.store import Store
+from weir.wording import shortened
+from weir_spark.results.writer import RESERVED_PREFIX
 from weir_spark.session import Log
 
 
@@ -40,3 +46,39 @@ class TemporaryFiles:
                 self.store.delete_folder(folder)
             except WeirError as error:
                 self.log(f"The temporary files in {folder} remain until the next sweep: {error}")
+
+
+@dataclass(slots=True)
+class Persisted:
+    """The DataFrames that Spark persists for one attempt; as a context manager it unpersists them, also on failure."""
+
+    attempt: str
+    log: Log
+    kept: dict[str, DataFrame] = field(default_factory=dict)
+
+    def keep(self, stage: str, rows: DataFrame) -> DataFrame:
+        """Have Spark persist the rows once they are first computed.
+
+        All sessions of a server share what they persist, plan by plan, also with those of killed attempts and edited
+        functions: a condition that is always true, and that names the attempt, makes the plan this attempt's own. And
+        Spark Connect resolves a plan at each use, with another seed of `rand()` or `uuid()`, so that it would not be
+        the one that was persisted: a view holds it as it was resolved once.
+        """
+        view = self._view(stage)
+        rows.where(F.lit(f"weir {self.attempt}") != F.lit("")).createOrReplaceTempView(view)
+        self.kept[stage] = rows.sparkSession.table(view).persist()
+        return self.kept[stage]
+
+    def _view(self, stage: str) -> str:
+        return f"{RESERVED_PREFIX}{stage}_{self.attempt}".replace("-", "_")
+
+    def __enter__(self) -> Persisted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stage, rows in self.kept.items():
+            try:
+                rows.unpersist(blocking=True)
+                rows.sparkSession.catalog.dropTempView(self._view(stage))
+            except Exception as error:  # noqa: BLE001  # the server may be gone, and what failed before counts more
+                self.log(f"Spark may still keep rows of {stage}: {type(error).__name__}: {shortened(str(error), 200)}")

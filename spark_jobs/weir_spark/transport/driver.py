@@ -3,11 +3,15 @@
 A job that fails leaves `failure.json` where its report would be, so that its task can raise the error also where it
 only sees that the driver ended. A file in the attempt's folder stops the driver, from any process and any machine: it
 never reports a result after that.
+
+A driver in a YARN cluster is told secrets by a file that it deletes at once, or by a credential provider: nothing of
+them gets into a setting, an argument, an environment or a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
@@ -37,7 +41,6 @@ from weir.settings import STORE_OPTIONS_VARIABLE, store_options
 from weir.store.errors import NotFound
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
-from weir_spark.transport.cluster_secrets import of_provider, read_and_delete
 from weir_spark.transport.failures import translate_of_own_session, unreadable, with_notes_of
 from weir_spark.transport.progress import ProgressLog, polled
 
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[SparkJob, SparkSession, Store], RegionReport | None]
     """What a driver does in its session."""
+
 
 _EXIT_CODES: tuple[tuple[type[WeirError], int], ...] = ((Retryable, 75), (Fenced, 77), (Misconfigured, 78))
 _OTHER = 1
@@ -264,3 +268,48 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--session-id", default=str(uuid.uuid4()), help="the session's id, a UUID")
     parser.add_argument("--retries", type=int, default=8, help="tries at a server that does not answer: 8 are 25 s")
     return parser
+
+
+def read_and_delete(url: str) -> dict[str, str]:
+    """Return what the task has written for this driver alone, by variable, and delete the file. Raises Retryable."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  only where a JVM is
+
+    jvm, settings = _jvm(), _settings()
+    try:
+        path = jvm.org.apache.hadoop.fs.Path(url)
+        files = path.getFileSystem(settings)
+        stream = files.open(path)
+        try:
+            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+        files.delete(path, False)  # noqa: FBT003  Java has no names of arguments: not recursive
+    except Py4JJavaError as error:
+        raise Retryable(Message("transport.secrets_unreadable", url=url, error=error.java_exception)) from error
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def of_provider(name: str) -> str | None:
+    """Return what the credential providers of Hadoop's settings have under a name in lower case; None if nothing."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  only where a JVM is
+
+    try:
+        found = _settings().getPasswordFromCredentialProviders(name.lower())
+    except Py4JJavaError as error:
+        raise Misconfigured(Message("transport.provider_unusable", name=name, error=error.java_exception)) from error
+    return None if found is None else "".join(found)
+
+
+def _settings() -> Any:
+    """Return Hadoop's settings as Spark sees them."""
+    jvm = _jvm()
+    return jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(jvm.org.apache.spark.SparkConf())
+
+
+def _jvm() -> Any:
+    """Return the JVM that has started this process: that of spark-submit, or of YARN's ApplicationMaster."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  a context would take its settings before the job is known
+    return SparkContext._jvm  # noqa: SLF001

@@ -8,7 +8,7 @@ from tests.weir.notifications import receiving
 
 from weir.dataflow import callback
 from weir.errors import Misconfigured
-from weir.notifications.channels import send
+from weir.notifications.delivery import send
 
 EVENT = {"version": 1, "id": "ladder/checkpoint_completed/1", "kind": "checkpoint_completed"}
 MODULE = "tests.weir.notifications.receiving"

@@ -16,7 +16,7 @@ from weir.connections import Connection
 from weir.dataflow import webhook
 from weir.errors import Misconfigured, Retryable
 from weir.notifications import webhook as webhooks
-from weir.notifications.channels import send
+from weir.notifications.delivery import send
 
 EVENT = {"version": 1, "id": "ladder/checkpoint_completed/1", "kind": "checkpoint_completed"}
 

@@ -40,7 +40,6 @@ from weir.dataflow import iceberg
 from weir.errors import Misconfigured, Retryable
 from weir.sinks import Delivery, Outcome, TargetAway, TargetConflict, folders
 from weir.sinks.targets import iceberg as module
-from weir.sinks.targets import iceberg_files as files
 from weir.sinks.targets.iceberg import IcebergTarget
 from weir.testing.sink_contract import LocalReach, SinkContract
 
@@ -285,7 +284,7 @@ def killed_at(nth, act):
 
     def trace(frame, event, _argument):
         code = frame.f_code
-        if code.co_filename not in (module.__file__, files.__file__, folders.__file__) and code.co_name not in LIBRARY:
+        if code.co_filename not in (module.__file__, folders.__file__) and code.co_name not in LIBRARY:
             return None
         if event == "line" and (code, frame.f_lineno) not in seen:
             seen.add((code, frame.f_lineno))

@@ -118,9 +118,9 @@ class Iceberg:
 
     def __init__(self, folder, _request, monkeypatch):
         from weir.sinks.targets import iceberg as module
-        from weir.sinks.targets import iceberg_epoch, iceberg_files
+        from weir.sinks.targets import iceberg_epoch
 
-        self.modules = (module, iceberg_epoch, iceberg_files, folders)
+        self.modules = (module, iceberg_epoch, folders)
         extra = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
         self.catalog = load_catalog("lake", **extra)

@@ -12,7 +12,7 @@ from weir.errors import Misconfigured
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.run_plans import reaching
 from weir.views.dags import run_of_task
-from weir.views.task_details import task_details
+from weir.views.tasks import task_details
 
 RUN = "ladder@20130101T000000Z"
 

@@ -104,7 +104,7 @@ def test_a_connection_to_yarn_needs_the_settings_of_the_cluster(tmp_path, monkey
 def test_what_each_submission_to_yarn_would_upload_is_a_warning(tmp_path, monkeypatch, settings, uploaded):
     from airflow.sdk import Connection
 
-    from weir_airflow.doctor.yarn import yarn_checks
+    from weir_airflow.doctor.submit import yarn_checks
 
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text(settings)

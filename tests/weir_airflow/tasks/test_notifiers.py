@@ -8,7 +8,7 @@ from tests.messages.kinds import of_kind
 
 from weir.dataflow import notifier
 from weir.errors import Misconfigured
-from weir.notifications.channels import send
+from weir.notifications.delivery import send
 
 EVENT = {"version": 1, "id": "ladder/person_needed/x", "kind": "person_needed", "text": "it has failed"}
 sent = []

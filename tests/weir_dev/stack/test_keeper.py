@@ -10,8 +10,7 @@ import pytest
 from weir_dev.stack.airflow_components import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER
 from weir_dev.stack.airflow_environment import SPARK
 from weir_dev.stack.keeper import Keeper
-from weir_dev.stack.processes import stop
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program, stop
 from weir_dev.stack.state import StackRequest
 
 

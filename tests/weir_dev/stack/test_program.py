@@ -11,8 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from weir_dev.stack.processes import record, start_mark, stop
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program, record, start_mark, stop
 
 TELLS = "import os, sys; open('begun', 'w').write(f'{os.getpid()} {os.getsid(0)} {sys.stdin.read()!r} {sys.argv[1:]}')"
 
@@ -74,7 +73,7 @@ def test_a_program_that_was_ended_before_it_began_is_no_error(program, tmp_path)
 STARTER = """
 import os, signal, sys
 from pathlib import Path
-from weir_dev.stack.program import Program
+from weir_dev.stack.processes import Program
 
 def killed(started):
     print(started.pid, started.mark, flush=True)

@@ -17,7 +17,7 @@ from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import StageCopy
 from weir.topology.partitions import Layout
 from weir_spark.region import region
-from weir_spark.region.persisted import Persisted
+from weir_spark.region.temporary import Persisted
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
 

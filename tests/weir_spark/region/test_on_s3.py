@@ -25,7 +25,7 @@ from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.session import active
-from weir_spark.transport.connect_failures import translate
+from weir_spark.transport.connect import translate
 from weir_spark.transport.doctor import ConnectExam
 
 pytestmark = pytest.mark.spark

@@ -20,7 +20,7 @@ from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region import region
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
-from weir_spark.transport.connect_failures import translate
+from weir_spark.transport.connect import translate
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,7 @@ from weir.advice.advice_rules import Advice, Change
 from weir.advice.advice_rules import advise as advise_on
 from weir.advice.measurements import measured
 from weir.advice.replay_rules import Expected
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson, DataflowName
+from weir.cli.documents import AsJson, DataflowName, print_document
 from weir.cli.tables import key, number, print_cells, print_line, print_rows, value
 from weir.environment import opened_services
 from weir.units import format_size

@@ -17,10 +17,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson
-from weir.doctor.importing import answers_about
-from weir.doctor.problems import Problem
+from weir.cli.documents import AsJson, print_document
+from weir.doctor.problems import Problem, answers_about
 from weir.views.documents import plain
 
 EXIT_PROBLEM: Final = 1

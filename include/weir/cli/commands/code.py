@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.default_command import with_default
-from weir.cli.documents import Listing
-from weir.cli.options import AsJson, OnlyDataflow
+from weir.cli.documents import AsJson, Listing, OnlyDataflow
 from weir.cli.tables import key, number, print_line, value
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import user_name

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson
+from weir.cli.documents import AsJson, print_document
 from weir.cli.progress import Progress, exits_on_signals
 from weir.doctor.deployment import Subject, examined
 from weir.doctor.examination import Finding, Status, worst

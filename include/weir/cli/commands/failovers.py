@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from weir.cli.airflow_api import airflow_if_reached
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson
+from weir.cli.documents import AsJson, print_document
 from weir.cli.plan_report import amount, code_of_steps
 from weir.cli.tables import at, print_line
 from weir.code.generation_rules import short
@@ -19,8 +18,7 @@ from weir.recovery.past_failovers import PastFailover
 from weir.recovery.rules.plan import StepKind
 from weir.views.code import CodeOfStage
 from weir.views.failovers import FailoverWeek, failover_views, weeks_of
-from weir.views.task_details import task_details
-from weir.views.tasks import SourceRead, TaskView
+from weir.views.tasks import SourceRead, TaskView, task_details
 
 _SHOWN = 300
 """How much of what a source reads is printed."""

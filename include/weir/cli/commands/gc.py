@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli.airflow_api import airflow_if_reached
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson, DryRun, OnlyDataflow
+from weir.cli.documents import AsJson, DryRun, OnlyDataflow, print_document
 from weir.cli.tables import key, number, print_cells, print_line, print_some
 from weir.environment import opened_services
 from weir.errors import Message, Misconfigured

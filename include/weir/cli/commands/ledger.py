@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli.options import OnlyDataflow
+from weir.cli.documents import OnlyDataflow
 from weir.cli.tables import print_line
 from weir.environment import opened_services, settings
 from weir.errors import Message, Misconfigured

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weir.cli.documents import Listing
-from weir.cli.options import AsJson, OnlyDataflow
+from weir.cli.documents import AsJson, Listing, OnlyDataflow
 from weir.cli.tables import key, number, text, value
 from weir.environment import opened_services
 from weir.views.notifications import receivers_waiting

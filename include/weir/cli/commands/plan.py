@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson
+from weir.cli.documents import AsJson, print_document
 from weir.cli.plan_report import print_plan
 from weir.cli.tables import print_line
 from weir.code.generation_rules import RepairCode

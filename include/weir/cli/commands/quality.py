@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weir.cli.default_command import with_default
-from weir.cli.documents import Listing, print_document
-from weir.cli.options import AsJson, OnlyDataflow
+from weir.cli.documents import AsJson, Listing, OnlyDataflow, print_document
 from weir.cli.tables import at, key, of_partition, print_cells, print_line, text, value
 from weir.environment import opened_services
 from weir.formats.checks import ExpectationResult

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import deliver_pending
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson, DryRun
+from weir.cli.documents import AsJson, DryRun, print_document
 from weir.cli.tables import print_line
 from weir.environment import opened_services
 from weir.snapshots.restore import RestoreRequest

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli.documents import Listing, print_document
-from weir.cli.options import AsJson, OnlyRunOrDataflow
+from weir.cli.documents import AsJson, Listing, OnlyRunOrDataflow, print_document
 from weir.cli.tables import at, key, number, print_line, size, text
 from weir.code.generation_rules import short
 from weir.environment import opened_services

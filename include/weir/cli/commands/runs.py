@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from weir.cli.airflow_api import airflow_if_reached
-from weir.cli.documents import Listing, print_document
-from weir.cli.options import AsJson, OnlyDataflow, RunName
+from weir.cli.documents import AsJson, Listing, OnlyDataflow, RunName, print_document
 from weir.cli.plan_report import amount
 from weir.cli.tables import at, key, number, print_line, print_rows, size, text
 from weir.environment import opened_services

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from weir.cli.default_command import with_default
-from weir.cli.documents import Listing
-from weir.cli.options import AsJson, OnlyDataflow
+from weir.cli.documents import AsJson, Listing, OnlyDataflow
 from weir.cli.tables import key, number, print_line, size, text, value
 from weir.environment import opened_services
 from weir.ledger.deliveries import dataflow_of_sink

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli.documents import Listing, print_document
-from weir.cli.options import AsJson, DataflowName, OnlyDataflow
+from weir.cli.documents import AsJson, DataflowName, Listing, OnlyDataflow, print_document
 from weir.cli.tables import key, number, print_line, size, text, value
 from weir.code.generation_rules import short
 from weir.environment import opened_services

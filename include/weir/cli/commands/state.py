@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.documents import Listing, print_data, print_document, shown
-from weir.cli.options import AsJson
+from weir.cli.documents import AsJson, Listing, print_data, print_document, shown
 from weir.cli.tables import key as key_column
 from weir.cli.tables import print_line, text, value
 from weir.coordination.services import Services

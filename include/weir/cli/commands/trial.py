@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli.documents import print_data, print_document
-from weir.cli.options import AsJson
+from weir.cli.documents import AsJson, print_data, print_document
 from weir.cli.tables import print_line
 
 if TYPE_CHECKING:

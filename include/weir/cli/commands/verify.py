@@ -16,8 +16,7 @@ import typer
 
 from weir.cli.airflow_api import deliver_pending
 from weir.cli.commands.verify_expectations import verify_expectations
-from weir.cli.documents import print_document
-from weir.cli.options import AsJson, OnlyRunOrDataflow
+from weir.cli.documents import AsJson, OnlyRunOrDataflow, print_document
 from weir.cli.progress import byte_progress
 from weir.cli.tables import OF_RUN, key, of_partition, print_line, print_rows, print_some, size, text, value
 from weir.coordination.read_leases import leased_reading, reader

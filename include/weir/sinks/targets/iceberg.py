@@ -5,7 +5,8 @@ files. A commit is a compare-and-swap on the snapshot that was looked at: PyIceb
 append on top of another process's, are off, and each turn looks anew.
 
 The table owns its files: they are linked or copied to its location, under names that no other commit uses. So the
-store's retention and the table's maintenance never depend on one another.
+store's retention and the table's maintenance never depend on one another, and a file that is not whole is named by no
+snapshot.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from pyiceberg.catalog import Catalog
@@ -26,18 +28,21 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 
 from weir.catalogs import CatalogAway, is_refusal, opened, require_location, said
+from weir.connections import S3Account
 from weir.errors import Message, Misconfigured
-from weir.sinks.folders import require_apart
+from weir.sinks.folders import LocalFolder, S3Folder, TargetFolder, parts_of, require_apart
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
     Outcome,
     PutBytes,
+    Reach,
     SinkTarget,
     TargetAway,
     Token,
@@ -45,7 +50,6 @@ from weir.sinks.protocol import (
     VersionFile,
 )
 from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_name, marker_key
-from weir.sinks.targets.iceberg_files import put, require_room
 from weir.sinks.targets.iceberg_schema import data_file, schema_of, stage_schema
 
 _FORMAT: Final = 2
@@ -276,3 +280,54 @@ def _with_rows(version: Version) -> Sequence[VersionFile]:
 
 def _open(table: Table, path: str) -> BinaryIO:
     return cast("BinaryIO", table.io.new_input(path).open())
+
+
+_ACCOUNT: Final = {
+    "s3.access-key-id": "key",
+    "s3.secret-access-key": "secret",
+    "s3.session-token": "token",
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+}
+"""The properties of PyIceberg that an account has. With any other one (a role, a proxy, encryption), only PyIceberg
+writes to the S3."""
+
+_TIMES: Final = {"s3.connect-timeout", "s3.request-timeout"}
+
+
+def put(io: FileIO, path: str, file: VersionFile, reach: Reach, counted: PutBytes) -> None:
+    """Link or copy a file to its path in a table, and count its bytes.
+
+    A local one is linked where it can be; one on S3 is copied by S3 where it can be; any other is streamed through this
+    process. Raises TargetAway, Misconfigured, or Retryable if the store's file is damaged.
+    """
+    above, _, name = path.rpartition("/")
+    folder = _folder(io, above, reach, counted)
+    if folder is not None:
+        folder.make()
+        folder.put(name, file)
+        return
+    with io.new_output(path).create() as written:
+        for part in parts_of(reach, file):
+            written.write(part)
+    counted.copied += file.bytes
+
+
+def require_room(io: FileIO, path: str, reach: Reach) -> None:
+    """Require that a file can be put at a path, as far as that can be told. Raises TargetAway or Misconfigured."""
+    above, _, name = path.rpartition("/")
+    folder = _folder(io, above, reach, PutBytes())
+    if folder is not None:
+        folder.require_room([name])
+
+
+def _folder(io: FileIO, location: str, reach: Reach, counted: PutBytes) -> TargetFolder | None:
+    """Return the folder of a location, as PyIceberg takes it; None for one that only PyIceberg reaches."""
+    scheme, is_url, _ = location.partition("://")
+    if location.startswith("/") or scheme == "file":
+        return LocalFolder(Path(location.removeprefix("file://")), reach, counted)
+    given = {key: str(value) for key, value in io.properties.items() if key.startswith(("s3.", "client."))}
+    found = {_ACCOUNT[key]: value for key, value in given.items() if key in _ACCOUNT}
+    if scheme != "s3" or not is_url or "key" not in found or given.keys() - _ACCOUNT.keys() - _TIMES:
+        return None
+    return S3Folder(location, S3Account(**found), reach, counted)

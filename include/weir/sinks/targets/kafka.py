@@ -28,8 +28,17 @@ from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.kafka.cluster import Cluster, KafkaError, KafkaException, Topic
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version, outcome_of
 from weir.sinks.rows import batches
-from weir.sinks.targets.kafka_keys import Keys, open_keys
-from weir.sinks.targets.kafka_records import OVERHEAD, Markers, Records, headers_of, marker_key, markers_in, written
+from weir.sinks.targets.kafka_records import (
+    OVERHEAD,
+    Keys,
+    Markers,
+    Records,
+    headers_of,
+    marker_key,
+    markers_in,
+    open_keys,
+    written,
+)
 
 _TURNS: Final = 8
 _FIRST_PAUSE: Final = 0.1
