@@ -18,12 +18,12 @@ from xml.etree import ElementTree as ET
 import psutil
 import pytest
 from tests import schedule, spark_classes, store_guard
+from tests.builders.ledgers import sharing_engine
 from tests.postgres_ledgers import ledger_that_stays_connected
 from tests.progress import Progress
 from tests.servers.small_disk import may_mount, why_no_own_mounts, with_own_mounts
 
 from weir.java import find_java
-from weir.testing.fakes.ledgers import sharing_engine
 from weir_dev.stack.state import StackRequest
 
 ROOT = Path(__file__).parents[1]

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
@@ -25,7 +26,6 @@ from weir.formats.paths import MANIFEST
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.store import Store
 from weir.store.walk import files_below
-from weir.testing.fakes.ledgers import new_ledger
 from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 from weir_spark.transport.connect import ConnectEngine
 

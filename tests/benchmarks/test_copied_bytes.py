@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import pytest
+from tests.builders.jobs import Jobs
 from tests.servers.faulty_http import FaultyHttp, Request
 from tests.servers.java import JarsMissing
 from tests.servers.s3 import running_s3
@@ -22,7 +23,6 @@ from tests.weir_spark.s3a import BUCKET, server_on_s3
 from weir.formats.codec import from_json
 from weir.formats.region_job import RegionReport
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.transport.connect import ConnectEngine
 

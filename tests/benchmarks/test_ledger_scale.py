@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
+from tests.builders.ledgers import fast_folder
 from tests.weir.counting import counting
 from tests.weir.earlier_runs import RELEASED, STORED, enter_earlier
 from tests.weir.small_dataflow import World
@@ -27,7 +28,6 @@ from weir.recovery.questions import Question, ask
 from weir.recovery.standing import Asked
 from weir.retention.sweep import DAILY
 from weir.settling import Settling
-from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.ids import RunId
 from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 from weir.views.dataflows import dataflow_details, dataflow_overviews

@@ -12,11 +12,11 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.builders.jobs import Jobs
 
 from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.suite import Expectation, Suite
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from tests.builders.state_chain import StateChain
 
 from weir.dataflow.state import keyed_state
 from weir.store.store import Store
-from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results import writer
 from weir_spark.state.keyed_state import KeyedState

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 from tests.benchmarks.test_sinks import seconds
+from tests.builders.jobs import Jobs
 from tests.servers.java import JarsMissing
 from tests.servers.yarn.cluster import running_yarn
 from tests.servers.yarn.environment import packed_environment
 
 from weir.formats.codec import to_json
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 
 ROUNDS = 3
 PIPELINE = """

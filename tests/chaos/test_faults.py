@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.chaos.data_faults import Damage, DamageKind, DamageState, damage_result, damage_state
 from tests.chaos.field import Field
 from tests.chaos.server_faults import StopDatabase
@@ -20,7 +21,6 @@ from tests.weir.small_dataflow import World
 
 from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
-from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.stack.processes import record
 
 BYTES = bytes(range(200))

@@ -7,6 +7,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.chaos.data_faults import DamageState
 from tests.chaos.field import Field
 from tests.chaos.report import InjectedFault, costs
@@ -17,7 +18,6 @@ from tests.weir.small_dataflow import World, ladder
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, previous, sink, source
 from weir.formats.paths import pointer_folder
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow
-from weir.testing.fakes.ledgers import fast_folder
 
 EPOCH = "20130101T000000Z"
 

@@ -1,12 +1,11 @@
 """Two processes, and the world of which each case begins anew."""
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.concurrency.cases import Cases
 from tests.concurrency.pair import Pair
 from tests.concurrency.worlds import Template
 from tests.servers.postgres import new_postgres_url
-
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from tests.builders.jobs import Jobs
 from tests.corpus.engines import CONNECT, OWN_SESSION, InOwnSession, OnConnect
 
 from weir.code.archive import pack, top_level
 from weir.code.version import code_version
 from weir.formats.region_job import CodeToRun
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 
 
 @pytest.fixture(scope="session")

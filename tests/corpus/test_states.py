@@ -7,6 +7,7 @@ import sys
 import uuid
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.corpus.columns import of_arrow
 from tests.corpus.values import REGION, STATE, by_type
 from tests.weir_spark.on_spark import AirflowWithCode
@@ -16,7 +17,6 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.errors import Misconfigured
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 
 pytestmark = pytest.mark.spark
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.jobs import Jobs
 
 from pipelines.flight_delays_reference import expected_report
 from weir.dataflow import Dataflow
@@ -17,7 +18,6 @@ from weir.dataflow.stage import ExchangeKind, ResolveContext
 from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.recovery.resolving import resolve
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology
 from weir_spark.region.region import run
 

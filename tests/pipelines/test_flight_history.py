@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.jobs import Jobs
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 from tests.pipelines.flight_history_reference import expected_history, expected_rolling
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
@@ -28,8 +30,6 @@ from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, Stage
 from weir.state import state_files as state_rows
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
-from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.region.region import run
 from weir_spark.sources import file_mark

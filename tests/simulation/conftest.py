@@ -1,8 +1,7 @@
 """Simulations commit by the thousand: their folders are in memory."""
 
 import pytest
-
-from weir.testing.fakes.ledgers import fast_folder
+from tests.builders.ledgers import fast_folder
 
 
 @pytest.fixture

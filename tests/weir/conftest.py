@@ -1,10 +1,9 @@
 """Fixtures of a world with the small dataflow."""
 
 import pytest
+from tests.builders.ledgers import copied_ledger, fast_folder
 from tests.postgres_ledgers import fill
 from tests.weir.small_dataflow import FirstDays, World, ladder
-
-from weir.testing.fakes.ledgers import copied_ledger, fast_folder
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
@@ -16,7 +17,6 @@ from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.testing.fakes.airflow import FakeAirflow
-from weir.testing.fakes.ledgers import fast_folder
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z", "20130104T000000Z", "20130105T000000Z")
 

@@ -5,6 +5,7 @@ import json
 import shutil
 
 from sqlalchemy import select
+from tests.builders.ledgers import copied_ledger, new_ledger
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
@@ -12,7 +13,6 @@ from weir.ledger.database.tables import ResultRow
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.code import archive_of_edits
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import copied_ledger, new_ledger
 from weir.testing.fakes.stores import FilesInMemory, store_in_memory
 
 

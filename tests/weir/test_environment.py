@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 
 from weir.environment import command_environment, opened_services, settings
 from weir.errors import Misconfigured
 from weir.local_stack import FILE_NAME, PROJECT_VARIABLE, STATE_FOLDER, LocalStack
-from weir.testing.fakes.ledgers import new_ledger
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.builders.jobs import Jobs
 from tests.servers.faulty_http import FaultyHttp
 from tests.servers.java import JarsMissing
 from tests.servers.s3 import running_s3
@@ -19,7 +20,6 @@ from weir.formats.region_failure import RegionFailure
 from weir.formats.region_job import FAILURE_NAME, RegionReport
 from weir.store.errors import NotFound
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 from weir_spark.session import configure
 from weir_spark.transport import progress
 

@@ -26,7 +26,7 @@ from weir.doctor.problems import Problem, texts_of
 from weir.doctor.topics import topic_problems
 from weir.errors import Message, Misconfigured, WeirError
 from weir.formats.suite import Suite
-from weir.notifications.channels import imported
+from weir.notifications.delivery import imported
 from weir.quality.rules import suite_problems
 from weir.quality.suites import suite_in
 from weir.sinks.opening import class_of

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
@@ -25,7 +26,6 @@ from weir.ledger.database.tables import AttemptRow, CompactionRow, ResultRow
 from weir.state.file_rules import sorted_runs
 from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 from weir.units import format_size
 from weir_spark.transport.connect import ConnectEngine
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
@@ -12,7 +13,6 @@ from weir.advice.measurements import LEAST_RUNS, measured
 from weir.advice.replay_rules import LateClear, Replay, Strike
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
-from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.regions import RegionId
 
 JOINED, WEATHER = RegionId("joined", 0), RegionId("weather", 0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
+from tests.builders.ledgers import fast_folder, new_ledger
 from tests.weir.keeping import aircraft
 
 from weir.assembly import coordinator_of
@@ -15,7 +16,6 @@ from weir.errors import Retryable
 from weir.settling import Settling
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder, new_ledger
 from weir.testing.fakes.stores import store_in_memory
 from weir.testing.fakes.task_ports import FakeTaskEngine, FakeTaskPorts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.builders.ledgers import new_ledger
 
 from weir.attempts.attempt import inputs_suspected
 from weir.coordination.services import Services
@@ -13,7 +14,6 @@ from weir.execution.failure_class import FailureClass, classify
 from weir.store.store import Store
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import new_ledger
 
 FLOW = Dataflow(
     "flow",

@@ -1,9 +1,8 @@
 """What days come to if nothing goes back in time."""
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.behind.rewinding import undisturbed
-
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture(scope="session")

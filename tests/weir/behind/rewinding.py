@@ -7,6 +7,7 @@ from contextlib import closing
 
 from sqlalchemy import make_url, select
 from sqlalchemy.pool import QueuePool
+from tests.builders.ledgers import new_ledger, sharing_engine
 from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
@@ -19,7 +20,6 @@ from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRo
 from weir.ledger.ledger import Ledger
 from weir.settling import Settling
 from weir.testing.fakes.airflow import FakeAirflow
-from weir.testing.fakes.ledgers import new_ledger, sharing_engine
 from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 

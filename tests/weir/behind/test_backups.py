@@ -5,10 +5,10 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
 
 from weir.rebuild.rebuild import rebuild
-from weir.testing.fakes.ledgers import new_ledger
 
 
 @pytest.fixture

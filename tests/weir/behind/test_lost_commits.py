@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
 from tests.weir.restoring import EPOCHS, files_of, keep_savepoints, restore, second_airflow, spoil
@@ -16,7 +17,6 @@ from weir.ledger.database.tables import AttemptRow, CheckpointRow, RestoreRow, R
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.restored_run import fence_all
-from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import RESULTS, settle_everywhere
 
 LAST = 40

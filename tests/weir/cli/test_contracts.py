@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.command_line import invoked, use
 from tests.weir.notifications import receiving
 from tests.weir.restoring import aircraft, run_days, second_airflow
@@ -17,7 +18,6 @@ from weir.dataflow import Dataflow, callback, sink, source, target
 from weir.doctor import deployment
 from weir.doctor.table import Item
 from weir.ledger.housekeeping import ALL, CAUGHT_UP, UPKEEP, note_done
-from weir.testing.fakes.ledgers import fast_folder
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/contracts.md").read_text()
 SECTIONS = dict(re.findall(r"(?ms)^### `weir ([a-z]+) .*?--json`\n(.*?)(?=^##|\Z)", PAGE))

@@ -1,11 +1,11 @@
 """What each command says where nothing has run, or where there is no ledger: the next step."""
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import typed, use
 
 from weir.errors import Misconfigured
-from weir.testing.fakes.ledgers import new_ledger
 
 SAID = {
     "runs": "The ledger is empty: no run has begun yet. Unpause or trigger the DAG of a dataflow",

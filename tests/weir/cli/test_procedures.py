@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.builders.ledgers import fast_folder, new_ledger
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, use
 from tests.weir.restoring import checkpoints, files_of, keep_savepoints, restore, rows_of, run_days, second_airflow
@@ -23,7 +24,6 @@ from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder, new_ledger
 from weir.testing.fakes.stores import store_in_memory
 from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 

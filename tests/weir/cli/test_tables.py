@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.checking import NOT_NULL, with_suites, write_suite
 from tests.weir.command_line import invoked, typed, use
 from tests.weir.small_dataflow import Saved, World
@@ -21,7 +22,6 @@ from weir.dataflow.quality import Policy
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
 from weir.ledger.database.tables import ResultRow
-from weir.testing.fakes.ledgers import fast_folder
 
 WIDTHS = (60, 80, 100, 200)
 NAME = "departures_and_arrivals_of_the_north_atlantic"

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import create_engine, text
+from tests.builders.ledgers import new_ledger
 
 from weir.doctor import ledger as ledger_checks
 from weir.doctor.examination import Status, examine
 from weir.doctor.ledger import OLD_CLEAR, LedgerExam, pending_clears_finding, revision_finding
 from weir.ledger.database.tables import NO_DAG, DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD, Ledger
-from weir.testing.fakes.ledgers import new_ledger
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.restoring import EPOCHS, aircraft, files_of, keep_savepoints, rows_of, run_days
 from tests.weir.small_dataflow import Saved, World
@@ -27,7 +28,6 @@ from weir.ledger.database.tables import (
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.snapshots.scratch import HEARTBEAT, RESTORE_TESTS, abandoned_places, restore_test_place
-from weir.testing.fakes.ledgers import fast_folder
 
 LEDGER = (DataflowRow, RunRow, ResultRow, CheckpointRow, RestoreRow, LeaseRow)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.keeping import aircraft, run_days
 from tests.weir.small_dataflow import Saved, World
 
@@ -18,7 +19,6 @@ from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.recovery.pending_clears import deliver
 from weir.state.file_rules import epoch_seconds
-from weir.testing.fakes.ledgers import fast_folder
 from weir.typed_json import message_from_json, message_to_json
 from weir.upkeep import RESULTS, settle_everywhere
 

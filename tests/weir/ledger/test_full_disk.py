@@ -2,13 +2,13 @@
 
 import pytest
 from sqlalchemy import func, select, text
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 from tests.servers.small_disk import small_disk
 
 from weir.errors import DiskFull
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.ledger import Ledger
-from weir.testing.fakes.ledgers import new_ledger
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from sqlalchemy import delete, func, select, update
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import World, ladder
 
 from weir.coordination.read_leases import ReadLease, claimed
@@ -18,7 +19,6 @@ from weir.ledger.leases import LEASE, clock, drop_expired, drop_leases, hold_lea
 from weir.ledger.ledger import Ledger
 from weir.reading.opening import open_results
 from weir.retention.release import release
-from weir.testing.fakes.ledgers import fast_folder
 
 FLOW = "ladder"
 RUN = "ladder@20130101T000000Z"

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
@@ -10,7 +11,6 @@ from weir.integrity.verification_queries import runs_named
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.names import MOST_PARTS, SHOWN, require_dataflow, similar, unknown_run
 from weir.ledger.runs import named_run
-from weir.testing.fakes.ledgers import new_ledger
 
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 DAYS = 400

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.engine import make_url
+from tests.builders.ledgers import fast_folder
 
 from weir.assembly import coordinator_of
 from weir.coordination.airflow import ClearAnswer
@@ -22,7 +23,6 @@ from weir.restarts.strategy import RestartStrategy
 from weir.settling import Settling
 from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder
 from weir.topology.regions import Topology
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)

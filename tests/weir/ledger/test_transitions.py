@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 
 from weir.execution.partition_state import TRANSITIONS, IllegalTransition, PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.ledger.results import history_of, transition
 from weir.ledger.runs import ensure_dataflow
-from weir.testing.fakes.ledgers import new_ledger
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 _S = PartitionState

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.command_line import typed, use
 from tests.weir.keeping import aircraft, run_days
 from tests.weir.notifications import receiving
@@ -29,7 +30,6 @@ from weir.rebuild.rebuild import rebuild
 from weir.restarts.strategy import NoRestart
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.versions import expire_versions
-from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import RECEIVERS, TARGETS, release_and_deliver, settle_everywhere
 from weir.views.dataflows import upkeep_of
 

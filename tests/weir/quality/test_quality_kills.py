@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.checking import NOT_NULL, attempts, checks, gated, results, use, with_suites, write_suite
 from tests.weir.small_dataflow import Saved, World, ladder
 from tests.weir.state.test_checkpoint_kills import DyingLedger, DyingStore, Fate
@@ -11,7 +12,6 @@ from weir.dataflow import expectations
 from weir.quality.check_queries import suspected_inputs
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder
 
 RUN = "scheduled__2013-01-01"
 POLICIES = ("fail", "backtrack")

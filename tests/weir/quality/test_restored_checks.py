@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.checking import NOT_NULL, with_suites, write_suite
 from tests.weir.restoring import (
     EPOCHS,
@@ -28,7 +29,6 @@ from weir.ledger.database.tables import QualityCheckRow
 from weir.quality.check_queries import enter_checks
 from weir.snapshots.savepoint import SavepointRequest, create, drop
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,10 @@
 """Fixtures of a world whose results are real Parquet files, without Spark."""
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.command_line import use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.small_dataflow import ladder
-
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture

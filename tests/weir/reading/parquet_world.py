@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.builders.ledgers import copied_ledger
 from tests.weir.small_dataflow import World
 
 from weir.formats.codec import from_json
@@ -15,7 +16,6 @@ from weir.formats.manifest import ContentDigest, Manifest
 from weir.formats.region_job import OutputReport
 from weir.store.seal import seal
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import copied_ledger
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
 FIELDS = [("k", "long"), ("content", "string"), ("at", "timestamp")]

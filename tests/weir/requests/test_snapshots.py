@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.restoring import EPOCHS, aircraft, keep_savepoints, lineage_of, restore, run_days, spoil, states_of
 from tests.weir.small_dataflow import Saved, World
@@ -13,7 +14,6 @@ from weir.recovery.standing import Asked
 from weir.requests.request import Request
 from weir.requests.verbs import SAVES, plan_request, refusal, require_same
 from weir.snapshots.savepoint import savepoints
-from weir.testing.fakes.ledgers import fast_folder
 from weir.views.checkpoints import dry_run_of
 
 

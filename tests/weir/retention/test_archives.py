@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import Saved, World, ladder
 
 from weir.assembly import coordinator_of
@@ -20,7 +21,6 @@ from weir.retention.sweep_report import Garbage
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.ledgers import fast_folder
 
 DAY = timedelta(days=1)
 FIRST, SECOND = "scheduled__2013-01-01", "scheduled__2013-01-02"

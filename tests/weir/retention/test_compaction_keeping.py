@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.keeping import aircraft, run_days
 from tests.weir.small_dataflow import Saved, World
 
@@ -12,7 +13,6 @@ from weir.retention.sizes import bytes_at_rest, published_bytes, shared_state
 from weir.retention.space import PUBLISHED, SHARED, held_by
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files, paths_of
-from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import RESULTS, settle_everywhere
 
 FLOW = aircraft(history={"runs": 2}, keep="on_consumed")

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import Saved, World, ladder
 
@@ -24,7 +25,6 @@ from weir.store.published import published
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.ledgers import fast_folder
 
 DAY = timedelta(days=1)
 RUN = "ladder@20130101T000000Z"

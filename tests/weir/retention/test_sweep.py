@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import Saved, World, ladder
 
@@ -17,7 +18,6 @@ from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import sweep_everywhere
 
 DAY = timedelta(days=1)

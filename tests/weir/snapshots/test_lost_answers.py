@@ -4,6 +4,7 @@ import os
 from contextlib import nullcontext
 
 import pytest
+from tests.builders.ledgers import copied_ledger, fast_folder
 from tests.postgres_ledgers import fill
 from tests.weir.late_ledger import LateLedger
 from tests.weir.restoring import aircraft, keep_savepoints, lineage_of, restore, rows_of, run_days, spoil, states_of
@@ -13,7 +14,6 @@ from weir.errors import Retryable
 from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints, show
 from weir.store.walk import files_below
-from weir.testing.fakes.ledgers import copied_ledger, fast_folder
 
 
 @pytest.fixture(scope="module")

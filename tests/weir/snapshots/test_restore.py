@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.restoring import (
     EPOCHS,
@@ -29,7 +30,6 @@ from weir.ledger.database.tables import PendingClearRow, RestoreRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints
-from weir.testing.fakes.ledgers import fast_folder
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.restoring import (
     EPOCHS,
@@ -31,7 +32,6 @@ from weir.snapshots.source import find_source, require_retained
 from weir.state.checkpoint import subsume_checkpoints
 from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import fast_folder
 
 WHOLE = aircraft(
     states=(keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True),), retained_checkpoints=2

@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.restoring import (
     EPOCHS,
     aircraft,
@@ -25,7 +26,6 @@ from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.rebuild.rebuild import rebuild
-from weir.testing.fakes.ledgers import fast_folder
 
 DAY_2, DAY_3 = f"ladder@{EPOCHS[1]}", f"ladder@{EPOCHS[2]}"
 

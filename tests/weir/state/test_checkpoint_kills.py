@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import Saved
 from tests.weir.state.test_checkpoints import aircraft, checkpoint, is_there, retained, rows, run_days
 
@@ -19,7 +20,6 @@ from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import RESULTS, settle_everywhere
 
 FIFTH = "scheduled__2013-01-05"

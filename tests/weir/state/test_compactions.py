@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 
 import pytest
+from tests.builders.ledgers import new_ledger
 
 from weir.formats.manifest import DataFile, Segment, StateFile
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import ensure_dataflow
 from weir.state.compactions import Compacted, NewCompaction, compaction_rows, compactions_of, enter_compaction
-from weir.testing.fakes.ledgers import new_ledger
 
 NOW = datetime(2013, 1, 2, tzinfo=UTC)
 RUN = "flow@20130101T000000Z"

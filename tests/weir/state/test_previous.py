@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
@@ -17,7 +18,6 @@ from weir.recovery.adopt import adopt
 from weir.sinks import publishing
 from weir.store.published import published
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.ledgers import fast_folder
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z")
 

@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, sink, source
@@ -9,7 +10,6 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest, RowRange
 from weir.ledger.database.tables import RestoreRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
-from weir.testing.fakes.ledgers import fast_folder
 
 DAY = "201301{:02d}T000000Z"
 

@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.restoring import files_of, keep_savepoints, restore, second_airflow
 from tests.weir.small_dataflow import Saved, World
@@ -22,7 +23,6 @@ from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.rules.standing import Stand
 from weir.recovery.standing import Asked, standing_of
-from weir.testing.fakes.ledgers import fast_folder
 
 EPOCHS = tuple(f"201301{day:02d}T000000Z" for day in range(1, 8))
 STATE = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")

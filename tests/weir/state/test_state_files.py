@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import State, StateKind
@@ -20,7 +21,6 @@ from weir.reading.opened_state import OpenedState, OpenStatePartition, StateAt
 from weir.state.spark_schema import arrow_schema
 from weir.state.state_files import Gone, Shape, count_rows, read_rows
 from weir.store.seal import seal
-from weir.testing.fakes.ledgers import fast_folder
 from weir.testing.fakes.stores import store_in_memory
 from weir.topology.key_hash import key_group
 from weir.topology.partitions import KEY_GROUP_COLUMN

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.restoring import EPOCHS, aircraft, checkpoints, rows_of, run_days
 from tests.weir.small_dataflow import Saved, World
 
@@ -25,7 +26,6 @@ from weir.snapshots.source import find_source, require_whole
 from weir.state.checkpoint import subsume_checkpoints
 from weir.store.store import Store
 from weir.testing.fakes.engine import FakeEngine
-from weir.testing.fakes.ledgers import fast_folder
 from weir.upkeep import RESULTS, settle_everywhere
 
 SECONDS = timedelta(seconds=20)

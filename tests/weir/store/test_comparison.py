@@ -5,13 +5,13 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.partitions import parquet_bytes, write_partition
 from tests.messages.kinds import of_kind
 
 from weir.errors import Fault, Retryable
 from weir.formats.manifest import Manifest
 from weir.store.store import Store
 from weir.store.verification import compare_results
-from weir.testing.fakes.partitions import parquet_bytes, write_partition
 from weir.testing.fakes.stores import CountingStore, FailingStore
 
 FOLDER = "flow/attempt"

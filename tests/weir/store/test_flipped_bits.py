@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.builders.partitions import parquet_bytes, write_partition
 
 from weir.errors import Fault, Loss
 from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
-from weir.testing.fakes.partitions import parquet_bytes, write_partition
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
 FOLDER = "flow/attempt"

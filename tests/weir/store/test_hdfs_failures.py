@@ -7,6 +7,7 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.builders.partitions import parquet_bytes, write_partition
 from tests.servers.hadoop import running_hdfs
 from tests.servers.java import JarsMissing
 
@@ -15,7 +16,6 @@ from weir.formats.manifest import Manifest
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
-from weir.testing.fakes.partitions import parquet_bytes, write_partition
 
 pytestmark = pytest.mark.soak
 

@@ -2,6 +2,7 @@ import errno
 import os
 
 import pytest
+from tests.builders.partitions import parquet_bytes, write_partition
 from tests.messages.kinds import of_kind
 from tests.weir.store.conftest import opening
 
@@ -9,7 +10,6 @@ from weir.errors import Fault, Loss, Retryable
 from weir.formats.manifest import Manifest
 from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
-from weir.testing.fakes.partitions import parquet_bytes, write_partition
 from weir.testing.fakes.stores import CountingStore, FailingStore
 
 FOLDER = "flow/20130101T000000Z/stage/by-key/0/t0001-000000000000"

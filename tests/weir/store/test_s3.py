@@ -9,6 +9,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
+from tests.builders.partitions import KEYED, parquet_bytes, write_partition
 from tests.messages.kinds import of_kind
 from tests.servers.faulty_http import CONFLICT, INTERNAL_ERROR, SLOW_DOWN
 from tests.servers.s3 import client_of, options_of
@@ -18,7 +19,6 @@ from weir.store.catalogue import catalogue, stored_dataflows
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe
 from weir.store.store import Store
-from weir.testing.fakes.partitions import KEYED, parquet_bytes, write_partition
 
 RACERS = 20
 MANY = 1_010

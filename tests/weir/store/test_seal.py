@@ -4,11 +4,11 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.partitions import parquet_bytes
 from tests.messages.kinds import of_kind
 
 from weir.errors import Internal, Retryable
 from weir.store.seal import seal
-from weir.testing.fakes.partitions import parquet_bytes
 from weir.testing.fakes.stores import CountingStore
 from weir.topology.partitions import KEY_GROUP_COLUMN
 

@@ -5,11 +5,11 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.builders.partitions import parquet_bytes, write_partition
 
 from weir.errors import Loss, Retryable
 from weir.store.probe import probe, verify_segments
 from weir.store.store import Store
-from weir.testing.fakes.partitions import parquet_bytes, write_partition
 
 NAMES = itertools.count()
 

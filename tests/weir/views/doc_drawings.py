@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[3]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
+from tests.builders.ledgers import fast_folder  # noqa: E402
 from tests.weir.small_dataflow import World  # noqa: E402  a script finds only what is beside it
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, keyed_state, pipelined, previous, sink, source  # noqa: E402
 from weir.ledger.runs import run_by_id  # noqa: E402
 from weir.ledger.snapshot import run_state  # noqa: E402
 from weir.testing.fakes.engine import FakeEngine  # noqa: E402
-from weir.testing.fakes.ledgers import fast_folder  # noqa: E402
 from weir.views.charts import chart_file_of_bytes  # noqa: E402
 from weir.views.checkpoints import checkpoint_views  # noqa: E402
 from weir.views.drawings import drawing_of, svg_file  # noqa: E402

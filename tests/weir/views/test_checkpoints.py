@@ -4,12 +4,12 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.command_line import typed, use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import history, keeps_state
 
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import fast_folder
 from weir.views.charts import chart_of_bytes
 from weir.views.checkpoints import checkpoint_views
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from tests.builders.ledgers import new_ledger
 
 from weir.doctor.examination import Finding, Status
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 
 API_PASSWORD = "worker-secret"
 SECRET = "a-secret-of-the-store"

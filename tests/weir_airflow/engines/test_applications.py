@@ -11,6 +11,8 @@ import uuid
 
 import psutil
 import pytest
+from tests.builders.jobs import Jobs
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 
 from weir.code.application_rules import ApplicationFailed
@@ -25,8 +27,6 @@ from weir.store.errors import NotFound
 from weir.store.published import published
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow
-from weir.testing.fakes.jobs import Jobs
-from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import Layout
 
 pytestmark = pytest.mark.spark

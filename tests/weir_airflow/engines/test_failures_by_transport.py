@@ -6,12 +6,12 @@ import sys
 import uuid
 
 import pytest
+from tests.builders.jobs import Jobs
 
 from weir.execution.failure_class import FailureClass, classify
 from weir.execution.labels import exception_name
 from weir.formats.codec import to_json
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 
 pytestmark = pytest.mark.spark
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.builders.jobs import Jobs
 from tests.messages.kinds import of_kind
 
 from weir import connections
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
 from weir.formats.codec import to_json
 from weir.formats.region_failure import JobFailed, RegionFailure, failure_of
-from weir.testing.fakes.jobs import Jobs
 
 SECRET = "hush-hush"
 OPTIONS = {"key": "me", "secret": SECRET}

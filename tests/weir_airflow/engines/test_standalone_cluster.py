@@ -12,13 +12,13 @@ import threading
 import time
 
 import pytest
+from tests.builders.jobs import Jobs
 from tests.servers.spark_cluster import running_cluster
 from tests.weir_airflow.engines.gated import GATED
 
 from weir.formats.codec import from_json, to_json
 from weir.formats.region_job import RegionReport
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]

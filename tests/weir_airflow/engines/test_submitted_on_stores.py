@@ -6,6 +6,7 @@ import sys
 import uuid
 
 import pytest
+from tests.builders.jobs import Jobs
 from tests.servers.java import JarsMissing
 from tests.servers.s3 import running_s3
 from tests.weir_spark import s3a
@@ -15,7 +16,6 @@ from weir.formats.region_job import RegionReport
 from weir.store.probe import verify_files
 from weir.store.store import Store
 from weir.store.walk import files_below
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_airflow.engines.engines import engine_for
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Producer
+from tests.builders.jobs import Jobs
 from tests.corpus.files import FILES, laid_out
 from tests.corpus.places import Written
 from tests.weir_spark.sources.conftest import context_of, looked_up, resolved
@@ -29,7 +30,6 @@ from weir.errors import EngineLost, Fenced
 from weir.formats.codec import from_json, to_json
 from weir.formats.region_failure import JobFailed, RegionFailure
 from weir.formats.region_job import RegionReport
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import PLAIN, Layout
 from weir_dev.stack.spark_server import spark_home
 

@@ -6,11 +6,11 @@ import json
 import sys
 
 import pytest
+from tests.builders.jobs import Jobs
 
 from weir.formats.codec import from_json, to_json
 from weir.formats.region_job import RegionReport
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 
 pytestmark = pytest.mark.spark
 

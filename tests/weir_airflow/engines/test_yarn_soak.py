@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.jobs import Jobs
 from tests.messages.kinds import of_kind
 from tests.servers.hadoop import VERSION
 from tests.servers.spark import running_server
@@ -31,7 +32,6 @@ from weir.formats.codec import from_json, to_json
 from weir.formats.region_job import RegionReport
 from weir.store.store import Store
 from weir.store.walk import files_below
-from weir.testing.fakes.jobs import Jobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 

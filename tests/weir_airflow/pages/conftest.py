@@ -6,11 +6,10 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.servers.chromium import running_chromium, why_no_chromium
 from tests.weir_airflow.conftest import PASSWORDS
 from tests.weir_airflow.pages.flights import HOSTILE, entered, four_days
-
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.views.eventful import HOSTILE, RUN, after_all
 
 from weir.ledger.database.tables import AttemptRow, FailoverRow
-from weir.testing.fakes.ledgers import fast_folder
 from weir_airflow.api.quality_link import QualityLink
 
 PAGES = Path(__file__).parents[3] / "plugins" / "weir_airflow" / "pages"

@@ -7,6 +7,7 @@ from html import unescape
 import httpx
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import World, ladder
 
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, ResultRow, RunRow
@@ -14,7 +15,6 @@ from weir.ledger.failed_begins import record_failed_begin
 from weir.ledger.housekeeping import ALL as ALL_DATAFLOWS
 from weir.ledger.housekeeping import UPKEEP, note_done
 from weir.ledger.ledger import Ledger
-from weir.testing.fakes.ledgers import fast_folder
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 HOSTILE = '<script>alert("x")</script>'

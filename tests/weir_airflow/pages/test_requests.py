@@ -17,6 +17,7 @@ import httpx
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import select
+from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import World, ladder
 from tests.weir_airflow.conftest import PASSWORDS
 
@@ -25,7 +26,6 @@ from weir.recovery.questions import Question
 from weir.recovery.run_plans import plan_of, reaching
 from weir.requests.request import LATELY, REQUESTS, Request
 from weir.requests.verbs import VERBS
-from weir.testing.fakes.ledgers import fast_folder
 
 HOSTILE = '"><script>alert(1)</script>'
 DAY = "scheduled__2013-01-02"

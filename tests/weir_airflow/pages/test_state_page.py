@@ -8,6 +8,7 @@ import re
 
 import httpx
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.weir.command_line import invoked
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
@@ -16,7 +17,6 @@ from weir.ledger.database.tables import DataflowRow, LeaseRow
 from weir.requests.request import REQUESTS
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
-from weir.testing.fakes.ledgers import fast_folder
 
 HOSTILE = '<script>alert("x")</script>'
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.definitions.retry_policy import RetryAction
+from tests.builders.ledgers import fast_folder
 from tests.weir.notifications.faulty import ATTEMPTS, EVER, Faulty
 
 from weir.coordination.values import TaskKey
 from weir.execution.run_state import CLOSE
 from weir.restarts.strategy import RestartChoice
 from weir.testing.fakes.airflow import FakeAirflow
-from weir.testing.fakes.ledgers import fast_folder
 from weir.testing.fakes.task_ports import FailedForGood, Rescheduled
 from weir.topology.regions import Topology
 from weir.upkeep import RECEIVERS, settle_everywhere

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine, event, select
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.keeping import aircraft
 from tests.weir.small_dataflow import World
@@ -18,7 +19,6 @@ from tests.weir.small_dataflow import World
 from weir.coordination.values import Awaiting
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow
-from weir.testing.fakes.ledgers import fast_folder
 
 FIRST, SECOND = "scheduled__2013-01-01", "scheduled__2013-01-02"
 FAR = 10**6

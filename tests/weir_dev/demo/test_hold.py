@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
@@ -13,7 +14,6 @@ from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow
 from weir.retention.release import release
 from weir.store.published import published
-from weir.testing.fakes.ledgers import fast_folder
 from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.evidence import epoch_key, pending_clears
 from weir_dev.demo.hold import held_day, partition_to_lose, verified_day

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode
 from tests.weir_spark.state.test_restored_state import OnSpark
 from typer.testing import CliRunner
@@ -27,7 +28,6 @@ from weir.integrity.restore_test import run_restore_test
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.seal import seal
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.checks.checking import check_all
 
 pytestmark = pytest.mark.spark

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode
 from typer.testing import CliRunner
 
@@ -32,7 +33,6 @@ from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.store.seal import seal
-from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir.typed_json import message_to_json
 from weir_spark.checks.content import content_of

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.state_chain import StateChain
 
 from weir.dataflow import digest
 from weir.dataflow.quality import Policy
@@ -15,7 +16,6 @@ from weir.dataflow.state import keyed_state
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckToRun
 from weir.formats.region_job import RestoredToCheck
 from weir.formats.suite import Expectation, Suite
-from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.checks.integrity import check_restored
 from weir_spark.region import region

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.builders.state_chain import StateChain
 from tests.messages.kinds import of_kind
 
 from weir.dataflow.quality import Policy
@@ -14,7 +15,6 @@ from weir.formats.checks import CheckOutcome, CheckReason, CheckToRun
 from weir.formats.codec import from_json, to_json
 from weir.formats.region_job import InputToRead, RegionReport
 from weir.formats.suite import Expectation, Severity, Suite
-from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
 from weir_spark.checks.gate import Checked, check
 from weir_spark.region import region

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
@@ -19,7 +20,6 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict
 from weir.ledger.database.tables import AttemptRow, ResultRow
-from weir.testing.fakes.ledgers import new_ledger
 from weir.testing.fakes.task_ports import FakeTaskPorts
 from weir_spark.transport.connect import ConnectEngine
 

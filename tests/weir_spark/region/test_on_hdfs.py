@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from pyspark.errors import PySparkException
+from tests.builders.jobs import Jobs
 from tests.messages.kinds import of_kind
 from tests.servers.hadoop import BLOCK_BYTES
 
 from weir.errors import StoreFull
 from weir.store.probe import verify_files
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.transport.failures import disk_full

@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 from pyspark.errors import PySparkException
+from tests.builders.jobs import Jobs
 from tests.messages.kinds import of_kind
 from tests.servers.faulty_http import INTERNAL_ERROR, SLOW_DOWN
 from tests.servers.s3 import client_of
@@ -21,7 +22,6 @@ from weir.doctor.examination import Status, examine
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import verify_files
 from weir.store.store import Store
-from weir.testing.fakes.jobs import Jobs
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.session import active

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode
 
 import weir
@@ -19,7 +20,6 @@ from weir.ledger.database.tables import AttemptRow
 from weir.retention.release import delete_released, release
 from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark

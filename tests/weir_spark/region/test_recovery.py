@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode
 
 from weir.coordination.services import Services
@@ -12,7 +13,6 @@ from weir.dataflow import Dataflow, Stage, blocking, cached, digest, previous, s
 from weir.formats.codec import from_json
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.store.published import published
-from weir.testing.fakes.ledgers import new_ledger
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 from tests.weir.checking import write_suite
 from tests.weir.command_line import use
@@ -27,7 +28,6 @@ from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, Table
 from weir.reading.availability import Unreadable
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 from weir.trials.declared import Declared, declared_in
 from weir.trials.trying import Outcome, Wanted, scratch_in, trial_of
 from weir.typed_json import message_from_json, message_to_json

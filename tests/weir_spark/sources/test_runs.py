@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.weir.sinks.kafka_sink import read_committed
 from tests.weir_spark.on_spark import AirflowWithCode
 from tests.weir_spark.sources.conftest import looked_up
@@ -38,7 +39,6 @@ from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
 from weir.store.walk import files_below
-from weir.testing.fakes.ledgers import new_ledger
 from weir.upkeep import look_for_late_files_everywhere
 from weir_spark.transport.connect import ConnectEngine
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.builders.state_chain import StateChain
 from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
 from weir.formats.manifest import RowRange, is_chain
 from weir.formats.region_job import ReplacedState
-from weir.testing.fakes.state_chain import StateChain
 from weir_spark.state.changes import incoming
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
@@ -18,7 +19,6 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import READ_OPTIONS, Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.store.published import published
-from weir.testing.fakes.ledgers import new_ledger
 
 AIRCRAFT = """
 from pyspark.sql import functions as F

@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.ledgers import new_ledger
+from tests.builders.state_chain import StateChain
 from tests.weir_spark.on_spark import AirflowWithCode
 from tests.weir_spark.sources.conftest import resolved
 
@@ -15,8 +17,6 @@ from weir.code.functions import load
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, sink, source
 from weir.reading.opening import open_results
-from weir.testing.fakes.ledgers import new_ledger
-from weir.testing.fakes.state_chain import StateChain
 from weir_spark.region import region
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState

@@ -7,12 +7,12 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
 from weir.store.published import published
-from weir.testing.fakes.ledgers import new_ledger
 
 AIRCRAFT = """
 import json

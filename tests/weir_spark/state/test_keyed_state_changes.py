@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from tests.builders.state_chain import StateChain
 from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
@@ -16,7 +17,6 @@ from weir.dataflow.state_schema import stored_fields
 from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import UpdateDigest
 from weir.store.store import Store
-from weir.testing.fakes.state_chain import StateChain
 from weir.topology.key_hash import key_group
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.reader import StoredState

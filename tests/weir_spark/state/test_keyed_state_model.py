@@ -9,9 +9,9 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql.types import IntegerType, StructType
+from tests.builders.state_chain import StateChain
 
 from weir.dataflow.state import keyed_state
-from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
 from weir_spark.results.digest import digest_of
 from weir_spark.results.writer import key_group

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from tests.builders.state_chain import StateChain
 from tests.messages.kinds import of_kind
 
 from weir.dataflow.state import keyed_state
 from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass, classify
 from weir.formats.region_job import InputToRead
-from weir.testing.fakes.state_chain import StateChain
 from weir.topology.partitions import Layout
 from weir_spark.region import region
 from weir_spark.state.keyed_state import KeyedState

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
+from tests.builders.ledgers import new_ledger
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
@@ -19,7 +20,6 @@ from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.published import published
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 
 AIRCRAFT = """
 from pyspark.sql import functions as F

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 from tests.servers.small_disk import small_disk
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
@@ -20,7 +21,6 @@ from weir.formats.codec import from_json
 from weir.formats.region_job import RegionReport
 from weir.store.published import published
 from weir.store.store import Store
-from weir.testing.fakes.ledgers import new_ledger
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.transport.connect import ConnectEngine
 from weir_spark.transport.failures import disk_full

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import typed, use
 from tests.weir.restoring import HISTORY_FLOW
@@ -10,7 +11,6 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured
 from weir.testing.fakes.code import archive_of_edits
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,13 @@ import json
 import os
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import Saved, World, ladder
 
 from weir.errors import Misconfigured
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.ledgers import fast_folder
 
 YEAR_2020 = 1_577_836_800
 

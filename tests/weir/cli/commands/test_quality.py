@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.checking import NOT_NULL, UNIQUE, gated, violate
 from tests.weir.command_line import typed, use
@@ -10,7 +11,6 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import expectations
 from weir.errors import Misconfigured
-from weir.testing.fakes.ledgers import fast_folder
 
 RUNS = [f"gated@2013010{day}T000000Z" for day in range(1, 4)]
 

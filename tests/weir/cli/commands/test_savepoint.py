@@ -4,13 +4,13 @@ import json
 import shutil
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import reach, typed, use
 from tests.weir.restoring import EPOCHS, aircraft, keep_savepoints, run_days, spoil, states_of
 from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured
-from weir.testing.fakes.ledgers import fast_folder
 
 
 @pytest.fixture(scope="module")

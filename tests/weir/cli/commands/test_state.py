@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from tests.builders.ledgers import fast_folder
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, use
 from tests.weir.reading.parquet_world import ReaderWorld
@@ -16,7 +17,6 @@ from weir.errors import Misconfigured
 from weir.formats.programs import StateQuery
 from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.reading.availability import Unreadable
-from weir.testing.fakes.ledgers import fast_folder
 from weir.typed_json import message_from_json, message_to_json
 from weir.views.documents import plain
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.builders.jobs import new_task_attempt
+
 from weir.formats.manifest import RowRange, StateContent, StateFile, UpdateDigest
 from weir.formats.paths import result_folder
 from weir.formats.region_job import OutputReport, OutputToWrite, ReplacedState, StateFileToRead, StateToRead
 from weir.state.chain_rules import rows_known
 from weir.state.file_rules import assigned_files, epoch_seconds, visible
-from weir.testing.fakes.jobs import new_task_attempt
 from weir.topology.ids import Digest, Epoch
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
@@ -98,7 +99,7 @@ class StateChain:
         return None if time is None else epoch_seconds(epoch) - int(time.total_seconds())
 
     def _content(self, epoch: str, mine: KeyGroups, report: OutputReport) -> StateContent:
-        assert report.state is not None  # noqa: S101  # the report of a state
+        assert report.state is not None  # the report of a state
         written = tuple(StateFile(report.folder, file, Epoch(epoch), mine) for file in report.files)
         kept = () if report.state.is_whole else self.share(epoch, mine)
         state, until = report.state, self.expired_until(epoch)

@@ -17,7 +17,7 @@ from weir.ledger.database.reading import is_reading, refuse_writing
 from weir.ledger.database.sqlite import begin, sqlite_engine
 from weir.ledger.ledger import Ledger
 
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps a file system in memory; used only if it is there
+_IN_MEMORY = Path("/dev/shm")  # where Linux keeps a file system in memory; used only if it is there
 
 _COMPILED: dict[Any, Any] = {}
 """The statements that were compiled in this process."""

@@ -1,0 +1,1 @@
+"""Builders for tests: ledgers, jobs of regions, stored partitions, chains of states."""
