@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from weir_dev.airflow_api import TaskInstance
-from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, EXPECTED_TRIES, LOST
+from weir_dev.demo.demo import CONSUMER, CONSUMER_SUBTASK, DAMAGED_DAY, DAYS, EXPECTED_TRIES, LOST
 from weir_dev.demo.hold import LostPartition
 from weir_dev.demo.report import (
     DayCheck,
@@ -24,7 +24,6 @@ from weir_dev.demo.report import (
     print_healing,
     print_lost,
 )
-from weir_dev.demo.stack import DAYS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -33,8 +33,7 @@ from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_ever
 from weir.views.dataflows import dataflow_details, dataflow_overviews
 from weir.views.documents import document
 from weir.views.drawings import drawing_of, svg_of
-from weir.views.run_details import RunDetails, run_details
-from weir.views.runs import run_overviews
+from weir.views.runs import RunDetails, run_details, run_overviews
 from weir.views.tasks import events_of, task_history
 
 STEPS = {

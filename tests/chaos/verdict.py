@@ -20,8 +20,8 @@ from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow
 from weir.ledger.results import results_in
 from weir.ledger.snapshot import committed_attempt
 from weir.recovery.inputs import reference
+from weir.store.catalogue import published
 from weir.store.probe import PartitionRef, probe, verify_segments
-from weir.store.published import published
 from weir_dev.demo.evidence import epoch_key, first_difference, published_rows
 
 if TYPE_CHECKING:

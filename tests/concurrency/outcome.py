@@ -22,8 +22,8 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.snapshots.source import find_source, require_whole
+from weir.store.catalogue import published
 from weir.store.errors import NotFound
-from weir.store.published import published
 from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 _NUMBERS = {"id", "failover", "incident", "revision", "timeline", "closed_result"}

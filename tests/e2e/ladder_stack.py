@@ -17,7 +17,7 @@ from tests.chaos.field import Field, Work
 from weir.errors import Retryable
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, RunRow
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.topology.regions import RegionId
 from weir_dev.demo.evidence import rows_of
 from weir_dev.files import write_atomically

@@ -24,7 +24,7 @@ from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
-from weir.store.published import published
+from weir.store.catalogue import published
 
 pytestmark = pytest.mark.e2e
 

@@ -14,7 +14,7 @@ from tests.weir.notifications.faulty import EVER, TASKS, Faulty
 
 from weir.dataflow import EventKind
 from weir.recovery.questions import Question, apply_answer, ask
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.upkeep import release_and_deliver
 
 DAYS = 30

@@ -8,9 +8,9 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.ledger.database.tables import ResultRow
 from weir.restarts.strategy import ExponentialDelay
+from weir.store.catalogue import published
 from weir.store.files import FreeSpace
 from weir.store.local import LocalFiles
-from weir.store.published import published
 from weir.store.time_limit import SECONDS, TimeLimitedFiles
 from weir.testing.fakes.airflow import Killed
 

@@ -41,7 +41,7 @@ from weir.ledger.runs import epoch_of, run_key, runs_of
 from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.retention.checkpoints import maintain_checkpoints
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.dag import FakeTask
 from weir.topology.partitions import PLAIN
 from weir.topology.regions import PartitionId, RegionId, region_compacted

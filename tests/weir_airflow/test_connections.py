@@ -26,7 +26,7 @@ def connection(conn_id="weir_store", **fields):
 
 
 def store_of(**fields):
-    from weir_airflow.connections.store import store_connection
+    from weir_airflow.connections.connections import store_connection
 
     return store_connection(connection(**fields))
 

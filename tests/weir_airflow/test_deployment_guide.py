@@ -15,8 +15,7 @@ import yaml
 from airflow.sdk import Connection
 
 from weir.settings import read_settings
-from weir_airflow.connections.connections import ledger_url
-from weir_airflow.connections.store import store_connection
+from weir_airflow.connections.connections import ledger_url, store_connection
 from weir_airflow.dag import dataflow_dag
 from weir_airflow.engines.engines import engine_address
 

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weir.code.sql_relation_rules import QUERIES, unknown_relations
-from weir.code.sql_token_rules import Token, UnclosedError, pieces, tokens
+from weir.code.sql_relation_rules import QUERIES, Token, UnclosedError, pieces, tokens, unknown_relations
 from weir.errors import Message, Misconfigured, at, said_by
 from weir.wording import closest, did_you_mean
 

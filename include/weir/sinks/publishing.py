@@ -33,9 +33,9 @@ from weir.recovery.awaiting import wait_for
 from weir.restarts.delays import FIRST_WAIT, LONGEST_WAIT
 from weir.sinks.delivery import DOUBTFUL, UNKNOWN_FOR, Undelivered, deliver, note_unprepared, prepare
 from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetUnknown, Version, VersionFile
+from weir.store.catalogue import highest_version
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import PartitionRef, probe, verify_segments
-from weir.store.published import highest_version
 from weir.topology.ids import Digest
 from weir.topology.regions import PartitionId
 

@@ -1,7 +1,8 @@
 """The catalogue of a store: runs, results and published versions, found by listing its folders.
 
-Invariant: a folder without a manifest is not a result; a manifest that cannot be read is left out with a note, but a
-store that does not answer is an error, never an empty store.
+Invariants: a folder without a manifest is not a result; a manifest that cannot be read is left out with a note, but a
+store that does not answer is an error, never an empty store. A reader of a sink sees its highest version, whole, or
+none.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from weir.formats.paths import (
     result_folder,
     sinks_folder,
 )
-from weir.formats.pointer import Pointer, pointer_from_json
+from weir.formats.pointer import Pointer, newest, pointer_from_json
 from weir.formats.run_record import RunRecord
 from weir.store.errors import NotFound
 from weir.store.store import Store
-from weir.store.walk import folders_in
+from weir.store.walk import files_in, folders_in
 from weir.store.worker_threads import in_parallel
 from weir.topology.ids import Epoch, is_synthetic
 
@@ -184,3 +185,16 @@ def _pointer(store: Store, path: str) -> Pointer | str:
         return pointer_from_json(store.read(path))
     except (ValueError, TypeError, KeyError, NotFound) as error:
         return f"{path} cannot be read, so its version is not recorded: {error}"
+
+
+def highest_version(store: Store, dataflow: str, sink: str, epoch: str) -> int:
+    """Return the highest version with a pointer, of any attempt; 0 if there is none. Raises Retryable."""
+    name = newest(files_in(store, pointer_folder(dataflow, sink, epoch)))
+    return 0 if name is None else int(name.removesuffix(".json"))
+
+
+def published(store: Store, dataflow: str, sink: str, epoch: str) -> Pointer | None:
+    """Return the version of `sink` that is visible for `epoch`; None if none is. Raises Retryable."""
+    folder = pointer_folder(dataflow, sink, epoch)
+    name = newest(files_in(store, folder))
+    return None if name is None else pointer_from_json(store.read(f"{folder}/{name}"))

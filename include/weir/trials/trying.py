@@ -1,7 +1,9 @@
 """`weir.run_stage`: computes one stage in a notebook; and what `weir try` has in common with it.
 
-Invariant: the store that a trial writes to is a folder of its own, which is deleted at its end: with the process, where
-a DataFrame may still read it.
+Invariants: the store that a trial writes to is a folder of its own, which is deleted at its end: with the process,
+where a DataFrame may still read it. Each trial has a process of its own (`python -m weir_spark.region.trial`), on a
+local Spark: Python workers of another one would keep the modules that they have imported, and the settings of a session
+of the user stay as they are.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,19 +27,22 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import EngineLost, Message, Misconfigured
 from weir.formats.checks import CheckReport
+from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.formats.region_job import OutputReport, RegionReport
+from weir.java import spark_environment
 from weir.ledger.runs import runs_of
 from weir.reading.choosing import run_named
 from weir.reading.opened import together
+from weir.secrecy import without_secrets
 from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
 from weir.trials.declared import Declared, declared_in
 from weir.trials.on_run import Asked, opened_on_run
 from weir.trials.on_samples import interval_of, reads_stored, trial_on_samples
-from weir.trials.program import computed
 from weir.trials.trial import Trial
+from weir.typed_json import message_from_json, message_to_json
 
 NEWEST, AS_IT_WAS = "newest", "as_it_was"
 
@@ -300,3 +307,33 @@ def run_stage(
             )
         )
     return TriedStage(trial, answer.reports)
+
+
+_STANDARD_ERROR: Final = 2
+
+
+def computed(request: TrialRequest, folder: Path, environ: Mapping[str, str]) -> tuple[TrialAnswer, pa.Table | None]:
+    """Try a stage on a local Spark; return the answer and the rows to show (None after an error of the stage).
+
+    `folder` is that of the trial. What the stage's code prints goes to the standard error. Raises EngineLost if
+    the program fails.
+    """
+    asked, answer, rows, log = (folder / name for name in ("request.json", "answer.json", "rows.arrow", "log"))
+    asked.write_text(message_to_json(request))
+    with log.open("wb") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "weir_spark.region.trial", str(asked), str(answer), str(rows)],
+            env=spark_environment(environ, folder, None),
+            stdin=subprocess.DEVNULL,
+            stdout=_STANDARD_ERROR,
+            stderr=errors,
+            check=False,
+        )
+    if done.returncode:
+        said = without_secrets(" ".join(log.read_text(errors="replace").split()))[-500:] or "without a message"
+        raise EngineLost(Message("trials.spark_ended", returncode=done.returncode, said=said))
+    found = message_from_json(TrialAnswer, answer.read_text())
+    if found.error:
+        return found, None
+    with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
+        return found, cast("pa.Table", stream.read_all())

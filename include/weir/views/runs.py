@@ -1,4 +1,7 @@
-"""The runs of dataflows, the state of their results, and what of them could not begin."""
+"""The runs of dataflows: the state of their results, what could not begin, and one run as a person sees it first.
+
+Which dataflows and runs of the ledger belong to a DAG and a DagRun of Airflow is answered here, too.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from itertools import groupby
+from typing import Any, Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from weir.coordination.services import Services
+from weir.errors import Message, Misconfigured
+from weir.execution.late_files import LateFiles
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, DataflowRow, FailedBeginRow, HousekeepingRow, RunRow
@@ -20,8 +27,15 @@ from weir.ledger.names import require_dataflow
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import run_by_id, run_key, runs_of
 from weir.ledger.snapshot import run_state
-from weir.ledger.sources import late_counts
+from weir.ledger.sources import late_counts, late_of
+from weir.recovery.past_failovers import PastFailover, failovers_of_run, tasks_counted, told
+from weir.recovery.questions import Question
+from weir.recovery.rules.plan import SHOWN, Plan, StepKind
+from weir.recovery.run_plans import Reach, RunPlan, plan_of
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
+from weir.views.graphs import RunGraph, SubtaskStatus, counted, graph_of
+from weir.wording import first_few
 
 
 class Pin(Enum):
@@ -174,3 +188,152 @@ def _counts(state: RunState) -> RegionCounts:
     )
     failed = tuple(each for each in (*state.topology.region_ids(), CLOSE) if state.region(each).has_failed)
     return RegionCounts(valid, stale, len(written) - valid - stale, failed)
+
+
+def dataflows_of_dag(session: Session, dag_id: str) -> list[str]:
+    """Return the dataflows of which a DAG has runs: more than one where it has groups of tasks for each."""
+    query = select(RunRow.dataflow).where(RunRow.dag_id == dag_id).distinct().order_by(RunRow.dataflow)
+    return list(session.scalars(query))
+
+
+def runs_of_dag_run(session: Session, dag_id: str, run_id: str) -> list[RunId]:
+    """Return the runs that a DagRun computes, one for each dataflow of its DAG."""
+    query = select(RunRow.id).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id).order_by(RunRow.id)
+    return list(session.scalars(query))
+
+
+def dag_runs_of(session: Session, dag_id: str, dataflow: str) -> dict[RunId, str]:
+    """Return the ids that the runs of a dataflow have in Airflow, of those of this DAG."""
+    query = select(RunRow.id, RunRow.run_id).where(RunRow.dag_id == dag_id, RunRow.dataflow == dataflow)
+    return dict(session.execute(query).tuples().all())
+
+
+def run_of_task(session: Session, dag_id: str, run_id: str, task_id: str) -> RunId | None:
+    """Return the run that a task of a DagRun belongs to, by the group of its id; None where the ledger has none.
+
+    A run of which every try failed before it was registered has the name by which such tries are found.
+    """
+    query = select(RunRow.id, RunRow.task_prefix).where(RunRow.dag_id == dag_id, RunRow.run_id == run_id)
+    of = {run: prefix for run, prefix in session.execute(query).tuples() if task_id.startswith(prefix)}
+    if not of:
+        return _run_never_begun(session, dag_id, run_id, task_id)
+    return max(of, key=lambda run: len(of[run]))
+
+
+def _run_never_begun(session: Session, dag_id: str, run_id: str, task_id: str) -> RunId | None:
+    query = select(FailedBeginRow.dataflow, FailedBeginRow.epoch).where(
+        FailedBeginRow.dag_id == dag_id, FailedBeginRow.run_id == run_id, FailedBeginRow.task_id == task_id
+    )
+    for dataflow, epoch in session.execute(query.limit(1)).tuples():
+        return RunId(run_id) if epoch is None else run_key(dataflow, epoch)
+    return None
+
+
+_URGENT: Final = (
+    SubtaskStatus.STALE,
+    SubtaskStatus.LOST,
+    SubtaskStatus.QUARANTINED,
+    SubtaskStatus.FAILED,
+)
+"""What the sentence names of a run that is published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetails:
+    """A run. `published` are the newest versions of its sinks; times are in UTC.
+
+    `sentence` says how it stands, for a person who has just been woken. `plan` is that of `weir plan`, by what the
+    ledger knows, or (`looked_at`: when) with a look at each result in the store. `late` has, by source, what has become
+    of the files since it had read them.
+    """
+
+    run: str
+    dataflow: str
+    epoch: str
+    interval: tuple[datetime, datetime]
+    dag_id: str
+    run_id: str
+    closed_at: datetime | None
+    published: Mapping[str, int]
+    sentence: str
+    counts: Mapping[str, int]
+    graph: RunGraph | None
+    plan: Mapping[str, Any]
+    looked_at: datetime | None
+    failovers: tuple[PastFailover, ...]
+    late: Mapping[str, LateFiles]
+
+
+def run_details(services: Services, question: Question, reach: Reach) -> RunDetails:
+    """Return a run by name, with the plan that answers the question. It changes nothing.
+
+    Raises Misconfigured for a run that the ledger does not know, and as `weir.recovery.run_plans.plan_of`.
+    """
+    planned = plan_of(services, question, reach)
+    with services.ledger.transaction() as session:
+        row = session.get(RunRow, planned.run)
+        if row is None:
+            raise Misconfigured(Message("views.run_not_begun", standing=planned.standing))
+        graph = planned_graph(session, planned)
+        failovers = failovers_of_run(session, row.id)
+        published = published_versions(session, row.id)
+        statuses = () if graph is None else [each.status for region in graph.regions for each in region.subtasks]
+        counts = {status.value: count for status, count in counted(statuses).items()}
+        late = late_of(session, row.id)
+        sentence = _sentence(planned, counts, told(session, failovers) if failovers else "", published)
+        return RunDetails(
+            run=row.id,
+            dataflow=row.dataflow,
+            epoch=row.epoch,
+            interval=(row.interval_start, row.interval_end),
+            dag_id=row.dag_id,
+            run_id=row.run_id,
+            closed_at=row.closed_at,
+            published=published,
+            sentence=" ".join([sentence, *(_late(source, each) for source, each in late.items())]),
+            counts=counts,
+            graph=graph,
+            plan=planned.fields(),
+            looked_at=services.now() if question.looks else None,
+            failovers=tuple(failovers),
+            late=late,
+        )
+
+
+def planned_graph(session: Session, planned: RunPlan) -> RunGraph | None:
+    """Return the graph of a run, in which what the plan has found missing is lost; None where nothing has begun."""
+    if planned.answer is None:
+        return None
+    run = run_by_id(session, planned.answer.run.id)
+    return graph_of(session, run, run_state(session, run), planned.answer.failure.losses.keys())
+
+
+def _late(source: str, late: LateFiles) -> str:
+    return f"Files of source {source} have changed since they were read: {late}."
+
+
+def _missing(plan: Plan) -> str:
+    """Say what a published run misses, which nobody has recomputed yet."""
+    again = plan.of(StepKind.RERUN)
+    named = first_few([each.region for each in again], SHOWN)
+    rest = "apply the plan, or let the next task that needs them do so"
+    tasks, spared = tasks_counted(len(again)), len(plan.spared())
+    return f"Results are missing. {tasks} would run again ({named}), {spared} spared: {rest}."
+
+
+def _sentence(
+    planned: RunPlan,
+    counts: Mapping[str, int],
+    repaired: str,
+    published: Mapping[str, int],
+) -> str:
+    if planned.standing is not None:
+        return str(planned.standing)
+    if planned.plan is not None and planned.plan.of(StepKind.RERUN):
+        return _missing(planned.plan)
+    urgent = ", ".join(f"{counts[each.value]} {each.value}" for each in _URGENT if each.value in counts)
+    versions = ", ".join(f"{sink} v{version}" for sink, version in published.items())
+    well = f"published ({versions})" if versions else "closed"
+    if urgent:
+        return f"It is {well}, and has results that are not in order: {urgent}. A task that needs them recomputes them."
+    return f"It is {well}. {repaired}" if repaired else f"It is {well}; nothing had to be repaired."

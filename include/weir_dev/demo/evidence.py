@@ -20,7 +20,7 @@ from weir.ledger.clears import open_clears
 from weir.ledger.runs import epoch_of, run_by_id, runs_of
 from weir.recovery.failovers import failovers_of
 from weir.recovery.rules.plan import StepKind
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.topology.regions import RegionId
 
 if TYPE_CHECKING:

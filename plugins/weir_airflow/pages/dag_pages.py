@@ -14,12 +14,12 @@ from fastapi.responses import HTMLResponse
 
 from weir.requests import request as requests
 from weir.views.charts import chart_of_weeks
-from weir.views.dags import dag_runs_of, dataflows_of_dag, run_of_task, runs_of_dag_run
 from weir.views.documents import document
 from weir.views.failovers import failover_views, weeks_of
 from weir.views.notifications import receivers_waiting
 from weir.views.quality import checks_of_dag, checks_of_task_instance
 from weir.views.results import results_of
+from weir.views.runs import dag_runs_of, dataflows_of_dag, run_of_task, runs_of_dag_run
 from weir.views.sinks import sink_versions
 from weir.views.tasks import HasNotBegun, TaskDetails, task_details
 from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach

@@ -20,11 +20,10 @@ from weir.recovery.questions import Question
 from weir.recovery.run_plans import Acts
 from weir.requests import request as requests
 from weir.requests.verbs import VERIFIES
-from weir.views.dags import dataflows_of_dag, runs_of_dag_run
 from weir.views.dataflows import dataflow_details, dataflow_overviews, upkeep_of
 from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, svg_of
-from weir.views.run_details import RunDetails, run_details
+from weir.views.runs import RunDetails, dataflows_of_dag, run_details, runs_of_dag_run
 from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
 from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import Addresses, page

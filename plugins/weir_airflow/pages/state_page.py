@@ -20,8 +20,8 @@ from weir.requests import request as requests
 from weir.requests.verbs import SAVES, dags_of
 from weir.views.charts import chart_of_bytes
 from weir.views.checkpoints import checkpoint_views, dry_run_of
-from weir.views.dags import dataflows_of_dag
 from weir.views.documents import document
+from weir.views.runs import dataflows_of_dag
 from weir.views.states import KeyQuestion, keyed_state_views, row_of_key
 from weir_airflow.pages.answers import MAY_READ, answered, no_run
 from weir_airflow.pages.requests import Asker, requests_about

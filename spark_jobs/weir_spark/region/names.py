@@ -27,8 +27,7 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.code.sql_relation_rules import unknown_relations
-from weir.code.sql_token_rules import UnclosedError, tokens
+from weir.code.sql_relation_rules import UnclosedError, tokens, unknown_relations
 from weir.errors import Message, Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.writer import RESERVED_PREFIX

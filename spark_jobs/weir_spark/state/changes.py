@@ -15,8 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from weir.errors import Message, Misconfigured
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.results import digest, writer
-from weir_spark.results.digest import quoted
-from weir_spark.results.observed import computed_once
+from weir_spark.results.digest import computed_once, quoted
 from weir_spark.state.keyed_state import Change, KeyedState
 from weir_spark.state.reader import DELETED, UPDATED, WANTED, key_hash
 

@@ -12,8 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from weir.errors import Message, Misconfigured
-from weir_spark.results.digest import quoted
-from weir_spark.results.observed import computed_once
+from weir_spark.results.digest import computed_once, quoted
 from weir_spark.state.per_key import per_key
 from weir_spark.state.reader import BROADCAST_ROWS, LookUp, StoredState
 

@@ -21,8 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
 
 from weir.errors import Message, Misconfigured
-from weir_spark.results.digest import quoted
-from weir_spark.results.observed import computed_once
+from weir_spark.results.digest import computed_once, quoted
 from weir_spark.state import exact_rows, handles, keyed_pass
 from weir_spark.state.exact_rows import NotHeld
 from weir_spark.state.handles import LIST, MAP, VALUE

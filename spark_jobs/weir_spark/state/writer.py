@@ -25,8 +25,7 @@ from weir.store.store import Store
 from weir.topology.ids import Digest
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.results import digest, writer
-from weir_spark.results.digest import quoted
-from weir_spark.results.observed import observed
+from weir_spark.results.digest import observed, quoted
 from weir_spark.session import SPARK_ERRORS
 from weir_spark.state.changes import (
     CHANGE,

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from flip1_work import expected
 from tests.chaos.task_processes import task_processes
 
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import Store
 from weir_dev.airflow_api import AirflowApi
 from weir_dev.demo.evidence import rows_of

@@ -9,7 +9,7 @@ from weir.coordination.values import Awaiting, Published
 from weir.errors import Conflict, Fault, Fenced, ResultUnavailable
 from weir.ledger.database.tables import ConsumptionRow, PublicationRow, ResultRow, RunRow
 from weir.restarts.strategy import NoRestart
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import Killed
 
 EPOCH = "20130101T000000Z"

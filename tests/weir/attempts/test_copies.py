@@ -13,7 +13,7 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import StageCopy
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.results import record_losses
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import Killed
 from weir.topology.partitions import PLAIN
 

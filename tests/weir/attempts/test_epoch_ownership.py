@@ -12,7 +12,7 @@ from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.runs import EpochOwned, runs_of, set_aside
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.views.runs import run_overviews
 
 RUN = "ladder@20130101T000000Z"

@@ -9,7 +9,7 @@ from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import DiskFull
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultRow
-from weir.store.published import published
+from weir.store.catalogue import published
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z")
 

@@ -6,8 +6,8 @@ from tests.servers.hung_file import hung_file
 
 from weir.execution.partition_state import PartitionState
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow
+from weir.store.catalogue import published
 from weir.store.local import LocalFiles
-from weir.store.published import published
 from weir.store.time_limit import TimeLimitedFiles
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z")

@@ -8,7 +8,7 @@ import pytest
 
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import Killed
 from weir.topology.regions import RegionId
 

@@ -12,7 +12,7 @@ from weir.ledger.database.tables import ArchiveRow, AttemptRow, PendingClearRow,
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import Killed
 
 RUN = "flow@20130101T000000Z"

@@ -15,7 +15,7 @@ from weir.errors import Fenced, Misconfigured, Retryable
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import Store
 
 RUN = "ladder@20130101T000000Z"

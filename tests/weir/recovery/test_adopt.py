@@ -12,7 +12,7 @@ from weir.ledger.database.tables import PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import newest_pinned
 from weir.recovery.adopt import adopt
 from weir.recovery.standing import Asked, clear_stopped, standing_of
-from weir.store.published import published
+from weir.store.catalogue import published
 
 JOINED = (("joined", 0), ("joined", 1))
 

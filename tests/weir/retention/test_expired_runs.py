@@ -21,7 +21,7 @@ from weir.ledger.leases import take_leases
 from weir.rebuild.rebuild import rebuild
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed

@@ -15,7 +15,7 @@ from weir.recovery.adopt import adopt
 from weir.retention import release
 from weir.retention.sweep import sweep
 from weir.sinks import publishing
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.engine import FakeEngine
 
 EPOCH = "20130101T000000Z"

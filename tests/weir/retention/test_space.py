@@ -16,7 +16,7 @@ from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
 from weir.ledger.runs import runs_of
 from weir.retention.sizes import LATEST, SizeEstimate, bytes_at_rest, runs_by_age, size_estimates
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.topology.regions import PartitionId
 

@@ -11,7 +11,7 @@ from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.recovery.adopt import adopt
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Garbage
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import Killed
 

@@ -22,7 +22,7 @@ from weir.retention.versions import expire_versions
 from weir.sinks import TargetAway, VersionFile, folders, publishing
 from weir.sinks.delivery import deliver, rollback
 from weir.sinks.opening import ServicesReach
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
 from weir.upkeep import TARGETS, settle_everywhere

@@ -31,7 +31,7 @@ from weir.sinks import folders
 from weir.sinks.targets import files as files_module
 from weir.sinks.targets import files_on_s3 as s3_module
 from weir.sinks.targets import postgres as postgres_module
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import FakeAirflow, Killed
 from weir.upkeep import TARGETS, settle_everywhere
 

@@ -16,7 +16,7 @@ from weir.ledger.snapshot import run_state
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.sinks import publishing
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.testing.fakes.airflow import Killed
 
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z")

@@ -19,7 +19,7 @@ from weir.ledger.snapshot import run_state
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
 from weir.state.files_in_use import live_state_files
-from weir.store.published import published
+from weir.store.catalogue import published
 
 
 @pytest.fixture

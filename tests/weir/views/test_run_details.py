@@ -15,7 +15,7 @@ from weir.recovery.run_plans import reaching
 from weir.views.dataflows import dataflow_details, dataflow_overviews
 from weir.views.documents import document
 from weir.views.graphs import SubtaskStatus
-from weir.views.run_details import run_details
+from weir.views.runs import run_details
 
 DAY = "ladder@20130101T000000Z"
 

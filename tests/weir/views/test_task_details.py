@@ -11,7 +11,7 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.run_plans import reaching
-from weir.views.dags import run_of_task
+from weir.views.runs import run_of_task
 from weir.views.tasks import task_details
 
 RUN = "ladder@20130101T000000Z"

@@ -23,8 +23,8 @@ from weir.errors import EngineLost, Fenced, InputUnreadable, Misconfigured
 from weir.execution.failure_class import FailureClass, classify
 from weir.formats.codec import from_json, to_json
 from weir.formats.region_job import ApplicationToRun, RegionReport, application_of, staging_of
+from weir.store.catalogue import published
 from weir.store.errors import NotFound
-from weir.store.published import published
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.topology.partitions import Layout

@@ -16,7 +16,7 @@ from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.ledger.ledger import Ledger
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import Store
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from weir.dataflow import Dataflow
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow
 from weir.retention.release import release
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir_dev.airflow_api import TaskInstance
 from weir_dev.demo.evidence import epoch_key, pending_clears
 from weir_dev.demo.hold import held_day, partition_to_lose, verified_day

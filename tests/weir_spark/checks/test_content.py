@@ -31,7 +31,7 @@ from weir.formats.paths import MANIFEST
 from weir.formats.programs import ResultToCheck, answer_from_json
 from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import ResultRow
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.seal import seal
 from weir.topology.partitions import PLAIN, Layout
 from weir.typed_json import message_to_json

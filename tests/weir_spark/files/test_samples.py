@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.formats.programs import Sample
-from weir_spark.files.samples import rows_of_sample, told
+from weir_spark.region.trial import rows_of_sample, told
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, cached, digest, previous, sink, source
 from weir.formats.codec import from_json
 from weir.formats.region_job import RegionJob, RegionReport
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir_spark.transport.connect import ConnectEngine
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ from tests.weir_spark.sources.conftest import resolved_range
 from weir.connections import Connection
 from weir.dataflow import files_source
 from weir.errors import Misconfigured
-from weir_spark.sources.new_files import READ
+from weir_spark.sources.files import READ
 
 SCHEMA = "id BIGINT, name STRING"
 

@@ -37,7 +37,7 @@ from weir.dataflow import (
 from weir.formats.codec import from_json
 from weir.formats.region_job import RegionReport
 from weir.ledger.database.tables import ResultRow
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.walk import files_below
 from weir.upkeep import look_for_late_files_everywhere
 from weir_spark.transport.connect import ConnectEngine

@@ -18,7 +18,7 @@ from weir.dataflow.state_schema import fields_of_ddl
 from weir.formats.codec import from_json
 from weir.formats.manifest import READ_OPTIONS, Manifest
 from weir.ledger.database.tables import ResultRow
-from weir.store.published import published
+from weir.store.catalogue import published
 
 AIRCRAFT = """
 from pyspark.sql import functions as F

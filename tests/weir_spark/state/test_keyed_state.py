@@ -12,7 +12,7 @@ from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.store.published import published
+from weir.store.catalogue import published
 
 AIRCRAFT = """
 import json

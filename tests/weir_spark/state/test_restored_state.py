@@ -18,7 +18,7 @@ from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import Store
 
 AIRCRAFT = """

@@ -19,7 +19,7 @@ from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import DiskFull, StoreFull
 from weir.formats.codec import from_json
 from weir.formats.region_job import RegionReport
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import Store
 from weir.topology.partitions import PLAIN, Layout
 from weir_spark.transport.connect import ConnectEngine

@@ -59,7 +59,7 @@ def _print(planned: RunPlan, *, as_json: bool) -> None:
 def _draw(services: Services, planned: RunPlan, file: Path) -> None:
     """Write the drawing of a run that has begun."""
     from weir.views.drawings import drawing_of, svg_file  # noqa: PLC0415  only a drawing needs its layout
-    from weir.views.run_details import planned_graph  # noqa: PLC0415
+    from weir.views.runs import planned_graph  # noqa: PLC0415
 
     with services.ledger.transaction() as session:
         graph = planned_graph(session, planned)

@@ -19,8 +19,7 @@ from weir.recovery.adopt import adopt as adopt_run
 from weir.recovery.questions import Question
 from weir.views.dataflows import DataflowOverview, dataflow_details, dataflow_overviews, standings_of_runs, upkeep_of
 from weir.views.graphs import RegionNode
-from weir.views.run_details import run_details
-from weir.views.runs import LostCommits, RunOverview, lost_commits, run_overviews
+from weir.views.runs import LostCommits, RunOverview, lost_commits, run_details, run_overviews
 from weir.wording import first_few
 
 NEWEST = 30

@@ -67,8 +67,13 @@ def try_stage(
 
     It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails.
     """
-    from weir.trials.program import computed  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
-    from weir.trials.trying import Outcome, Wanted, opened_trial, scratch_in  # noqa: PLC0415
+    from weir.trials.trying import (  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+        Outcome,
+        Wanted,
+        computed,
+        opened_trial,
+        scratch_in,
+    )
 
     wanted = Wanted(
         file=file,

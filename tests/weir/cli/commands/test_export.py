@@ -8,7 +8,7 @@ from tests.weir.command_line import typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.errors import Misconfigured, OtherBuild
-from weir.store.published import published
+from weir.store.catalogue import published
 from weir.store.store import MARKER
 
 EPOCH = "20130101T000000Z"
