@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from weir.errors import Message, Misconfigured
 
@@ -51,6 +51,21 @@ def typed(what: str, target: type[T], found: Any) -> T:
     if written != found:
         raise ValueError(_difference(what, written, found))
     return value
+
+
+class AsJson:
+    """A dataclass that is written as plain JSON values, and read from them."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return cast("dict[str, Any]", plain(self))
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned. Raises ValueError for anything else."""
+        return typed(cls.__name__.lower(), cls, document)
 
 
 def message_to_json(message: object) -> str:

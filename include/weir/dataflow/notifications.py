@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from weir.dataflow.arguments import answers, reference_for, require, require_connection, shown
 from weir.errors import Message, Misconfigured
 from weir.secrecy import secrets_in
-from weir.typed_json import plain, typed
+from weir.typed_json import AsJson
 
 MAX_NAME: Final = 250
 
@@ -58,7 +58,7 @@ class Channel(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class Receiver(AsJson):
     """Somebody who is told: a function, an Airflow connection or a notifier, by its `address`, with its options.
 
     `kinds` are the kinds of events that it is told of; none given are all but `failed_over` and `healed`.
@@ -94,15 +94,6 @@ class Receiver:
     def wants(self, kind: EventKind) -> bool:
         """Report whether it is told of events of a kind."""
         return kind in self.wanted
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return cast("dict[str, Any]", plain(self))
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Receiver:
-        """Read what `to_json` returned. Raises ValueError for anything else."""
-        return typed("receiver", cls, document)
 
 
 def callback(function: str, *, kinds: str | Sequence[str] = (), receiver: str = "", **options: Any) -> Receiver:

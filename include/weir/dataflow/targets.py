@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from weir.dataflow.arguments import (
     answers,
@@ -21,7 +21,7 @@ from weir.dataflow.arguments import (
 )
 from weir.errors import Message, Misconfigured
 from weir.secrecy import secrets_in
-from weir.typed_json import plain, typed
+from weir.typed_json import AsJson
 
 MODES = ("replace_epoch", "upsert", "append")
 KAFKA_MODES = ("append", "upsert")
@@ -41,7 +41,7 @@ _S3 = re.compile(r"s3://[a-z0-9.-]+(/[\w.=+-]+)+/?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Target(AsJson):
     """A target by its kind ("files", "postgres", "kafka", or a user's "module:Class", for example), and its options."""
 
     kind: str
@@ -56,15 +56,6 @@ class Target:
         if secret is not None:
             raise Misconfigured(Message("dataflow.target_options_have_secret", kind=self.kind, secret=secret))
         object.__setattr__(self, "options", options)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return cast("dict[str, Any]", plain(self))
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Target:
-        """Read what `to_json` returned. Raises ValueError for anything else."""
-        return typed("target", cls, document)
 
     @property
     def only_appends(self) -> bool:

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import unquote
 
 from weir.errors import WeirError
 from weir.secrecy import HIDDEN, without_secrets
 from weir.secret_forms import pattern_of
-from weir.typed_json import plain, typed
+from weir.typed_json import AsJson
 from weir.wording import shortened
 
 
@@ -34,7 +34,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(AsJson):
     """One line of the report. `mend` is what to do next, as a command or a setting where there is one."""
 
     area: str
@@ -43,15 +43,6 @@ class Finding:
     found: str
     expected: str = ""
     mend: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a flat object of texts."""
-        return cast("dict[str, Any]", plain(self))
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Finding:
-        """Read the object of `to_json`. Raises ValueError for anything else."""
-        return typed("finding", cls, values)
 
 
 def worst(findings: Iterable[Finding]) -> Status:

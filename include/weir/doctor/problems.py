@@ -11,17 +11,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weir.code.hints import hint_of
 from weir.errors import WeirError
-from weir.typed_json import typed
+from weir.typed_json import AsJson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(AsJson):
     """What is wrong, and what to write instead; `line` is 0, and a name empty, where it concerns none."""
 
     file: str
@@ -29,15 +29,6 @@ class Problem:
     dataflow: str = ""
     stage: str = ""
     text: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Problem:
-        """Read what `to_json` returned. Raises ValueError for anything else."""
-        return typed("problem", cls, document)
 
     def __str__(self) -> str:
         """Return one line: place, dataflow and stage, text."""

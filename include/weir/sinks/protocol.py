@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, BinaryIO, Final, Protocol, cast
+from typing import Any, BinaryIO, Final, Protocol
 
 from weir.connections import Connection
 from weir.dataflow.targets import Target
 from weir.errors import Message, Misconfigured, Retryable, WeirError
 from weir.topology.ids import AttemptId, Epoch
-from weir.typed_json import plain, typed
+from weir.typed_json import AsJson
 
 Token = dict[str, Any]
 """What `prepare` planned: plain JSON values, without secrets."""
@@ -123,21 +123,12 @@ class PutBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(AsJson):
     """A version on its way into a target: all that any process needs to commit it."""
 
     target: Target
     version: Version
     token: Token
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return cast("dict[str, Any]", plain(self))
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Delivery:
-        """Read what `to_json` returned. Raises ValueError for anything else."""
-        return typed("delivery", cls, document)
 
 
 class TargetAway(Retryable):
