@@ -29,8 +29,8 @@ from weir.ledger.publications import complete_publications, is_expiring, last_pu
 from weir.ledger.reads import record_reads
 from weir.ledger.runs import note_close
 from weir.ledger.snapshot import run_state
-from weir.recovery.consequences import note_whether_closed
 from weir.recovery.inputs import Part, require_intact
+from weir.recovery.reconcile import reconcile
 from weir.state.checkpoint import checkpoint_run
 from weir.state.checkpoint_order import await_predecessor
 from weir.state.operator_state import require_equal_broadcasts
@@ -116,7 +116,8 @@ def _complete(
         row = require_newest(session, run, CLOSE, attempt.id)
         complete_publications(session, run.id, attempt.id, services.now())
         last = _visible(session, run.id, sinks)
-        require_unchanged(session, run_state(session, run, registered.topology), reads, CLOSE)
+        state = run_state(session, run, registered.topology)
+        require_unchanged(session, state, reads, CLOSE)
         record_reads(session, attempt.id, reads)
         row.error = None
         count_wait(session, row, services.now())
@@ -124,7 +125,7 @@ def _complete(
         drop_leases(session, attempt.id)
         note_close(session, run.id)
         # A result may have been replaced since all were found valid, and others may be stale by now.
-        note_whether_closed(session, services, run, registered.topology)
+        reconcile(session, services, run, state)
         versions = {sink: _to_announce(session, found, row.max_tries) for sink, found in last.items()}
     summary = {
         sink.sink: {

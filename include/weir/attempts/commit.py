@@ -29,7 +29,7 @@ from weir.coordination.source_copies import whole_copies
 from weir.coordination.values import Attempt, Begun, Committed
 from weir.errors import Conflict, Fault, Internal, Message, Misconfigured, ResultUnavailable
 from weir.execution.airflow_words import FINAL
-from weir.execution.run_state import AttemptState, CurrentResult, RunState
+from weir.execution.run_state import UNNUMBERED, AttemptState, CurrentResult, RunState, coming_result
 from weir.formats.checks import gate_results
 from weir.formats.codec import to_json
 from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint, is_chain
@@ -41,14 +41,9 @@ from weir.ledger.results import NewResult, replace_results
 from weir.ledger.snapshot import run_state
 from weir.ledger.sources import note_copies
 from weir.recovery.awaiting import clear_item
-from weir.recovery.consequences import (
-    add_clears_of_commit,
-    add_clears_of_siblings,
-    note_whether_closed,
-    with_versions_declared_equal,
-)
 from weir.recovery.failovers import count_recomputed
 from weir.recovery.inputs import Part, require_intact
+from weir.recovery.reconcile import reconcile, with_versions_declared_equal
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
 from weir.store.probe import probe
@@ -174,10 +169,32 @@ def _enter(
     drop_leases(session, begun.attempt.id)
     session.flush()
     count_recomputed(session, tries)
-    owed = add_clears_of_commit(session, services, begun, before, marked)
-    owed += add_clears_of_siblings(session, services, begun, before, marked, report.code)
-    note_whether_closed(session, services, begun.run, begun.topology)
-    return owed
+    after = _after(before, begun.attempt, marked, row.code)
+    written = {(each.partition.stage, each.partition.layout) for each in marked}
+    return reconcile(session, services, begun.run, after, written)
+
+
+def _after(before: RunState, attempt: Attempt, results: Sequence[NewResult], code: str) -> RunState:
+    """Return the state of a run after a commit: to read it again would cost as much as before.
+
+    What the commit has read was current just now, so that its reads say nothing new.
+    """
+    new = {
+        each.partition: coming_result(
+            each.partition,
+            attempt.id,
+            each.digest,
+            versions=frozenset(each.versions),
+            differs_from=each.differs_from,
+            code=code,
+            generation=attempt.generation,
+        )
+        for each in results
+    }
+    known = before.region(attempt.region)
+    committed = replace(known, newest_state=AttemptState.COMMITTED, newest_result=UNNUMBERED)
+    regions = {**before.regions, attempt.region: committed}
+    return replace(before, results={**before.results, **new}, regions=regions)
 
 
 def _compared(before: RunState, result: NewResult) -> NewResult:

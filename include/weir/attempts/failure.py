@@ -47,10 +47,10 @@ from weir.ledger.outbox import tell_incident, withdraw
 from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, run_by_id, run_key
 from weir.recovery.applying import apply_plan, restart_others
-from weir.recovery.consequences import add_clear_of_closing
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, with_answers
+from weir.recovery.reconcile import add_clear_of_closing
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.restarts.answer import Refusal, RestartDecision, decide_restart

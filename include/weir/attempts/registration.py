@@ -47,6 +47,7 @@ from weir.ledger.epochs import require_interval
 from weir.ledger.outbox import note_acted
 from weir.ledger.reads import forget_reads
 from weir.ledger.restores import require_after_restore
+from weir.ledger.results import newest_result
 from weir.ledger.runs import (
     EpochOwned,
     NewRun,
@@ -415,7 +416,7 @@ def _enter(
         session.add(row)
     elif row.state == AttemptState.COMMITTED.value:
         forget_reads(session, row.id)
-    row.lineage = run.lineage
+    row.lineage, row.newest_result = run.lineage, newest_result()
     row.state, row.ti_id, row.session_id = AttemptState.RUNNING.value, request.ti_id, str(services.new_uuid())
     row.session_url = request.session_url
     if chosen is not None:

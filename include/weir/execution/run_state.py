@@ -9,11 +9,12 @@ Invariant of earlier runs: a state that was not loaded raises MissingContext; it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from weir.code.generation_rules import agreed
 from weir.errors import Message, Misconfigured
@@ -63,10 +64,29 @@ class CurrentResult:
     versions: frozenset[str]
     """The versions of code that are known to make it of what it was made of."""
     made_from: str | None = None
+    differs_from: AttemptId | None = None
+    """An earlier attempt whose result from equal inputs differs."""
     fault: str | None = None
     code: str | None = None
     generation: int = 0
     """The version that has made it, and the number of its task's generation (0: not known)."""
+
+
+UNNUMBERED: Final = sys.maxsize
+"""The number of a result that is not in the ledger yet: it is newer than all others."""
+
+
+def coming_result(partition: PartitionId, attempt: AttemptId, digest: Digest, **known: Any) -> CurrentResult:
+    """Return the result of a partition as it will be current once it is in the ledger."""
+    empty = {"try_number": 0, "folder": "", "manifest_sha256": "", "rows": 0, "bytes": 0, "reads": ()}
+    return CurrentResult(
+        partition=partition,
+        result=UNNUMBERED,
+        attempt=attempt,
+        state=PartitionState.FINISHED,
+        digest=digest,
+        **{**empty, "versions": frozenset(), **known},
+    )
 
 
 class AttemptState(Enum):
@@ -99,7 +119,9 @@ class RegionState:
 
     `repair_after_try` is the try that a clear names; the repair is open until a newer attempt has ended (committed, or
     failed finally): `ended_try` is the newest that has. `is_to_be_cleared` while Airflow has not been seen to follow
-    it. `committed_generation` is the newest generation of code in which it has committed (0: none).
+    it. `committed_generation` is the newest generation of code in which it has committed (0: none). `newest_result` is
+    the highest number of a result when its newest attempt was registered, or its newest clear decided: later results
+    are news to it.
     """
 
     region: RegionId
@@ -109,6 +131,7 @@ class RegionState:
     repair_after_try: int | None = None
     is_to_be_cleared: bool = False
     committed_generation: int = 0
+    newest_result: int = 0
 
     @property
     def under_repair(self) -> bool:
@@ -293,7 +316,8 @@ class RunState:
         """Derive the validity of all partitions, producers first: a long chain of epochs needs no deep stack."""
         if self._valid:
             return
-        self._behind.update(_behind_their_siblings(self.results.values()))
+        for newest, behind in _stages_of_two_codes(self.results.values()):
+            self._behind[newest.partition.run, newest.partition.stage] = behind
         for partition in self._in_order():
             self._valid[partition] = self._is_made_of_valid(partition) and not self._siblings_behind(partition)
 
@@ -323,6 +347,10 @@ class RunState:
         """Report whether older code has made the result than the newest of its stage, which makes another one."""
         self._derive_validity()
         return partition in self._siblings_behind(partition)
+
+    def stages_of_two_codes(self) -> Iterator[tuple[CurrentResult, tuple[PartitionId, ...]]]:
+        """Yield the newest result of each stage of the run that no one version has made, and those that are behind."""
+        yield from _stages_of_two_codes(each for each in self.results.values() if each.partition.is_of_own_run)
 
     def is_valid_alone(self, partition: PartitionId) -> bool:
         """Report whether the result is valid, or will be once other subtasks of its stage have caught up with it."""
@@ -398,18 +426,16 @@ class RunState:
         return known.is_running or (is_to_come and region not in self.void)
 
 
-def _behind_their_siblings(
-    results: Iterable[CurrentResult],
-) -> Iterator[tuple[tuple[RunRef, str], tuple[PartitionId, ...]]]:
-    """Yield the stages, by run and name, that no one version has made, and their results of older code."""
+def _stages_of_two_codes(results: Iterable[CurrentResult]) -> Iterator[tuple[CurrentResult, tuple[PartitionId, ...]]]:
+    """Yield the newest result of each stage that no one version has made, and those that its code has not made."""
     of_stage: dict[tuple[RunRef, str], list[CurrentResult]] = {}
     for result in results:
         of_stage.setdefault((result.partition.run, result.partition.stage), []).append(result)
-    for stage, found in of_stage.items():
+    for found in of_stage.values():
         if not agreed(each.versions for each in found):
             newest = max(found, key=lambda each: (each.generation, each.result))
             version = newest.code or min(newest.versions)
-            yield stage, tuple(sorted(each.partition for each in found if version not in each.versions))
+            yield newest, tuple(sorted(each.partition for each in found if version not in each.versions))
 
 
 class MissingContext(Exception):

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import RepairCode
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow
+from weir.ledger.results import newest_result
 from weir.ledger.runs import Run
 from weir.topology.regions import RegionId
 
@@ -73,7 +74,7 @@ def add_pending_clears(
             of = {"region": region.name, "subtask": region.subtask, "task_id": task_id, "map_index": map_index}
             new.append({**always, **of, "expected_try": expected_try, "reason": reason})
     if new:
-        session.execute(insert(PendingClearRow), new)
+        session.execute(insert(PendingClearRow).values(newest_result=newest_result()), new)
 
 
 def task_of(session: Session, run: Run, region: RegionId) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import ScalarSelect, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Loss
@@ -147,6 +147,11 @@ def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int
         _supersede(session, row, reason, now)
     session.execute(_TOUCHED, {"of": run})
     return len(rows)
+
+
+def newest_result() -> ScalarSelect[int]:
+    """Return, in SQL, the highest number of a result: what has begun or was decided by now knows of all up to it."""
+    return select(func.coalesce(func.max(ResultRow.id), 0)).scalar_subquery()
 
 
 def has_results(session: Session, run: str) -> bool:

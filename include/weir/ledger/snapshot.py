@@ -39,6 +39,7 @@ _CURRENT_RESULTS = (
         _RESULT.rows,
         _RESULT.bytes,
         _RESULT.made_from,
+        _RESULT.differs_from,
         _RESULT.fault,
         _RESULT.versions,
         _ATTEMPT.generation,
@@ -49,13 +50,26 @@ _CURRENT_RESULTS = (
 )
 
 _ATTEMPTS = (
-    select(_ATTEMPT.region, _ATTEMPT.subtask, _ATTEMPT.try_number, _ATTEMPT.state, _ATTEMPT.generation)
+    select(
+        _ATTEMPT.region,
+        _ATTEMPT.subtask,
+        _ATTEMPT.try_number,
+        _ATTEMPT.state,
+        _ATTEMPT.generation,
+        _ATTEMPT.newest_result,
+    )
     .where(_ATTEMPT.run == bindparam("run"), AttemptRow.is_of_dag_run)
     .order_by(_ATTEMPT.try_number)
 )
 
 _CLEARS = select(
-    _CLEAR.region, _CLEAR.subtask, _CLEAR.expected_try, _CLEAR.found_try, _CLEAR.is_void, _CLEAR.settled_at
+    _CLEAR.region,
+    _CLEAR.subtask,
+    _CLEAR.expected_try,
+    _CLEAR.found_try,
+    _CLEAR.is_void,
+    _CLEAR.settled_at,
+    _CLEAR.newest_result,
 ).where(_CLEAR.run == bindparam("run"))
 
 _COMMITTED = (
@@ -206,6 +220,7 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
         bytes=row.bytes,
         reads=reads,
         made_from=row.made_from,
+        differs_from=row.differs_from,
         fault=row.fault,
         versions=frozenset(row.versions),
         code=row.code,
@@ -213,15 +228,21 @@ def _current(row: Any, partition: PartitionId, reads: tuple[ReadSet, ...]) -> Cu
     )
 
 
+def regions_of(session: Session, run: str) -> dict[RegionId, RegionState]:
+    """Return the states of the regions of a run that have begun, or are to be cleared."""
+    session.flush()
+    return _regions(session, run, run)
+
+
 def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionState]:
     shown = run_ref(run, current)
     connection = session.connection()
     repairs: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    for name, subtask, *clear in connection.execute(_CLEARS, {"run": run}):
-        repairs[name, subtask].append(clear)
+    for clear in connection.execute(_CLEARS, {"run": run}):
+        repairs[clear.region, clear.subtask].append(clear)
     attempts: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    for name, subtask, *attempt in connection.execute(_ATTEMPTS, {"run": run}):
-        attempts[name, subtask].append(attempt)
+    for attempt in connection.execute(_ATTEMPTS, {"run": run}):
+        attempts[attempt.region, attempt.subtask].append(attempt)
     regions = (RegionId(*each, shown) for each in attempts.keys() | repairs.keys())
     return {
         each: _region(each, attempts[each.name, each.subtask], repairs[each.name, each.subtask]) for each in regions
@@ -229,19 +250,20 @@ def _regions(session: Session, run: str, current: str) -> dict[RegionId, RegionS
 
 
 def _region(region: RegionId, attempts: list[Any], repairs: list[Any]) -> RegionState:
-    """`repairs` are (expected try, found try, whether it is void, when settled), attempts as selected, oldest first."""
-    newest, state, _ = attempts[-1] if attempts else (0, None, None)
+    """`attempts` and `repairs` are rows as selected, the attempts oldest first."""
+    newest = attempts[-1] if attempts else None
+    committed = (each.generation or 0 for each in attempts if each.state == AttemptState.COMMITTED.value)
     return RegionState(
         region=region,
-        newest_try=max([newest, *(found or 0 for _, found, is_void, _ in repairs if is_void)]),
-        newest_state=AttemptState(state) if state else None,
-        ended_try=max((number for number, ended, _ in attempts if ended in ENDED), default=0),
-        repair_after_try=max((expected for expected, _, is_void, _ in repairs if not is_void), default=None),
-        is_to_be_cleared=any(settled_at is None for *_, settled_at in repairs),
-        committed_generation=max(
-            (number or 0 for _, committed, number in attempts if committed == AttemptState.COMMITTED.value),
-            default=0,
+        newest_try=max(
+            [newest.try_number if newest else 0, *(each.found_try or 0 for each in repairs if each.is_void)]
         ),
+        newest_state=AttemptState(newest.state) if newest else None,
+        ended_try=max((each.try_number for each in attempts if each.state in ENDED), default=0),
+        repair_after_try=max((each.expected_try for each in repairs if not each.is_void), default=None),
+        is_to_be_cleared=any(each.settled_at is None for each in repairs),
+        committed_generation=max(committed, default=0),
+        newest_result=max(each.newest_result for each in (*attempts[-1:], *repairs)),
     )
 
 
@@ -285,16 +307,6 @@ def began_without(session: Session, run: Run, state: str, layout: str) -> Iterat
             region = topology.logical_region_of(state).name
             for subtask in connection.scalars(_WITHOUT_READING, {"reader": reader, "region": region, **place}):
                 yield RunId(reader), topology, RegionId(region, subtask)
-
-
-def newest_tries(session: Session, run: str) -> dict[RegionId, int]:
-    """Return the number of the newest registered try of each region that has one."""
-    rows = session.execute(
-        select(AttemptRow.region, AttemptRow.subtask, func.max(AttemptRow.try_number))
-        .where(AttemptRow.run == run, AttemptRow.is_of_dag_run)
-        .group_by(AttemptRow.region, AttemptRow.subtask)
-    )
-    return {RegionId(name, subtask): number for name, subtask, number in rows}
 
 
 def newest_try(session: Session, run: str, region: RegionId) -> int:

@@ -19,10 +19,10 @@ from weir.ledger.results import record_losses
 from weir.ledger.runs import Run, named_run, run_by_id
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.applying import apply_plan
-from weir.recovery.consequences import outdated_publication
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import decide_now, plan_by_looking
+from weir.recovery.reconcile import outdated_publication
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind

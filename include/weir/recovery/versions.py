@@ -21,7 +21,8 @@ from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow, SameCodeRow
 from weir.ledger.names import require_dataflow, unknown_stage
 from weir.ledger.runs import run_by_id
-from weir.recovery.consequences import note_whether_closed
+from weir.ledger.snapshot import run_state
+from weir.recovery.reconcile import reconcile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def declare_equal(
         for run in {row.run for row in changed}:
             if session.get_one(RunRow, run).closed_at is None:
                 found = run_by_id(session, run)
-                note_whether_closed(session, services, found, found.topology)
+                reconcile(session, services, found, run_state(session, found))
     return declared, len(changed)
 
 

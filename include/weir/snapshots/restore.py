@@ -24,7 +24,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Message, Misconfigured, Retryable
-from weir.execution.run_state import RunState
+from weir.execution.run_state import RunState, coming_result
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.run_record import RecordedRange
 from weir.ledger.code import forget_generations
@@ -34,8 +34,7 @@ from weir.ledger.results import NewResult
 from weir.ledger.runs import FIRST_LINEAGE, ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.ledger.sources import enter_range, range_of
-from weir.recovery.consequences import add_clears_that_follow, note_whether_closed, stale_in_other_runs
-from weir.recovery.rules.staleness import Replacement
+from weir.recovery.reconcile import reconcile, stale_in_later_runs
 from weir.snapshots.restore_report import PartitionPlan, Restored, StaleTask
 from weir.snapshots.restored_results import (
     Place,
@@ -51,6 +50,7 @@ from weir.snapshots.restored_results import (
 )
 from weir.snapshots.restored_run import drop_clears, fence_all, restored_run, topology_for
 from weir.snapshots.source import Source, find_source, renamed, require_retained, require_whole
+from weir.topology.ids import AttemptId, Digest
 from weir.topology.regions import PartitionId
 
 ROUNDS = 3
@@ -201,9 +201,8 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
                     if not (state.is_good(each) and state.results[each].digest == digest)
                 },
             )
-        stale = stale_in_other_runs(
-            session, run, topology, {each: Replacement(each, "", wanted[each]) for each in replaced}
-        )
+        restored = {each: coming_result(each, AttemptId(""), Digest(wanted[each])) for each in replaced}
+        stale = stale_in_later_runs(session, run, topology, restored, {(each.stage, each.layout) for each in restored})
     is_in_effect = was_last and (request.fork is not None or not (replaced or is_repinned))
     lineage = _lineage(session, request.target)
     later = select(RunRow.id).where(RunRow.dataflow == request.target, RunRow.epoch > checkpoint.epoch)
@@ -219,7 +218,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         stale=tuple(
             StaleTask(run, str(region), reason.removeprefix("weir: "))
             for run, regions in sorted(stale.items())
-            for region, reason in sorted(regions.items())
+            for region, (_, reason) in sorted(regions.items())
         ),
         later_runs=tuple(session.scalars(later.order_by(RunRow.epoch))),
         is_repinned=is_repinned,
@@ -310,17 +309,15 @@ def _commit(
             enter_range(session, row.id, stage, found)
     run = run_by_id(session, row.id)
     topology = plan.place.topology
-    before = run_state(session, run, topology)
     dropped = drop_clears(session, services, row.id, {each.region for each in partitions})
     results = commit_restored(session, services, row, partitions, written)
-    attempts = {each.partition: each.manifest.attempt for each in partitions}
-    replaced = {each.partition: Replacement(each.partition, attempts[each.partition], each.digest) for each in results}
     # What follows a restore runs what is deployed: so does the restored run, where it has to compute anything.
     forget_generations(session, row.id)
     row.archive, row.is_record_due = None, True
-    owed = add_clears_that_follow(session, services, run, topology, before, replaced, RepairCode.NEWEST)
-    if row.has_dag_run and not plan.is_repinned:
-        note_whether_closed(session, services, run, topology)
+    state = run_state(session, run, topology)
+    places = {(each.partition.stage, each.partition.layout) for each in results}
+    is_as_restored = plan.is_repinned or not row.has_dag_run
+    owed = reconcile(session, services, run, state, places, RepairCode.NEWEST, is_as_restored=is_as_restored)
     session.add(_row(services, request, source, dataflow.lineage))
     return replace(present.report, lineage=dataflow.lineage, fenced=fenced, pending_clears=owed, dropped_clears=dropped)
 

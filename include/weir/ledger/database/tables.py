@@ -35,6 +35,7 @@ from weir.topology.ids import AttemptId, Digest, Epoch, RunId, is_task_try
 
 NO_DAG = ""
 """The DAG of a run that was restored and never computed here."""
+_PARTITION: Final = ("run", "stage", "subtask", "layout")
 
 
 def _only(*name_and_columns: str, where: str, sqlite_where: str = "", unique: bool = False) -> Index:
@@ -138,9 +139,9 @@ class AttemptRow(Table):
     """One try of one region, ordered by try number.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is the time of its last heartbeat. `failure` is the value of a FailureClass,
-    `failure_cause` that of a FailureCause. `code` is the version of the code that it runs, `archive` the fingerprint
-    of the archive that this is imported from, and `generation` the number of the task's generation in the run.
+    `heard_at` is the time of its last heartbeat, `newest_result` the highest number of a result when it was registered.
+    `failure` is the value of a FailureClass, `failure_cause` that of a FailureCause. `code` is the version of its code,
+    `archive` the fingerprint of the archive that this is imported from, `generation` the task's generation in the run.
     """
 
     __tablename__ = "attempt"
@@ -177,6 +178,7 @@ class AttemptRow(Table):
     code: Mapped[str | None] = mapped_column(String(80))
     archive: Mapped[str | None] = mapped_column(String(64))
     generation: Mapped[int | None]
+    newest_result: Mapped[int] = mapped_column(Integer, default=0)
 
     @hybrid_property
     def is_of_dag_run(self) -> bool:
@@ -216,13 +218,9 @@ class ResultRow(Table):
         UniqueConstraint("attempt", "stage", "subtask", "layout"),
         Index("results_of_run", "run", "state"),
         Index("results_to_delete", "state", "deleted_at"),
-        _only(
-            *("one_current_result", "run", "stage", "subtask", "layout"),
-            where="is_current",
-            sqlite_where="is_current = 1",
-            unique=True,
-        ),
+        _only("one_current_result", *_PARTITION, where="is_current", sqlite_where="is_current = 1", unique=True),
         _only("old_results", "state", "run", where="is_current IS false", sqlite_where="is_current IS 0"),
+        {"sqlite_autoincrement": True},  # a newer result has a higher number, also where old ones were deleted
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -325,7 +323,8 @@ class PendingClearRow(Table):
 
     A void clear had no effect: Airflow calls the task instance finished at `found_try`, but it committed nothing.
     `sends` is the number of deliveries that have, or may have, cleared it: 0 where somebody else had done so before.
-    `code` is the value of the RepairCode that a person has chosen for its try (None: that of what Weir repairs).
+    `code` is the value of the RepairCode that a person has chosen for its try (None: that of what Weir repairs), and
+    `newest_result` the highest number of a result when it was decided.
     """
 
     __tablename__ = "owed_clear"
@@ -353,6 +352,7 @@ class PendingClearRow(Table):
     is_void: Mapped[bool] = mapped_column(Boolean, default=False)
     sends: Mapped[int] = mapped_column(Integer, default=0)
     code: Mapped[str | None] = mapped_column(String(20))
+    newest_result: Mapped[int] = mapped_column(Integer, default=0)
 
 
 class LeaseRow(Table):

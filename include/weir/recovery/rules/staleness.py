@@ -1,17 +1,20 @@
-"""Finds the consumers that must run again because a commit replaced a result that they had read.
+"""Derives what has to run again in a run since it was made of something else than what is current.
 
-Invariant 3: after the clears of a commit, no finished consumer is left that read content other than the current one.
-Consumers downstream of a stale consumer are suspended: they become valid again with it, or its own commit clears them.
+Invariant 3: when a transaction has ended, each finished consumer that has read other content than the current one is
+cleared, or was when that content came. Consumers downstream of a stale consumer are suspended: they become valid again
+with it, or its own commit makes them stale.
+
+A change counts once for a region: it is news until an attempt begins, or a clear is decided, that is younger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
+from weir.code.generation_rules import short
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.state import OnReprocess
-from weir.execution.run_state import CurrentResult, ReadResult, ReadSet, RunState
+from weir.execution.run_state import CurrentResult, ReadResult, RunState
 from weir.formats.manifest import digest_version, is_chain
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -20,16 +23,6 @@ USUAL_CAUSES = (
     "not total; sums of floating-point numbers; reads of services or files outside of Weir"
 )
 """The usual reasons why equal inputs give unequal results."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """The new result of a commit; `differs_from` names an earlier attempt whose result from equal inputs differs."""
-
-    partition: PartitionId
-    attempt: str
-    digest: str
-    differs_from: str | None = None
 
 
 def restarts_consumers(topology: Topology, stage: str) -> bool:
@@ -48,20 +41,40 @@ def clears_later_epochs(topology: Topology) -> bool:
     return clears_consumers(topology) and topology.dataflow.on_reprocess is OnReprocess.CASCADE
 
 
-def stale_consumers(state: RunState, replaced: Mapping[PartitionId, Replacement]) -> dict[RegionId, str]:
-    """Return the finished consumers, in the run of `state`, that a commit makes run again, each with the reason.
+Change = tuple[int, str]
+"""The number of a result that was made instead of one that was read, and why its reader has to run again."""
 
-    `state` is the run before the commit.
-    """
-    answers: dict[int, str | None] = {}
+
+def stale_consumers(state: RunState) -> dict[RegionId, str]:
+    """Return the regions whose current results were made of other results of their run than the current ones."""
+    changes: dict[int, list[Change]] = {}
     found: dict[RegionId, str] = {}
-    for consumer in {region: None for partition in replaced for region in state.consumers(partition)}:
-        for result, reads in ((made, reads) for made in state.made_by(consumer) for reads in made.reads):
-            if id(reads) not in answers:
-                answers[id(reads)] = _first_reason(state.topology, reads, replaced)
-            reason = answers[id(reads)]
-            if reason is not None:
-                found.setdefault(consumer, f"{reason}; {_name_of(result)} read another one")
+    for region in state.region_ids():
+        known = state.region(region).newest_result
+        for result, reads in ((made, reads) for made in state.made_by(region) for reads in made.reads):
+            if id(reads) not in changes:
+                changes[id(reads)] = list(changes_of(state.topology, reads.members, state.results))
+            why = next((why for number, why in changes[id(reads)] if number > known), None)
+            if why is not None:
+                found.setdefault(region, f"{why}; {_name_of(result)} read another one")
+    return found
+
+
+def behind_their_siblings(state: RunState) -> dict[RegionId, str]:
+    """Return the regions whose results older code has made than the newest of their stage, which makes other ones.
+
+    One with an unended attempt needs no clear: it commits with the newer code, or gets Conflict and begins again.
+    """
+    found: dict[RegionId, str] = {}
+    for newest, behind in state.stages_of_two_codes():
+        version = short(newest.code or min(newest.versions))
+        for region in map(state.producer, behind):
+            known = state.region(region)
+            if newest.result > known.newest_result and not known.is_unended:
+                found[region] = (
+                    f"weir: {newest.attempt} has computed {newest.partition} with other code (version {version}), and "
+                    "differently"
+                )
     return found
 
 
@@ -70,32 +83,28 @@ def _name_of(result: CurrentResult) -> str:
     return f"try {result.try_number}" if result.try_number > 0 else result.attempt
 
 
-def _first_reason(topology: Topology, reads: ReadSet, replaced: Mapping[PartitionId, Replacement]) -> str | None:
-    return next(iter(reasons(topology, reads.members, replaced)), None)
-
-
-def reasons(
-    topology: Topology, reads: Iterable[ReadResult], replaced: Mapping[PartitionId, Replacement]
-) -> Iterable[str]:
-    """Return the reasons why a commit makes the consumer of these inputs stale."""
+def changes_of(
+    topology: Topology, reads: Iterable[ReadResult], results: Mapping[PartitionId, CurrentResult]
+) -> Iterator[Change]:
+    """Yield the current results of the own run that are not what was read."""
     for read in reads:
-        new = replaced.get(read.partition)
-        if new is not None and (reason := _reason(topology, read, new)) is not None:
-            yield reason
+        new = results.get(read.partition) if read.partition.is_of_own_run else None
+        if new is not None and new.attempt != read.attempt and (why := _why_stale(topology, read, new)) is not None:
+            yield new.result, why
 
 
-def _reason(topology: Topology, read: ReadResult, new: Replacement) -> str | None:
+def _why_stale(topology: Topology, read: ReadResult, new: CurrentResult) -> str | None:
     is_chained = is_chain(read.digest) or is_chain(new.digest)
     if digest_version(read.digest) != digest_version(new.digest) and not is_chained:
         return f"weir: another version of Weir has digested {new.partition}: whether it has changed is unknown"
     if read.digest != new.digest:
         return f"weir: {new.partition} has changed{not_deterministic(new)}"
-    if restarts_consumers(topology, new.partition.stage) and read.attempt != new.attempt:
+    if restarts_consumers(topology, new.partition.stage):
         return f"weir: {new.partition} was recomputed, and what reads it always restarts with it"
     return None
 
 
-def not_deterministic(new: Replacement) -> str:
+def not_deterministic(new: CurrentResult) -> str:
     """Describe a result that differs from an earlier one of equal inputs; return empty text for any other."""
     if new.differs_from is None:
         return ""

@@ -1,4 +1,7 @@
-"""Adds the clears that follow from a commit: of consumers of replaced results, and of siblings of older code.
+"""Compares what has to run again with what is decided already, and decides the rest: the end of a transaction.
+
+A transaction writes facts: results, attempts, losses, versions of code. What follows from them in a run, and in the
+next epoch, is derived here from the ledger alone, whichever transaction it was.
 
 Invariant 7: the clears that follow from a commit are recorded in its transaction, also those in other runs.
 """
@@ -6,22 +9,23 @@ Invariant 7: the clears that follow from a commit are recorded in its transactio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import RepairCode, agreed, short, with_equal
+from weir.code.generation_rules import RepairCode, agreed, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.dataflow.notifications import EventKind
+from weir.errors import Fault
 from weir.execution.failure_class import FailureClass
-from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
 from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.code import equal_versions
-from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.outbox import open_incidents
 from weir.ledger.reads import reads_of
@@ -30,57 +34,53 @@ from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
 from weir.ledger.snapshot import (
     began_without,
     committed_attempt,
-    newest_tries,
     read_sets_of,
     readers_in_other_runs,
+    regions_of,
     run_state,
 )
 from weir.recovery.failovers import tell_healed
-from weir.recovery.rules.staleness import Replacement, clears_consumers, clears_later_epochs, reasons, stale_consumers
+from weir.recovery.rules.staleness import (
+    Change,
+    behind_their_siblings,
+    changes_of,
+    clears_consumers,
+    clears_later_epochs,
+    stale_consumers,
+)
 from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
 
-_NOT_PUBLISHED = (PartitionState.LOST, PartitionState.QUARANTINED)
-"""The states of published results that are to be published again, even if the new content is equal."""
-
-Replaced = Mapping[PartitionId, Replacement]
+Place = tuple[str, str]
+"""A stage and a layout of its results."""
 
 
-def add_clears_of_commit(
-    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult]
-) -> int:
-    """Add the clears of all consumers that have read other content than a commit's, and return their number."""
-    replaced = {
-        each.partition: Replacement(each.partition, begun.attempt.id, each.digest, each.differs_from)
-        for each in results
-    }
-    return add_clears_that_follow(session, services, begun.run, begun.topology, before, replaced)
-
-
-def add_clears_that_follow(
+def reconcile(
     session: Session,
     services: Services,
     run: Run,
-    topology: Topology,
-    before: RunState,
-    replaced: Replaced,
+    state: RunState,
+    written: Collection[Place] = (),
     code: RepairCode = RepairCode.AS_IT_WAS,
+    *,
+    is_as_restored: bool = False,
 ) -> int:
-    """Add the clears that follow from replaced results of `run`, and return their number.
+    """Add the clears that are due by the present `state` of `run` and not decided yet, and return their number.
 
-    `code` is the code that later epochs run.
+    Only results at the places in `written` are compared with what later epochs have read: a transaction names those
+    that it has written. `code` is the code that later epochs run. Whether the run is closed is recorded, too, unless
+    none of its tasks is called for, since it is as a restore has made it.
     """
-    owed = _in_other_runs(session, services, run, topology, replaced, code)
-    if not clears_consumers(before.topology):
-        return owed
-    stale = stale_consumers(before, replaced)
-    closing = _why_close_again(session, run, before, replaced)
-    if closing is not None:
-        stale[CLOSE] = closing
-    # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
-    wanted = {consumer: (before.region(consumer).newest_try, reason) for consumer, reason in stale.items()}
+    owed = _add_later(session, services, run, state, written, code) if written else 0
+    due = behind_their_siblings(state)  # under each failover strategy: a stage of two codes is valid under none
+    if clears_consumers(state.topology):
+        # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
+        due = {**_why_close_again(session, run, state), **stale_consumers(state), **due}
+    wanted = {region: (state.region(region).newest_try, reason) for region, reason in due.items()}
     add_pending_clears(session, run, wanted, services.now())
-    return owed + len(stale)
+    if not is_as_restored:
+        note_whether_closed(session, services, run, state.topology)
+    return owed + len(wanted)
 
 
 def with_versions_declared_equal(
@@ -97,30 +97,6 @@ def with_versions_declared_equal(
     return found
 
 
-def add_clears_of_siblings(
-    session: Session, services: Services, begun: Begun, before: RunState, results: Sequence[NewResult], version: str
-) -> int:
-    """Add the clears of subtasks whose results are of older code, which would not make a commit's; return how many.
-
-    They are added under each failover strategy: a stage of two codes is valid under none. A subtask with
-    an unended attempt needs none: it commits with the new code, or gets Conflict and begins again with it. One that was
-    cleared does: its try may have failed before it was registered.
-    """
-    reasons = {
-        before.producer(other.partition): (
-            f"weir: {begun.attempt.id} has computed {result.partition} with other code (version {short(version)}), and "
-            "differently"
-        )
-        for result in results
-        if not _agrees(before, result)
-        for other in _siblings(before, result.partition)
-        if version not in other.versions and not before.region(before.producer(other.partition)).is_unended
-    }
-    wanted = {region: (before.region(region).newest_try, reason) for region, reason in reasons.items()}
-    add_pending_clears(session, begun.run, wanted, services.now())
-    return len(reasons)
-
-
 def _agrees(before: RunState, new: NewResult) -> bool:
     """Report whether one version makes a new result and all those of its stage in the run."""
     siblings = _siblings(before, new.partition)
@@ -135,69 +111,98 @@ def _siblings(before: RunState, partition: PartitionId) -> list[CurrentResult]:
     ]
 
 
-def _why_close_again(session: Session, run: Run, before: RunState, replaced: Replaced) -> str | None:
-    published = {each: new for each, new in replaced.items() if each.stage in before.topology.sinks}
-    committed = committed_attempt(session, run.id, CLOSE) if published else None
+def _why_close_again(session: Session, run: Run, state: RunState) -> dict[RegionId, str]:
+    """Return the closing task and the reason if what it has published is not what the run has now, or is not there."""
+    known = state.region(CLOSE)
+    outputs = {each for each in state.results if each.is_of_own_run and each.stage in state.topology.sinks}
+    newer = {each for each in outputs if state.results[each].result > known.newest_result}
+    committed = committed_attempt(session, run.id, CLOSE) if newer and known.newest_try else None
     if committed is None:
-        return None
-    reads = [read for read in reads_of(session, committed.id, run.id) if read.partition in published]
-    for reason in reasons(before.topology, reads, published):
-        return reason
+        return {}
+    reads = [read for read in reads_of(session, committed.id, run.id) if read.partition in newer]
+    for _, reason in changes_of(state.topology, reads, state.results):
+        return {CLOSE: reason}
+    for partition, what in _not_published(session, run, reads):
+        return {CLOSE: f"weir: the published files of {partition} were {what} and have been recomputed"}
+    return {}
+
+
+def _not_published(session: Session, run: Run, reads: Sequence[ReadResult]) -> Iterator[tuple[PartitionId, str]]:
+    """Yield the published results whose files were gone or in doubt, and what they were."""
+    published = {read.attempt for read in reads}
+    query = select(ResultRow).where(
+        ResultRow.run == run.id, ResultRow.attempt.in_(published), ResultRow.fault.is_not(None)
+    )
+    faults = {(row.attempt, row.stage, row.subtask, row.layout): row.fault for row in session.scalars(query)}
     for read in reads:
-        old = before.results.get(read.partition)
-        if old is not None and old.state in _NOT_PUBLISHED and old.attempt == read.attempt:
-            return f"weir: the published files of {read.partition} were {old.state.value} and have been recomputed"
-    return None
+        partition = read.partition
+        fault = faults.get((read.attempt, partition.stage, partition.subtask, partition.layout))
+        if fault is not None:
+            yield partition, "quarantined" if fault == Fault.SUSPECTED.value else "lost"
 
 
-def _in_other_runs(
-    session: Session, services: Services, run: Run, topology: Topology, replaced: Replaced, code: RepairCode
+def _add_later(
+    session: Session, services: Services, run: Run, state: RunState, written: Collection[Place], code: RepairCode
 ) -> int:
     """Add the clears of the next epoch, which reads over `previous`; later epochs follow from its own commit.
 
     An epoch that is only to be marked is stale from now on, and is not cleared.
     """
     owed = 0
-    for other, stale in stale_in_other_runs(session, run, topology, replaced).items():
+    for other, stale in stale_in_later_runs(session, run, state.topology, state.results, written).items():
         session.get_one(RunRow, other).closed_at = None
-        later = run_by_id(session, other, topology)
-        if clears_later_epochs(later.topology):
-            tries = newest_tries(session, other)
-            located = {
-                region: (tries.get(region, 0), reason.replace("weir: ", f"weir: in run {run.id} ", 1))
-                for region, reason in stale.items()
-            }
-            add_pending_clears(session, later, located, services.now(), code=code)
-            owed += len(stale)
+        later = run_by_id(session, other, state.topology)
+        if not clears_later_epochs(later.topology):
+            continue
+        known = regions_of(session, other)
+        wanted = {
+            region: (of.newest_try, reason.replace("weir: ", f"weir: in run {run.id} ", 1))
+            for region, (number, reason) in stale.items()
+            if number > (of := known.get(region, RegionState(region=region))).newest_result
+        }
+        add_pending_clears(session, later, wanted, services.now(), code=code)
+        owed += len(wanted)
     return owed
 
 
-def stale_in_other_runs(
-    session: Session, run: Run, topology: Topology, replaced: Replaced
-) -> dict[RunId, dict[RegionId, str]]:
-    """Return the regions of later runs that have read other content of `run`, by run, with the reasons.
+def stale_in_later_runs(
+    session: Session,
+    run: Run,
+    topology: Topology,
+    results: Mapping[PartitionId, CurrentResult],
+    places: Collection[Place],
+) -> dict[RunId, dict[RegionId, Change]]:
+    """Return the regions of later runs that have read other content of `run` than `results`, by run, with the changes.
 
     They read all partitions of a stage: one that was not there has changed what they would read. So it has if there was
     no state at all, which `weir run adopt` gives a run later, and Weir clears later epochs: their results stay valid.
     What all subtasks of a stage have read is compared once.
     """
-    stale: dict[RunId, dict[RegionId, str]] = defaultdict(dict)
+    stale: dict[RunId, dict[RegionId, Change]] = defaultdict(dict)
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
-    for place in sorted({(each.stage, each.layout) for each in replaced}) if has_later(session, run) else ():
-        new = {each for each in replaced if (each.stage, each.layout) == place}
+    for place in sorted(set(places)) if has_later(session, run) else ():
+        present = {
+            each: new for each, new in results.items() if each.is_of_own_run and (each.stage, each.layout) == place
+        }
         found = {}
         for name, read in read_sets_of(session, run.id, *place).items():
-            missed = new - {each.partition for each in read.members}
-            why = [*reasons(topology, read.members, replaced), *(f"weir: {each} is new" for each in sorted(missed))]
-            if why:
-                found[name] = why[0]
+            missed = sorted(present.keys() - {each.partition for each in read.members})
+            changes = [*changes_of(topology, read.members, present), *(_is_new(present[each]) for each in missed)]
+            if changes:
+                # The newest: what has begun since has seen the others.
+                found[name] = max(changes, key=lambda change: change[0])
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
                 stale[reader.run][reader.region] = found[reader.read_set]
-        for later, of_later, region in began_without(session, run, *place) if place[0] in topology.states else ():
+        without = began_without(session, run, *place) if present and place[0] in topology.states else ()
+        for later, of_later, region in without:
             if clears_later_epochs(of_later):
-                stale[later][region] = f"weir: {min(new)} is new"
+                stale[later][region] = _is_new(present[min(present)])
     return stale
+
+
+def _is_new(result: CurrentResult) -> Change:
+    return result.result, f"weir: {result.partition} is new"
 
 
 def add_clear_of_closing(session: Session, services: Services, row: AttemptRow) -> None:
