@@ -43,7 +43,8 @@ from weir.ledger.sources import note_copies
 from weir.recovery.awaiting import clear_item
 from weir.recovery.failovers import count_recomputed
 from weir.recovery.inputs import Part, require_intact
-from weir.recovery.reconcile import reconcile, with_versions_declared_equal
+from weir.recovery.reconcile import reconcile
+from weir.recovery.versions import with_versions_declared_equal
 from weir.state.assigned import state_content
 from weir.state.compactions import missing_files, require_present
 from weir.store.probe import probe

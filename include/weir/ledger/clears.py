@@ -26,6 +26,18 @@ _OPEN_OF_RUN = select(PendingClearRow.region, PendingClearRow.subtask, PendingCl
     PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)
 )
 
+_DECIDED_AGAIN = (
+    update(PendingClearRow)
+    .where(
+        PendingClearRow.run == bindparam("of_run"),
+        PendingClearRow.region == bindparam("name"),
+        PendingClearRow.subtask == bindparam("index"),
+        PendingClearRow.settled_at.is_(None),
+    )
+    .values(newest_result=newest_result())
+    .execution_options(synchronize_session=False)
+)
+
 _OPEN_OF = _OPEN.where(PendingClearRow.dataflow == bindparam("dataflow"))
 """Built once: each task runs this query when it begins, and mostly finds nothing."""
 
@@ -69,7 +81,9 @@ def add_pending_clears(
     }
     new = []
     for region, (expected_try, reason) in wanted.items():
-        if (region.name, region.subtask, expected_try) not in known:
+        if (region.name, region.subtask, expected_try) in known:
+            session.execute(_DECIDED_AGAIN, {"of_run": run.id, "name": region.name, "index": region.subtask})
+        else:
             task_id, map_index = task_of(session, run, region)
             of = {"region": region.name, "subtask": region.subtask, "task_id": task_id, "map_index": map_index}
             new.append({**always, **of, "expected_try": expected_try, "reason": reason})

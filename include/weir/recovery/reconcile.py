@@ -10,26 +10,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import RepairCode, agreed, with_equal
+from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
-from weir.coordination.values import Begun
 from weir.dataflow.notifications import EventKind
 from weir.errors import Fault
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
 from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
-from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.outbox import open_incidents
 from weir.ledger.reads import reads_of
-from weir.ledger.results import NewResult
 from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
 from weir.ledger.snapshot import (
     began_without,
@@ -83,34 +79,6 @@ def reconcile(
     return owed + len(wanted)
 
 
-def with_versions_declared_equal(
-    session: Session, begun: Begun, before: RunState, results: Sequence[NewResult]
-) -> list[NewResult]:
-    """Return a commit's results; where siblings are of other code, with the versions that a person declared equal."""
-    found = []
-    for result in results:
-        new = result
-        if not _agrees(before, result):
-            same = equal_versions(session, begun.run.dataflow.name, result.partition.stage)
-            new = replace(result, versions=tuple(sorted(with_equal(frozenset(result.versions), same))))
-        found.append(new)
-    return found
-
-
-def _agrees(before: RunState, new: NewResult) -> bool:
-    """Report whether one version makes a new result and all those of its stage in the run."""
-    siblings = _siblings(before, new.partition)
-    return not siblings or bool(agreed([frozenset(new.versions), *(each.versions for each in siblings)]))
-
-
-def _siblings(before: RunState, partition: PartitionId) -> list[CurrentResult]:
-    return [
-        result
-        for each, result in before.results.items()
-        if each.is_of_own_run and each.stage == partition.stage and each.subtask != partition.subtask
-    ]
-
-
 def _why_close_again(session: Session, run: Run, state: RunState) -> dict[RegionId, str]:
     """Return the closing task and the reason if what it has published is not what the run has now, or is not there."""
     known = state.region(CLOSE)
@@ -119,19 +87,19 @@ def _why_close_again(session: Session, run: Run, state: RunState) -> dict[Region
     committed = committed_attempt(session, run.id, CLOSE) if newer and known.newest_try else None
     if committed is None:
         return {}
-    reads = [read for read in reads_of(session, committed.id, run.id) if read.partition in newer]
+    published = [read for read in reads_of(session, committed.id, run.id) if read.partition in newer]
+    reads = [read for read in published if read.attempt != state.results[read.partition].attempt]
     for _, reason in changes_of(state.topology, reads, state.results):
         return {CLOSE: reason}
-    for partition, what in _not_published(session, run, reads):
+    for partition, what in _not_published(session, reads):
         return {CLOSE: f"weir: the published files of {partition} were {what} and have been recomputed"}
     return {}
 
 
-def _not_published(session: Session, run: Run, reads: Sequence[ReadResult]) -> Iterator[tuple[PartitionId, str]]:
+def _not_published(session: Session, reads: Sequence[ReadResult]) -> Iterator[tuple[PartitionId, str]]:
     """Yield the published results whose files were gone or in doubt, and what they were."""
-    published = {read.attempt for read in reads}
     query = select(ResultRow).where(
-        ResultRow.run == run.id, ResultRow.attempt.in_(published), ResultRow.fault.is_not(None)
+        ResultRow.attempt.in_({read.attempt for read in reads}), ResultRow.fault.is_not(None)
     )
     faults = {(row.attempt, row.stage, row.subtask, row.layout): row.fault for row in session.scalars(query)}
     for read in reads:

@@ -6,23 +6,27 @@ so that a result's validity depends on its own row alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.generation_rules import short, with_equal
+from weir.code.generation_rules import agreed, short, with_equal
 from weir.coordination.services import Services
+from weir.coordination.values import Begun
 from weir.errors import Message, Misconfigured
+from weir.execution.run_state import CurrentResult, RunState
 from weir.formats.manifest import digest_schema
 from weir.ledger.code import equal_versions
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow, SameCodeRow
 from weir.ledger.names import require_dataflow, unknown_stage
+from weir.ledger.results import NewResult
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.reconcile import reconcile
+from weir.topology.regions import PartitionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,34 @@ def declare_equal(
                 found = run_by_id(session, run)
                 reconcile(session, services, found, run_state(session, found))
     return declared, len(changed)
+
+
+def with_versions_declared_equal(
+    session: Session, begun: Begun, before: RunState, results: Sequence[NewResult]
+) -> list[NewResult]:
+    """Return a commit's results; where siblings are of other code, with the versions that a person declared equal."""
+    found = []
+    for result in results:
+        new = result
+        if not _agrees(before, result):
+            same = equal_versions(session, begun.run.dataflow.name, result.partition.stage)
+            new = replace(result, versions=tuple(sorted(with_equal(frozenset(result.versions), same))))
+        found.append(new)
+    return found
+
+
+def _agrees(before: RunState, new: NewResult) -> bool:
+    """Report whether one version makes a new result and all those of its stage in the run."""
+    siblings = _siblings(before, new.partition)
+    return not siblings or bool(agreed([frozenset(new.versions), *(each.versions for each in siblings)]))
+
+
+def _siblings(before: RunState, partition: PartitionId) -> list[CurrentResult]:
+    return [
+        result
+        for each, result in before.results.items()
+        if each.is_of_own_run and each.stage == partition.stage and each.subtask != partition.subtask
+    ]
 
 
 def _count_as_both(session: Session, dataflow: str, stage: str, declared: set[str]) -> list[ResultRow]:
