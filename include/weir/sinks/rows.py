@@ -1,9 +1,13 @@
-"""The rows of a version as Arrow batches. Invariant: one row group is in memory, whatever the version has."""
+"""The rows of a version as Arrow batches, and nested values as JSON has them.
+
+Invariant: one row group is in memory, whatever the version has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,3 +83,20 @@ def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
             yield pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except (OSError, pa.ArrowInvalid) as error:
             raise Retryable(Message("sinks.file_unreadable", file_path=file.path, error=error)) from error
+
+
+def jsonable(value: Any, kind: pa.DataType, leaf: Callable[[Any], Any]) -> Any:
+    """Return a value as JSON has it: a map with text keys is an object, another one a list of pairs.
+
+    `leaf` gives that of a value that is not nested, and is not null.
+    """
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: jsonable(value[field.name], field.type, leaf) for field in kind}
+    if pa.types.is_map(kind):
+        pairs = [(jsonable(key, kind.key_type, leaf), jsonable(each, kind.item_type, leaf)) for key, each in value]
+        return dict(pairs) if pa.types.is_string(kind.key_type) else [list(each) for each in pairs]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [jsonable(each, kind.value_type, leaf) for each in value]
+    return leaf(value)

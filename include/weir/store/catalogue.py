@@ -2,7 +2,7 @@
 
 Invariants: a folder without a manifest is not a result; a manifest that cannot be read is left out with a note, but a
 store that does not answer is an error, never an empty store. A reader of a sink sees its highest version, whole, or
-none.
+none. What is read of an attempt's code is what its job names: an archive with another content is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from weir.code.archive import archive_of
+from weir.code.archive import Archive, archive_of
+from weir.code.generation_rules import short
 from weir.errors import Message, Misconfigured
 from weir.formats.codec import VERSIONS, from_json
 from weir.formats.manifest import RELEASED_NOTE, Manifest, Stored, release_reason
@@ -29,6 +30,7 @@ from weir.formats.paths import (
     sinks_folder,
 )
 from weir.formats.pointer import Pointer, newest, pointer_from_json
+from weir.formats.region_job import CodeToRun
 from weir.formats.run_record import RunRecord
 from weir.store.errors import NotFound
 from weir.store.store import Store
@@ -198,3 +200,13 @@ def published(store: Store, dataflow: str, sink: str, epoch: str) -> Pointer | N
     folder = pointer_folder(dataflow, sink, epoch)
     name = newest(files_in(store, folder))
     return None if name is None else pointer_from_json(store.read(f"{folder}/{name}"))
+
+
+def read_archive(code: CodeToRun, store: Store) -> Archive:
+    """Read a job's archive from the store. Raises Misconfigured if it is gone or damaged, and Retryable."""
+    try:
+        return archive_of(store.read(code.path), code.archive)
+    except (NotFound, ValueError) as error:
+        raise Misconfigured(
+            Message("store.code_lost", short=short(code.version), code_path=code.path, error=error)
+        ) from error

@@ -19,7 +19,7 @@ from weir.errors import EngineLost, Fenced, Internal, Message, Misconfigured, Re
 from weir.formats.region_job import RegionJob, staged_input, staged_output, staging_of
 from weir.intervals import in_zone, interval_of
 from weir.secrecy import without_secrets
-from weir.store.code import read_archive
+from weir.store.catalogue import read_archive
 from weir_airflow.engines.yarn import YarnApplication
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from weir.formats.region_job import (
     StateToRead,
 )
 from weir.intervals import interval_of
-from weir.store.code import read_archive
+from weir.store.catalogue import read_archive
 from weir.store.store import Store
 from weir.units import format_size
 from weir.wording import shortened

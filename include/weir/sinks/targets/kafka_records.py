@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from weir.errors import Message, Misconfigured
 from weir.kafka.cluster import Record
 from weir.sinks.protocol import Version
-from weir.sinks.targets.nested import jsonable
+from weir.sinks.rows import jsonable
 
 EPOCH: Final = "weir.epoch"
 NUMBER: Final = "weir.version"

@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from weir.dataflow.ranges import Form, fits
 from weir.errors import Message, Misconfigured
-from weir.sinks.targets.nested import jsonable
+from weir.sinks.rows import jsonable
 
 EPOCH_COLUMN: Final = "_epoch"
 
