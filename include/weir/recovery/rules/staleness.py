@@ -49,14 +49,16 @@ def stale_consumers(state: RunState) -> dict[RegionId, str]:
     """Return the regions whose current results were made of other results of their run than the current ones."""
     changes: dict[int, list[Change]] = {}
     found: dict[RegionId, str] = {}
-    for region in state.region_ids():
-        known = state.region(region).newest_result
-        for result, reads in ((made, reads) for made in state.made_by(region) for reads in made.reads):
+    for result in state.results.values():
+        for reads in result.reads if result.partition.is_of_own_run else ():
             if id(reads) not in changes:
                 changes[id(reads)] = list(changes_of(state.topology, reads.members, state.results))
-            why = next((why for number, why in changes[id(reads)] if number > known), None)
-            if why is not None:
-                found.setdefault(region, f"{why}; {_name_of(result)} read another one")
+            if changes[id(reads)]:
+                region = state.producer(result.partition)
+                known = state.region(region).newest_result
+                why = next((why for number, why in changes[id(reads)] if number > known), None)
+                if why is not None:
+                    found.setdefault(region, f"{why}; {_name_of(result)} read another one")
     return found
 
 
