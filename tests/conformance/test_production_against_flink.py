@@ -26,7 +26,7 @@ from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.committed_run import committed_run
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
 from weir.recovery.rules.plan import StepKind
-from weir.retention.release_rules import RunRetention, StoredResult, release_decisions
+from weir.retention.deletion_rules import RunRetention, StoredResult, release_decisions
 from weir.topology.regions import Topology
 
 SEEDS = st.integers(0, 2**32)

@@ -299,30 +299,30 @@ REBUILDING: Final = (
 RETAINING: Final = (
     _fault(
         "released-under-a-running-consumer",
-        f"{RETENTION}release_rules",
+        f"{RETENTION}deletion_rules",
         "            not known.is_running\n            and known.newest_state in FINISHED",
         "            known.newest_state in FINISHED",
         "A result is released although a consumer of it is to run again.",
     ),
     _fault(
         "released-by-another-attempt",
-        f"{RETENTION}release_rules",
+        f"{RETENTION}deletion_rules",
         "return (stored.partition, stored.attempt) in self._made_from[consumer]",
         "return stored.partition in {partition for partition, _ in self._made_from[consumer]}",
         "A result is released once its consumers have read an earlier result of the same partition.",
     ),
     _fault(
         "released-before-the-next-epoch",
-        f"{RETENTION}release_rules",
+        f"{RETENTION}deletion_rules",
         "needed = self._run.needed_later.get(stored.partition.stage)",
         "needed = None if self._over else self._run.needed_later.get(stored.partition.stage)",
         "A result that the next epoch reads is released when its own run is over.",
     ),
     _fault(
         "one-run-too-few-is-kept",
-        f"{RETENTION}release_rules",
-        "if keep.until is RetainUntil.RUNS and closed_after < keep.runs:",
-        "if keep.until is RetainUntil.RUNS and closed_after < keep.runs - 1:",
+        f"{RETENTION}deletion_rules",
+        "return closed_after < keep.runs",
+        "return closed_after < keep.runs - 1",
         "The policy `2 runs` keeps one.",
     ),
     _fault(
@@ -365,7 +365,7 @@ RETAINING: Final = (
     ),
     _fault(
         "a-sweep-of-running-attempts",
-        f"{RETENTION}orphan_rules",
+        f"{RETENTION}deletion_rules",
         "    if attempt is not None and attempt.is_running:\n",
         "    if attempt is not None and attempt.is_running and folder.place is not Place.COPY:\n",
         "A sweep deletes the copy that a running attempt writes.",

@@ -14,7 +14,7 @@ from weir.coordination.services import Services
 from weir.formats.paths import archive_fingerprint, archives_folder, name_of
 from weir.ledger.code import archives_of, forget_archive, unused_archives
 from weir.ledger.database.tables import ArchiveRow
-from weir.retention.orphan_rules import TEMPORARY
+from weir.retention.folder_rules import TEMPORARY
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
 from weir.store.errors import NotFound

@@ -13,9 +13,9 @@ Airflow that has the DagRun again, undoes that.
 from __future__ import annotations
 
 from collections.abc import Container
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, bindparam, delete, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
@@ -33,7 +33,6 @@ from weir.ledger.database.tables import (
     FailoverRow,
     LeaseRow,
     PendingClearRow,
-    PublicationRow,
     ReadSetRow,
     ResultEventRow,
     ResultRow,
@@ -44,14 +43,13 @@ from weir.ledger.outbox import forget_incidents
 from weir.ledger.results import transition
 from weir.ledger.sources import forget_copies
 from weir.quality.check_queries import forget_checks
+from weir.retention.deletion_rules import why_expired
 from weir.retention.release import delete_released, release
-from weir.retention.release_queries import stored_results
-from weir.retention.sweep_queries import live_attempts, unexpired_dag_runs
+from weir.retention.release_queries import last_event, published_folders, stored_results
+from weir.retention.sweep_queries import running_attempts, unexpired_dag_runs
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.state.files_in_use import live_state_files
 from weir.topology.ids import RunId
-
-_LAST = select(func.max(AttemptRow.began_at), func.max(AttemptRow.ended_at)).where(AttemptRow.run == bindparam("run"))
 
 _UNDELETED = select(ResultRow.folder).where(
     ResultRow.run == bindparam("run"),
@@ -92,10 +90,9 @@ def _would_expire(services: Services, dataflow: str, run: str, in_use: Container
 def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> list[Kept]:
     now = services.now()
     with services.ledger.transaction(dataflow) as session:
-        row = session.get_one(RunRow, run)
-        if not runs_to_expire(session, dataflow, settings, now, run) or live_attempts(session, row, settings, now):
-            return []
-        if why_not_yet(session, run, now) is not None:
+        running, _ = running_attempts(session, run, settings, now)
+        is_due = bool(runs_to_expire(session, dataflow, settings, now, run))
+        if running or not is_due or why_not_yet(session, run, now) is not None:
             return []
         expire(session, run, reason, now)
     return [Kept(run, 0, reason)]
@@ -110,21 +107,8 @@ def runs_to_expire(
         may_be_due |= RunRow.created_at <= now - settings.expire_runs
     query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None), may_be_due)
     rows = session.scalars((query if only is None else query.where(RunRow.id == only)).order_by(RunRow.epoch))
-    found = ((row.id, _why(session, row, settings, now)) for row in rows)
+    found = ((row.id, why_expired(last_event(session, row), row.deleted_at, settings, now)) for row in rows)
     return [(run, why) for run, why in found if why is not None]
-
-
-def _why(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> str | None:
-    if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
-        return "Airflow has no such run any more"
-    began, ended = session.execute(_LAST, {"run": row.id}).one()
-    if _is_past(max(each for each in (row.created_at, began, ended) if each is not None), settings.expire_runs, now):
-        return "nothing has happened in it for as long as runs are kept"
-    return None
-
-
-def _is_past(at: datetime, limit: timedelta | None, now: datetime) -> bool:
-    return limit is not None and at + limit <= now
 
 
 def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
@@ -139,7 +123,7 @@ def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
 
 
 def _needed(session: Session, run: str, now: datetime) -> list[ResultRow]:
-    published = _published(session, run)
+    published = published_folders(session, run)
     stored = [row for row in stored_results(session, run) if row.folder not in published]
     if session.get_one(RunRow, run).pinned is not None:
         return stored
@@ -150,7 +134,7 @@ def _needed(session: Session, run: str, now: datetime) -> list[ResultRow]:
 def expire(session: Session, run: str, reason: str, now: datetime) -> None:
     """Record that a run is expired, and delete its history from the ledger."""
     row = session.get_one(RunRow, run)
-    published = _published(session, run)
+    published = published_folders(session, run)
     for result in stored_results(session, run):
         if result.folder not in published:  # its run is not pinned any more: they are not to be read
             transition(session, result, PartitionState.RELEASED, reason, now)
@@ -162,11 +146,6 @@ def expire(session: Session, run: str, reason: str, now: datetime) -> None:
     forget_checks(session, run)
     forget_copies(session, run)
     row.expired_at = now
-
-
-def _published(session: Session, run: str) -> set[str]:
-    query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
-    return {str(folder) for folders in session.scalars(query) for folder in folders}
 
 
 def _forget_results(session: Session, run: str, now: datetime) -> None:

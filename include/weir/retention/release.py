@@ -29,15 +29,14 @@ from weir.ledger.database.tables import ResultRow, RunRow, Table
 from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id, topology_of
 from weir.recovery.inputs import checkpointed
+from weir.retention.deletion_rules import Keeper, ReleaseDecision, release_decisions
 from weir.retention.release_queries import (
     run_retention,
     runs_not_kept,
     runs_to_release,
     stored_results,
     unpinned_release_decisions,
-    without_all_kept,
 )
-from weir.retention.release_rules import Keeper, ReleaseDecision, release_decisions
 from weir.state.files_in_use import has_kept_state, keyed_state_among, live_state_files
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
@@ -132,9 +131,7 @@ def _wanted(
     if is_all:
         return runs_to_release(session, dataflow) if runs is None else list(runs)
     settings = newest_dataflow_settings(session, dataflow, services.retention)
-    if runs is None:
-        return runs_not_kept(session, dataflow, settings, services.now())
-    return without_all_kept(session, dataflow, list(runs), settings, services.now())
+    return runs_not_kept(session, dataflow, settings, services.now(), None if runs is None else list(runs))
 
 
 def _release_run(

@@ -7,11 +7,11 @@ by the times of two workers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, bindparam, func, select
+from sqlalchemy import Integer, bindparam, case, func, select
 from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.retention import RetainUntil
@@ -25,7 +25,16 @@ from weir.ledger.leases import leased
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.recovery.inputs import checkpointed
-from weir.retention.release_rules import Keeper, Pin, ReleaseDecision, RunRetention, StoredResult, kept_by_policy
+from weir.retention.deletion_rules import (
+    Keeper,
+    Pin,
+    ReleaseDecision,
+    RunRetention,
+    StoredResult,
+    is_gone,
+    is_kept,
+    is_silent,
+)
 from weir.topology.regions import PartitionId, Topology
 
 # Built once: every commit uses them, and building a statement costs more than executing it.
@@ -60,6 +69,8 @@ _WITH_OLD = select(ResultRow.run).where(_FINISHED, ResultRow.is_current.is_(Fals
 _RUNS_WITH_OLD = select(ResultRow.run).where(
     ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current.is_(False)
 )
+
+_UNRELEASED = select(RunRow.id).where(_OF_DATAFLOW, RunRow.released_at.is_(None)).order_by(RunRow.epoch)
 
 _CURRENT_STAGES = select(ResultRow.run, ResultRow.stage).where(_FINISHED, ResultRow.is_current).distinct()
 
@@ -105,18 +116,55 @@ _NEEDED_BY = (
 
 def runs_to_release(session: Session, dataflow: str) -> list[str]:
     """Return the runs that may have results to release, oldest epoch first."""
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None))
-    return list(session.scalars(query.order_by(RunRow.epoch)))
+    return list(session.scalars(_UNRELEASED, {"dataflow": dataflow}))
 
 
-def runs_not_kept(session: Session, dataflow: str, settings: RetentionSettings, now: datetime) -> list[str]:
-    """Return those of them of which a policy does not keep all stored results."""
-    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None)).order_by(RunRow.epoch)
-    kept = _is_closed_and_kept(session, dataflow, settings, now)
-    if kept is not None and not runs_with_checkpoints(session, dataflow):
-        # As `without_all_kept` does, for the most of them without a look at each.
-        query = query.where(~kept | RunRow.id.in_(_RUNS_WITH_OLD))
-    return without_all_kept(session, dataflow, list(session.scalars(query)), settings, now)
+def runs_not_kept(
+    session: Session, dataflow: str, settings: RetentionSettings, now: datetime, runs: Collection[str] | None = None
+) -> list[str]:
+    """Return the runs of which a policy does not keep all stored results, of `runs` or of those that may have any.
+
+    Nothing else has to be read of the others.
+    """
+    if settings.keep.until is RetainUntil.CONSUMED:
+        return runs_to_release(session, dataflow) if runs is None else list(runs)
+    oldest, retained = _oldest_kept(session, dataflow, settings), runs_with_checkpoints(session, dataflow)
+    query = _UNRELEASED
+    if not retained:  # as for each of them below, but for the most of them without a look at each
+        closed_after = case((RunRow.epoch >= oldest, 0), else_=settings.keep.runs)
+        kept = RunRow.closed_at.is_not(None) & is_kept(settings.keep, RunRow.closed_at, closed_after, now)
+        query = query.where(~(kept & RunRow.deleted_at.is_(None) & RunRow.is_pinned) | RunRow.id.in_(_RUNS_WITH_OLD))
+    found = list(session.scalars(query, {"dataflow": dataflow}) if runs is None else runs)
+    old = set(session.scalars(_WITH_OLD, {"runs": found}))
+    rows = [row for row in session.scalars(_PINNED, {"runs": found}) if row.id not in old]
+    rows = [row for row in rows if _is_all_kept(session, row, settings, oldest, now)]
+    doubtful = [row.id for row in rows if row.closed_at is not None and retained and row.id not in retained]
+    without = {row.id for row in rows} - (_with_states(session, doubtful) if doubtful else set())
+    return [run for run in found if run not in without]
+
+
+def _oldest_kept(session: Session, dataflow: str, settings: RetentionSettings) -> str:
+    """Return the oldest closed epoch that a number of retained runs keeps; empty if it keeps all."""
+    if settings.keep.until is not RetainUntil.RUNS:
+        return ""
+    return session.scalar(_OLDEST_CLOSED, {"dataflow": dataflow, "newer": settings.keep.runs - 1}) or ""
+
+
+def _is_all_kept(session: Session, row: RunRow, settings: RetentionSettings, oldest: str, now: datetime) -> bool:
+    """Report whether a policy keeps a run's current results that are no state; `oldest` is `_oldest_kept`."""
+    if row.closed_at is not None:
+        closed_after = 0 if row.epoch >= oldest else settings.keep.runs
+        return bool(is_kept(settings.keep, row.closed_at, closed_after, now))
+    limit = settings.keep_failed
+    return not (is_silent(row.created_at, limit, now) and is_silent(last_event(session, row), limit, now))
+
+
+def _with_states(session: Session, runs: Collection[str]) -> set[str]:
+    """Return those pinned runs that have results of states."""
+    stages = session.execute(_CURRENT_STAGES, {"runs": runs}).all()
+    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(runs)))
+    states = {run: topology_of(content).states for run, content in pinned}
+    return {run for run, stage in stages if stage in states[run]}
 
 
 def run_retention(session: Session, run: Run, settings: RetentionSettings, now: datetime) -> RunRetention:
@@ -125,7 +173,8 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
     state = run_state(session, run)
     stored = stored_results(session, run.id)
     checkpoints = _checkpointed(session, run.id)
-    is_deleted = row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now
+    of_run = {"dataflow": row.dataflow, "epoch": row.epoch}
+    is_deleted = is_gone(row.deleted_at, settings, now)
     is_due = not is_deleted and (row.closed_at is None or bool(checkpoints))
     return RunRetention(
         state=state,
@@ -137,7 +186,7 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
         },
         needed_later=_needed_later(session, row, settings, now),
         closed_at=row.closed_at,
-        closed_after=None if row.closed_at is None else _closed_after(session, row),
+        closed_after=0 if row.closed_at is None else session.scalar(_CLOSED_LATER, of_run) or 0,
         is_close_newest=_is_close_newest(session, row),
         last_event=last_event(session, row),
         is_deleted=is_deleted,
@@ -158,62 +207,6 @@ def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tup
         for each in stored
         if not each.is_current
     )
-
-
-def without_all_kept(
-    session: Session, dataflow: str, runs: Collection[str], settings: RetentionSettings, now: datetime
-) -> list[str]:
-    """Leave out the runs of which a policy keeps all stored results: nothing else of them has to be read."""
-    if settings.keep.until is RetainUntil.CONSUMED:
-        return list(runs)
-    old = set(session.scalars(_WITH_OLD, {"runs": runs}))
-    rows = [row for row in session.scalars(_PINNED, {"runs": runs}) if row.id not in old]
-    oldest = _oldest_kept(session, dataflow, settings)
-    rows = [row for row in rows if _is_kept(session, row, settings, oldest, now)]
-    kept = {row.id for row in rows}
-    kept -= _with_subsumed_state(session, dataflow, [row.id for row in rows if row.closed_at is not None])
-    return [run for run in runs if run not in kept]
-
-
-def _oldest_kept(session: Session, dataflow: str, settings: RetentionSettings) -> str:
-    """Return the oldest closed epoch that a number of retained runs keeps; empty if it keeps all."""
-    if settings.keep.until is not RetainUntil.RUNS:
-        return ""
-    return session.scalar(_OLDEST_CLOSED, {"dataflow": dataflow, "newer": settings.keep.runs - 1}) or ""
-
-
-def _is_kept(session: Session, row: RunRow, settings: RetentionSettings, oldest: str, now: datetime) -> bool:
-    """Report whether a policy keeps a run's current results that are no state; `oldest` is `_oldest_kept`."""
-    if row.closed_at is None:
-        limit = settings.keep_failed
-        return limit is None or row.created_at + limit > now or last_event(session, row) + limit > now
-    closed_after = 0 if row.epoch >= oldest else settings.keep.runs
-    return kept_by_policy(settings.keep, row.closed_at, closed_after, now) is not None
-
-
-def _is_closed_and_kept(
-    session: Session, dataflow: str, settings: RetentionSettings, now: datetime
-) -> ColumnElement[bool] | None:
-    """Return the condition on rows of closed runs that `_is_kept` holds for; None if it holds for none."""
-    if settings.keep.until is RetainUntil.RUNS:
-        kept = RunRow.closed_at.is_not(None) & (RunRow.epoch >= _oldest_kept(session, dataflow, settings))
-    elif settings.keep.until is RetainUntil.TIME:
-        kept = RunRow.closed_at.is_not(None) & (RunRow.closed_at > now - settings.keep.time)
-    else:
-        return None
-    return kept & RunRow.deleted_at.is_(None) & RunRow.is_pinned
-
-
-def _with_subsumed_state(session: Session, dataflow: str, runs: Collection[str]) -> set[str]:
-    """Return those closed and pinned runs that have results of states, and no retained checkpoint of their own."""
-    retained = runs_with_checkpoints(session, dataflow)
-    doubtful = [run for run in runs if retained and run not in retained]
-    if not doubtful:
-        return set()
-    stages = session.execute(_CURRENT_STAGES, {"runs": doubtful}).all()
-    pinned = session.execute(select(RunRow.id, RunRow.pinned).where(RunRow.id.in_(doubtful)))
-    states = {run: topology_of(content).states for run, content in pinned}
-    return {run for run, stage in stages if stage in states[run]}
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
@@ -248,12 +241,22 @@ def _nondeterministic(topology: Topology) -> set[str]:
     return {stage.name for stage in topology.dataflow.stages if not stage.deterministic}
 
 
-def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:
-    leases = leased(session, [row.id for row in stored], now)
+def readers(session: Session, results: Iterable[ResultRow], now: datetime) -> dict[int, str]:
+    """Return who reads results under a lease, by the number of the result."""
+    leases = leased(session, [row.id for row in results], now)
     return {
-        result: Pin(Keeper.READER, f"{row.holder} reads it, under lease until {row.expires_at:%Y-%m-%d %H:%M:%S}Z")
+        result: f"{row.holder} reads it, under lease until {row.expires_at:%Y-%m-%d %H:%M:%S}Z"
         for result, row in leases.items()
     }
+
+
+def published_folders(session: Session, run: str) -> frozenset[str]:
+    """Return the folders of versions whose pointers may exist: a pointer is deleted before the ledger records it."""
+    return frozenset(folder for row in session.scalars(_PUBLISHED, {"run": run}) for folder in row.folders)
+
+
+def _read(session: Session, stored: Collection[ResultRow], now: datetime) -> dict[int, Pin]:
+    return {result: Pin(Keeper.READER, reader) for result, reader in readers(session, stored, now).items()}
 
 
 def _checkpointed(session: Session, run: str) -> dict[int, Pin]:
@@ -265,14 +268,14 @@ def _checkpointed(session: Session, run: str) -> dict[int, Pin]:
 
 
 def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dict[int, Pin]:
-    """Return results of versions whose pointers may exist: a pointer is deleted before the ledger records it."""
+    """Return results of versions whose pointers may exist."""
     newest: set[str] = set()
     pins: dict[int, Pin] = {}
     for row in session.scalars(_PUBLISHED, {"run": run}):
         is_newest = row.published_at is not None and row.sink not in newest
         if is_newest:
             newest.add(row.sink)
-        parts = _parts(row, stored)
+        parts = [each for each in stored if each.folder in row.folders]
         for each in parts:
             reason = f"it is version {row.version} of {row.sink}"
             pins.setdefault(each.id, Pin(Keeper.VERSION, reason, is_newest))
@@ -292,12 +295,6 @@ def _equal_to(parts: Collection[ResultRow], stored: Collection[ResultRow]) -> li
     ]
 
 
-def _parts(row: PublicationRow, stored: Collection[ResultRow]) -> list[ResultRow]:
-    """Return the results that a version consists of."""
-    folders = set(row.folders)
-    return [each for each in stored if each.folder in folders]
-
-
 def _needed_later(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> Mapping[str, str]:
     """Return the stages that a later epoch may read over `previous`, and which epoch that is."""
     later = list(session.scalars(_NEXT, {"dataflow": row.dataflow, "epoch": row.epoch}))
@@ -313,14 +310,14 @@ def _needed_later(session: Session, row: RunRow, settings: RetentionSettings, no
 
 
 def _is_over(session: Session, row: RunRow, settings: RetentionSettings, now: datetime) -> bool:
-    if row.deleted_at is not None and row.deleted_at + settings.orphan_age <= now:
+    if is_gone(row.deleted_at, settings, now):
         return True
     if row.closed_at is not None:
         state = run_state(session, run_by_id(session, row.id))
         regions = [state.region(each) for each in state.region_ids()]
         if not any(each.is_running or each.newest_state is AttemptState.FAILED for each in regions):
             return True
-    return settings.keep_failed is not None and last_event(session, row) + settings.keep_failed <= now
+    return is_silent(last_event(session, row), settings.keep_failed, now)
 
 
 def _is_made_later(session: Session, row: RunRow, stage: str) -> bool:
@@ -334,10 +331,6 @@ def _read_over_previous(pinned: Mapping[str, Any] | None) -> set[str]:
     if topology is None or not topology.reads_previous:
         return set()
     return {read.producer for region in topology.region_ids() for read in topology.previous_inputs(region)}
-
-
-def _closed_after(session: Session, row: RunRow) -> int:
-    return session.scalar(_CLOSED_LATER, {"dataflow": row.dataflow, "epoch": row.epoch}) or 0
 
 
 def _is_close_newest(session: Session, row: RunRow) -> bool:

@@ -16,12 +16,12 @@ from weir.coordination.services import Services
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import note_reached, reached
 from weir.ledger.names import require_dataflow
-from weir.ledger.runs import epoch_of_run
+from weir.ledger.runs import epoch_of_run, newest_dataflow_settings
 from weir.retention.archives import delete_unused_archives
 from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
-from weir.retention.sweep_queries import runs_to_sweep, settings_of
+from weir.retention.sweep_queries import runs_to_sweep
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
 from weir.retention.unknown_folders import report_unknown_dataflows, sweep_unknown_folders
@@ -88,7 +88,7 @@ def _sweep_dataflow(
     if clearer is not None and not report.is_dry:
         require_closes_known(services, dataflow, clearer)
     with services.ledger.transaction() as session:
-        settings = settings_of(session, dataflow, services.retention)
+        settings = newest_dataflow_settings(session, dataflow, services.retention)
     age_limit = settings.orphan_age if older_than is None else older_than
     since = None if report.is_full else services.now() - age_limit - RECENT
     if clearer is not None and not report.is_dry:

@@ -18,12 +18,18 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.paths import COPY
 from weir.ledger.attempts import LIVE
 from weir.ledger.database.tables import AttemptRow, LeaseRow, PublicationRow, ResultRow, RunRow
-from weir.ledger.leases import clock, leased
-from weir.ledger.runs import newest_dataflow_settings, run_by_id, topology_of
+from weir.ledger.leases import clock
+from weir.ledger.runs import run_by_id, topology_of
 from weir.ledger.sources import copy_ids
-from weir.retention.orphan_rules import KnownAttempt, KnownResult, RunKnowledge
-from weir.retention.release_queries import run_retention
-from weir.retention.release_rules import StoredResult, release_decisions
+from weir.retention.deletion_rules import (
+    KnownAttempt,
+    KnownResult,
+    RunKnowledge,
+    StoredResult,
+    is_given_up,
+    release_decisions,
+)
+from weir.retention.release_queries import published_folders, readers, run_retention
 from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, Topology
 
@@ -76,7 +82,7 @@ def knowledge_of(
     return RunKnowledge(
         results=_results(session, run, now),
         attempts={each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
-        published=_published(session, run)
+        published=published_folders(session, run)
         | {each for path, folders in pointed.items() if live.get(path, True) for each in folders},
         copies=kept,
         pointers=live,
@@ -88,18 +94,13 @@ def knowledge_of(
 
 def _results(session: Session, run: str, now: datetime) -> dict[str, KnownResult]:
     rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run)))
-    leases = leased(session, [row.id for row in rows], now)
-    readers = {
-        result: f"{row.holder} reads it, under lease until {row.expires_at:%Y-%m-%d %H:%M:%S}Z"
-        for result, row in leases.items()
-    }
+    readers_of = readers(session, rows, now)
     return {
         row.folder: KnownResult(
             state=PartitionState(row.state),
-            is_current=row.is_current,
             bytes=row.bytes,
             reason=row.state_reason,
-            reader=readers.get(row.id),
+            reader=readers_of.get(row.id),
             is_deleted=row.deleted_at is not None,
         )
         for row in rows
@@ -120,16 +121,11 @@ def _attempt(row: AttemptRow, *, is_given_up: bool) -> KnownAttempt:
 
 
 def _given_up(
-    session: Session, run: RunRow, settings: RetentionSettings, attempts: Collection[AttemptRow], now: datetime
+    session: Session, run: RunRow, settings: RetentionSettings, attempts: Iterable[AttemptRow], now: datetime
 ) -> set[AttemptId]:
-    """Return running attempts without a heartbeat for as long as a failed run is kept."""
-    limit = settings.orphan_age if run.deleted_at is not None else settings.keep_failed
-    if limit is None:
-        return set()
-    since = run.deleted_at or datetime.min.replace(tzinfo=now.tzinfo)
-    silent = {
-        row.id for row in attempts if row.state in LIVE and max(row.heard_at or row.began_at, since) + limit <= now
-    }
+    """Return those attempts that are recorded as running, and are given up."""
+    live = [row for row in attempts if row.state in LIVE]
+    silent = {row.id for row in live if is_given_up(row.heard_at or row.began_at, run.deleted_at, settings, now)}
     if not silent:
         return set()
     at = clock(session, now)
@@ -137,23 +133,13 @@ def _given_up(
     return silent - set(reading)
 
 
-def silent_attempts(session: Session, run: str, settings: RetentionSettings, now: datetime) -> list[AttemptRow]:
-    """Return the running attempts of a run that are given up: without a heartbeat for too long."""
+def running_attempts(
+    session: Session, run: str, settings: RetentionSettings, now: datetime
+) -> tuple[list[AttemptRow], list[AttemptRow]]:
+    """Return the attempts of a run that are running, or may be; and those that were given up."""
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run, AttemptRow.state.in_(LIVE))))
-    given_up = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
-    return [each for each in attempts if each.id in given_up]
-
-
-def live_attempts(session: Session, run: RunRow, settings: RetentionSettings, now: datetime) -> set[AttemptId]:
-    """Return the attempts of a run that are running, or may be."""
-    attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run.id)))
-    live = {each.id for each in attempts if each.state in LIVE}
-    return live - _given_up(session, run, settings, attempts, now)
-
-
-def _published(session: Session, run: str) -> frozenset[str]:
-    query = select(PublicationRow.folders).where(PublicationRow.run == run, PublicationRow.expired_at.is_(None))
-    return frozenset(str(folder) for folders in session.scalars(query) for folder in folders)
+    gone = _given_up(session, session.get_one(RunRow, run), settings, attempts, now) if attempts else set()
+    return [each for each in attempts if each.id not in gone], [each for each in attempts if each.id in gone]
 
 
 def _has_readers(session: Session, run: RunRow) -> bool:
@@ -207,11 +193,6 @@ def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None
     if not subtask.isdigit() or int(subtask) >= sizes.get(stage, 0):
         return None
     return PartitionId(stage, int(subtask), COPY)
-
-
-def settings_of(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:
-    """Return the retention settings of a dataflow."""
-    return newest_dataflow_settings(session, dataflow, deployed)
 
 
 def note_deleted(session: Session, run: str, folders: Collection[str], now: datetime) -> None:

@@ -20,7 +20,7 @@ from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import from_json
-from weir.formats.manifest import COPY_NAME, RELEASED_NOTE, Manifest, StageCopy
+from weir.formats.manifest import COPY_NAME, Manifest, StageCopy
 from weir.formats.paths import (
     MANIFEST,
     RUN_RECORD,
@@ -38,24 +38,27 @@ from weir.ledger.attempts import end
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
 from weir.ledger.database.tables import CheckpointRow, RunRow
 from weir.ledger.runs import dataflow_of
-from weir.retention.orphan_rules import (
-    TEMPORARY,
-    AttemptFolder,
+from weir.retention.deletion_rules import (
     FolderAction,
     FolderDecision,
-    Place,
-    RunFolder,
     RunKnowledge,
     folder_decisions,
     is_record_kept,
-    is_short,
     known_gone,
-    may_have_strays,
     other_copies,
+)
+from weir.retention.folder_rules import (
+    NOTES,
+    TEMPORARY,
+    AttemptFolder,
+    Place,
+    RunFolder,
+    is_short,
+    may_have_strays,
     run_folder,
     strays,
 )
-from weir.retention.sweep_queries import knowledge_of, note_deleted, silent_attempts, still_finished
+from weir.retention.sweep_queries import knowledge_of, note_deleted, running_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.state.files_in_use import has_kept_state, live_state_files
 from weir.store.errors import NotFound
@@ -123,10 +126,10 @@ class RunSweep:
         """Fence attempts that are given up, so that they cannot commit: their files are about to be deleted."""
         services, now = self._services, self._services.now()
         with services.ledger.transaction() as session:
-            if not silent_attempts(session, run, self._settings, now):
+            if not running_attempts(session, run, self._settings, now)[1]:
                 return
         with services.ledger.transaction(dataflow_of(run)) as session:
-            for row in silent_attempts(session, run, self._settings, now):
+            for row in running_attempts(session, run, self._settings, now)[1]:
                 end(row, AttemptState.FENCED, now, error="it was given up: it has sent no heartbeat for too long")
 
     def _tidy(self, listed: _Listed, known: RunKnowledge) -> None:
@@ -234,7 +237,7 @@ class RunSweep:
             names = {
                 each.path.removeprefix(f"{path}/"): each.bytes for each in again if each.path.startswith(f"{path}/")
             }
-            there = sum(size for name, size in names.items() if name not in (MANIFEST, RELEASED_NOTE))
+            there = sum(size for name, size in names.items() if name not in NOTES)
             expected = finished[path].bytes
             if MANIFEST not in names or there < expected:
                 gone = f"{there} of {expected} bytes are there" + ("" if MANIFEST in names else ", and no manifest")
@@ -297,7 +300,7 @@ class RunSweep:
 
     def _empty(self, decision: FolderDecision) -> None:
         for name, _ in decision.folder.files:
-            if name not in (MANIFEST, RELEASED_NOTE):
+            if name not in NOTES:
                 self._services.store.delete(f"{decision.folder.path}/{name}")
 
     def _remove_strays(self, decision: FolderDecision, expected: int) -> None:

@@ -30,7 +30,7 @@ from weir.formats.paths import (
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.sources import position_files
 from weir.retention.archives import sweep_archives
-from weir.retention.orphan_rules import TEMPORARY
+from weir.retention.folder_rules import TEMPORARY
 from weir.retention.sweep_report import Garbage, Kept, SweepReport
 from weir.retention.sweep_run import RunSweep, sweep_checkpoints
 from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places

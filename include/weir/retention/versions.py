@@ -21,9 +21,9 @@ from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
 from weir.ledger.deliveries import is_pending
 from weir.ledger.publications import note_published
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
+from weir.retention.deletion_rules import Version, expired, is_gone
 from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
-from weir.retention.version_rules import Version, expired
 from weir.store.errors import NotFound
 
 _BEGUN = "its deletion had begun"
@@ -129,9 +129,8 @@ def _of_sink(
         [Version(row.version, row.published_at) for row in rows],
         last_event(session, run),
         now,
-        keep=settings.keep_published,
-        keep_failed=settings.keep_failed,
-        is_deleted=run.deleted_at is not None and run.deleted_at + settings.orphan_age <= now,
+        settings,
+        is_deleted=is_gone(run.deleted_at, settings, now),
     )
     why |= {row.version: why.get(row.version, _BEGUN) for row in rows if row.expiring_at is not None}
     newest = max((row.version for row in rows if row.published_at is not None), default=0)

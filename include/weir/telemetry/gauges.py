@@ -36,8 +36,8 @@ from weir.ledger.database.tables import DeliveryRow, PublicationRow, ResultRow, 
 from weir.ledger.outbox import declared_receivers, waiting_receivers
 from weir.ledger.runs import newest_pinned, topology_of
 from weir.ledger.sources import copied_bytes, late_counts
+from weir.retention.deletion_rules import Keeper
 from weir.retention.release import release
-from weir.retention.release_rules import Keeper
 from weir.retention.sizes import archive_bytes, dataflows, published_bytes, shared_state, suspected_bytes
 from weir.units import seconds_since
 

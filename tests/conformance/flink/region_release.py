@@ -1,6 +1,6 @@
 """Flink's RegionPartitionGroupReleaseStrategy: the result partitions that may be released inside a job.
 
-A reference for conformance: in production weir.retention.release_rules decides, and tests hold it against this module.
+A reference for conformance: in production weir.retention.deletion_rules decides, and tests hold it against this module.
 
 Invariant: a partition is named only while every region that holds one of its consumers is finished.
 """

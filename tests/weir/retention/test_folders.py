@@ -7,15 +7,14 @@ import pytest
 
 from weir.execution.partition_state import PartitionState as State
 from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
-from weir.retention.orphan_rules import (
+from weir.retention.deletion_rules import (
     FolderAction,
     KnownAttempt,
     KnownResult,
-    Place,
     RunKnowledge,
     folder_decisions,
-    run_folder,
 )
+from weir.retention.folder_rules import Place, run_folder
 
 ROOT = "flow/20130101T000000Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,7 +44,7 @@ def drawn(random):
         if layout == "plain" and attempt != "unknown" and random.random() < 0.7:
             state = random.choice([State.FINISHED, State.LOST, State.QUARANTINED, State.RELEASED, State.SUPERSEDED])
             reader = "somebody reads it" if random.random() < 0.2 else None
-            results[folder] = KnownResult(state=state, is_current=False, bytes=4, reason="so it is", reader=reader)
+            results[folder] = KnownResult(state=state, bytes=4, reason="so it is", reader=reader)
         if random.random() < 0.2:
             published.add(folder)
     copies = {("clean", str(subtask)): random.choice(["its run goes on", None]) for subtask in (0, 1)}

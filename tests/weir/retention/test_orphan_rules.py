@@ -5,18 +5,15 @@ from datetime import UTC, datetime
 import pytest
 
 from weir.execution.partition_state import PartitionState as State
-from weir.retention.orphan_rules import (
+from weir.retention.deletion_rules import (
     FolderAction,
     KnownAttempt,
     KnownResult,
-    Place,
     RunKnowledge,
     folder_decisions,
     known_gone,
-    may_have_strays,
-    run_folder,
-    strays,
 )
+from weir.retention.folder_rules import Place, may_have_strays, run_folder, strays
 
 ROOT = "flow/20130101T000000Z"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +33,7 @@ def attempt(number=1, *, is_running=False, state="failed"):
 
 
 def result(state, **more):
-    return KnownResult(state=state, is_current=False, bytes=4, reason="so it is", **more)
+    return KnownResult(state=state, bytes=4, reason="so it is", **more)
 
 
 def knowing(results=None, attempts=None, *, published=(), copies=None, expired=False):

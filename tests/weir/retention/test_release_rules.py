@@ -12,13 +12,13 @@ from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
-from weir.retention.release_rules import (
+from weir.retention.deletion_rules import (
     QUIET,
     Keeper,
     Pin,
     RunRetention,
     StoredResult,
-    kept_by_policy,
+    is_kept,
     release_decisions,
 )
 from weir.topology.regions import Topology
@@ -426,11 +426,11 @@ def test_what_a_person_has_restarted_in_a_dagrun_that_was_made_anew_has_not_been
 @given(st.sampled_from(KEEPS), st.integers(0, 4), st.integers(0, 200))
 def test_a_policy_keeps_for_so_many_later_runs_or_so_long(keep, closed_after, hours):
     policy = RetentionPolicy.from_text(keep)
-    is_kept = kept_by_policy(policy, NOW - hours * HOUR, closed_after, NOW) is not None
+    keeps = is_kept(policy, NOW - hours * HOUR, closed_after, NOW)
     number, _, unit = keep.partition(" ")
     if unit.startswith("run"):
-        assert is_kept is (closed_after < int(number))
+        assert keeps is (closed_after < int(number))
     elif unit:
-        assert is_kept is (hours < int(number) * {"hour": 1, "hours": 1, "days": 24}[unit])
+        assert keeps is (hours < int(number) * {"hour": 1, "hours": 1, "days": 24}[unit])
     else:
-        assert not is_kept
+        assert not keeps

@@ -17,7 +17,8 @@ from weir.ledger.leases import LEASE
 from weir.ledger.results import record_losses
 from weir.rebuild.rebuild import rebuild
 from weir.retention.checkpoints import maintain_checkpoints
-from weir.retention.orphan_rules import AttemptFolder, FolderAction, FolderDecision, Place
+from weir.retention.deletion_rules import FolderAction, FolderDecision
+from weir.retention.folder_rules import AttemptFolder, Place
 from weir.retention.release import delete_released, release
 from weir.retention.sweep import sweep
 from weir.retention.sweep_run import without_state_in_use
