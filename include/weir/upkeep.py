@@ -21,8 +21,8 @@ from weir.ledger.housekeeping import ALL, UPKEEP, is_due, note_done
 from weir.notifications.delivery import AirflowContext
 from weir.recovery.late_files import look_for_late_files
 from weir.retention.sweep import DAILY, sweep
+from weir.retention.sweep_others import report_unknown_dataflows
 from weir.retention.sweep_report import SweepReport
-from weir.retention.unknown_folders import report_unknown_dataflows
 from weir.settling import Settling, up_to_date
 from weir.sinks.delivery import shuffled
 from weir.units import format_size

@@ -113,6 +113,7 @@ class StoredResult:
     A quarantined result is never current: only a person reads it.
     """
 
+    run: str = ""
     result: int
     partition: PartitionId
     attempt: str

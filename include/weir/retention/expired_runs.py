@@ -79,12 +79,12 @@ def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, 
 def _would_expire(services: Services, dataflow: str, run: str, in_use: Container[str]) -> bool:
     """Report whether a run would expire if all is released that may be; later state has files in folders `in_use`."""
     decided = release(services, dataflow, [run], is_reclaiming=True, is_dry=True)
-    going = {(each.stage, each.subtask, each.layout, each.attempt) for each in decided if each.is_released}
+    going = {each.stored.result for each in decided if each.is_released}
     with services.ledger.transaction() as session:
         needed = _needed(session, run, services.now())
         is_shared = any(folder in in_use for folder in session.scalars(_UNDELETED, {"run": run}))
         is_kept = is_shared or retained_of_run(session, run) is not None
-        return not is_kept and all((row.stage, row.subtask, row.layout, row.attempt) in going for row in needed)
+        return not is_kept and all(row.id in going for row in needed)
 
 
 def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> list[Kept]:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Integer, and_, bindparam, select, update
@@ -27,16 +27,10 @@ from weir.formats.manifest import RELEASED_NOTE
 from weir.formats.paths import MANIFEST, folder_of
 from weir.ledger.database.tables import ResultRow, RunRow, Table
 from weir.ledger.results import transition
-from weir.ledger.runs import dataflow_of, newest_dataflow_settings, run_by_id, topology_of
+from weir.ledger.runs import dataflow_of, newest_dataflow_settings, topology_of
 from weir.recovery.inputs import checkpointed
-from weir.retention.deletion_rules import Keeper, ReleaseDecision, release_decisions
-from weir.retention.release_queries import (
-    run_retention,
-    runs_not_kept,
-    runs_to_release,
-    stored_results,
-    unpinned_release_decisions,
-)
+from weir.retention.deletion_rules import ReleaseDecision
+from weir.retention.release_queries import decide, runs_not_kept, runs_to_release, stored_results
 from weir.state.files_in_use import has_kept_state, keyed_state_among, live_state_files
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel
@@ -73,25 +67,6 @@ _KEPT_FILES = frozenset({MANIFEST, RELEASED_NOTE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRetention:
-    """What keeps a stored result of a run, and why; or that it was, or would be, released. `bytes` are its data."""
-
-    run: str
-    stage: str
-    subtask: int
-    layout: str
-    attempt: str
-    bytes: int
-    keeper: Keeper
-    reason: str
-
-    @property
-    def is_released(self) -> bool:
-        """Report whether nothing keeps it."""
-        return self.keeper is Keeper.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
     """A released result whose data files were deleted; `bytes` is their size by the ledger."""
 
@@ -112,7 +87,7 @@ def release(
     *,
     is_reclaiming: bool = False,
     is_dry: bool = False,
-) -> tuple[ResultRetention, ...]:
+) -> tuple[ReleaseDecision, ...]:
     """Release the results that are not needed, in `runs` or in all that may have any; return the decisions.
 
     With `is_reclaiming`, space is needed: retention policies keep nothing. A dry release marks nothing. In all others,
@@ -136,58 +111,42 @@ def _wanted(
 
 def _release_run(
     services: Services, run: str, *, is_reclaiming: bool, is_dry: bool, has_looked: bool = False
-) -> list[ResultRetention]:
+) -> tuple[ReleaseDecision, ...]:
     """Release the results of a run; look into the store before, for versions and checkpoints that may consist of them.
 
     The ledger may have lost these.
     """
-    now = services.now()
+    now, sinks, is_named = services.now(), frozenset[str](), False
     with services.ledger.transaction(None if is_dry else dataflow_of(run)) as session:
         row = session.get(RunRow, run)
         if row is None:
-            return []
-        settings = newest_dataflow_settings(session, dataflow_of(run), services.retention)
-        if row.pinned is None:
-            decisions = unpinned_release_decisions(session, run, now)
-        else:
-            facts = run_retention(session, run_by_id(session, run), settings, now)
-            decisions = release_decisions(facts, settings, now, is_reclaiming=is_reclaiming)
-        users = _Users() if has_looked or is_dry else _users_of(row, decisions)
-        if not (is_dry or users.may_exist):
+            return ()
+        settings = newest_dataflow_settings(session, row.dataflow, services.retention)
+        decisions = decide(session, row, settings, now, is_reclaiming=is_reclaiming)
+        if not (has_looked or is_dry):
+            sinks, is_named = _users_of(row, decisions)
+        if not (is_dry or sinks or is_named):
             _mark(session, services, row, decisions)
-    if users.may_exist:
-        _require_known(services, run, users)
+    if sinks:
+        require_known_publications(services, run, sinks)
+    if is_named:
+        require_known_checkpoints(services, dataflow_of(run))
+    if sinks or is_named:
         return _release_run(services, run, is_reclaiming=is_reclaiming, is_dry=is_dry, has_looked=True)
-    return [_retention(run, each) for each in decisions]
+    return decisions
 
 
-@dataclass(frozen=True, slots=True)
-class _Users:
-    """Who may have results that are to be released: the versions of these sinks, and checkpoints."""
+def _users_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> tuple[frozenset[str], bool]:
+    """Return the sinks whose versions may have results that are to be released, and whether checkpoints may.
 
-    sinks: frozenset[str] = frozenset()
-    are_checkpoints: bool = False
-
-    @property
-    def may_exist(self) -> bool:
-        return bool(self.sinks) or self.are_checkpoints
-
-
-def _users_of(row: RunRow, decisions: Iterable[ReleaseDecision]) -> _Users:
-    """Return who may have results that are to be released; of a run that is to be pinned anew, any stage may be one."""
-    stages = {each.stored.partition.stage for each in decisions if each.is_released}
+    Of a run that is to be pinned anew, any stage may be one.
+    """
+    stages = frozenset(each.stored.partition.stage for each in decisions if each.is_released)
     if row.pinned is None:
-        return _Users(frozenset(stages), bool(stages))
+        return stages, bool(stages)
     topology = topology_of(row.pinned)
     named = {each.stage for each in checkpointed(topology)}
-    return _Users(frozenset(stages.intersection(topology.sinks)), not stages.isdisjoint(named))
-
-
-def _require_known(services: Services, run: str, users: _Users) -> None:
-    if users.sinks:
-        require_known_publications(services, run, users.sinks)
-    if users.are_checkpoints:
-        require_known_checkpoints(services, dataflow_of(run))
+    return stages.intersection(topology.sinks), not stages.isdisjoint(named)
 
 
 def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable[ReleaseDecision]) -> None:
@@ -201,20 +160,6 @@ def _mark(session: Session, services: Services, row: RunRow, decisions: Iterable
             is_all = is_all and decision.is_lasting
     if is_all:
         row.released_at = services.now()
-
-
-def _retention(run: str, decision: ReleaseDecision) -> ResultRetention:
-    stored = decision.stored
-    return ResultRetention(
-        run=run,
-        stage=stored.partition.stage,
-        subtask=stored.partition.subtask,
-        layout=stored.partition.layout,
-        attempt=stored.attempt,
-        bytes=stored.bytes,
-        keeper=decision.keeper,
-        reason=decision.reason,
-    )
 
 
 def delete_released(services: Services, dataflow: str, runs: Iterable[str] | None = None) -> tuple[Deleted, ...]:
@@ -246,12 +191,13 @@ class _Page:
 
 
 def _page(services: Services, dataflow: str, runs: Sequence[str] | None, after: int) -> _Page:
+    wanted = {"dataflow": dataflow, "after": after, "most": AT_ONCE}
     with services.ledger.transaction() as session:
-        rows = _pending(session, dataflow, runs, after)
-        pending = tuple(_deleted(row) for row in rows)
+        query, more = (_PENDING, {}) if runs is None else (_PENDING_OF, {"runs": runs})
+        rows = list(session.scalars(query, wanted | more))
         has_state = bool(keyed_state_among(session, rows)) and has_kept_state(session, dataflow)
-        recent = _released_since(session, pending, services.now() - _RECENT) if has_state else frozenset()
-    return _Page(pending, rows[-1].id if rows else after, has_state, recent)
+    recent = frozenset(row.folder for row in rows if row.state_at >= services.now() - _RECENT)
+    return _Page(tuple(_deleted(row) for row in rows), rows[-1].id if rows else after, has_state, recent)
 
 
 def _delete_page(services: Services, dataflow: str, page: _Page) -> list[Deleted]:
@@ -271,32 +217,9 @@ def _delete_page(services: Services, dataflow: str, page: _Page) -> list[Deleted
     return pending
 
 
-def _released_since(session: Session, pending: Iterable[Deleted], since: datetime) -> frozenset[str]:
-    """Return the folders of results that were released since then: their notes may be missing."""
-    folders = {each.folder: each.attempt for each in pending}
-    query = select(ResultRow.folder).where(
-        ResultRow.attempt.in_(set(folders.values())), ResultRow.folder.in_(folders), ResultRow.state_at >= since
-    )
-    return frozenset(session.scalars(query))
-
-
-def _pending(session: Session, dataflow: str, runs: Sequence[str] | None, after: int) -> list[ResultRow]:
-    """Return a page of the released results after a number that are not deleted yet."""
-    wanted = {"dataflow": dataflow, "after": after, "most": AT_ONCE}
-    return list(
-        session.scalars(_PENDING, wanted) if runs is None else session.scalars(_PENDING_OF, wanted | {"runs": runs})
-    )
-
-
 def _deleted(row: ResultRow) -> Deleted:
     return Deleted(
-        run=row.run,
-        stage=row.stage,
-        subtask=row.subtask,
-        layout=row.layout,
-        attempt=row.attempt,
-        folder=row.folder,
-        bytes=row.bytes,
+        **{name: getattr(row, name) for name in ("run", "stage", "subtask", "layout", "attempt", "folder", "bytes")},
         reason=row.state_reason,
     )
 

@@ -34,6 +34,7 @@ from weir.retention.deletion_rules import (
     is_gone,
     is_kept,
     is_silent,
+    release_decisions,
 )
 from weir.topology.regions import PartitionId, Topology
 
@@ -196,17 +197,18 @@ def run_retention(session: Session, run: Run, settings: RetentionSettings, now: 
     )
 
 
-def unpinned_release_decisions(session: Session, run: str, now: datetime) -> tuple[ReleaseDecision, ...]:
-    """Decide about the results of a run that is to be pinned anew: none is current any more."""
-    stored = stored_results(session, run)
-    pins = {**_read(session, stored, now), **_checkpointed(session, run), **_published(session, run, stored)}
-    return tuple(
-        ReleaseDecision(_stored(each), pins[each.id].keeper, pins[each.id].reason)
-        if each.id in pins
-        else ReleaseDecision(_stored(each), Keeper.NONE, "its run is to be pinned anew, and it is not read")
-        for each in stored
-        if not each.is_current
-    )
+def decide(
+    session: Session, row: RunRow, settings: RetentionSettings, now: datetime, *, is_reclaiming: bool
+) -> tuple[ReleaseDecision, ...]:
+    """Decide about the stored results of a run; if it is to be pinned anew, none is current any more."""
+    if row.pinned is not None:
+        facts = run_retention(session, run_by_id(session, row.id), settings, now)
+        return release_decisions(facts, settings, now, is_reclaiming=is_reclaiming)
+    stored = stored_results(session, row.id)
+    pins = {**_read(session, stored, now), **_checkpointed(session, row.id), **_published(session, row.id, stored)}
+    gone = Pin(Keeper.NONE, "its run is to be pinned anew, and it is not read")
+    found = ((_stored(each), pins.get(each.id, gone)) for each in stored if not each.is_current)
+    return tuple(ReleaseDecision(each, pin.keeper, pin.reason) for each, pin in found)
 
 
 def stored_results(session: Session, run: str) -> list[ResultRow]:
@@ -227,6 +229,7 @@ def _stored(row: ResultRow, topology: Topology | None = None) -> StoredResult:
     partition = PartitionId(row.stage, row.subtask, row.layout)
     is_quarantined = row.state == PartitionState.QUARANTINED.value
     return StoredResult(
+        run=row.run,
         result=row.id,
         partition=partition,
         attempt=row.attempt,

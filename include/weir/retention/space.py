@@ -26,7 +26,8 @@ from weir.ledger.attempts import Origin, attempts_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, dataflow_of
 from weir.ledger.sources import copied_bytes, copied_subtasks
-from weir.retention.release import Deleted, ResultRetention, delete_released, release
+from weir.retention.deletion_rules import ReleaseDecision
+from weir.retention.release import Deleted, delete_released, release
 from weir.retention.sizes import (
     SizeEstimate,
     archive_bytes,
@@ -205,7 +206,7 @@ class _Reclaiming:
     own_run: str = ""
     deleted: list[Deleted] = field(default_factory=list)
     swept: list[SweepReport] = field(default_factory=list)
-    decisions: dict[str, tuple[ResultRetention, ...]] = field(default_factory=dict)
+    decisions: dict[str, tuple[ReleaseDecision, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -284,7 +285,7 @@ class _Reclaiming:
 
 
 def held_by(
-    decisions: Iterable[Iterable[ResultRetention]], of_dataflows: Mapping[str, Mapping[str, int]]
+    decisions: Iterable[Iterable[ReleaseDecision]], of_dataflows: Mapping[str, Mapping[str, int]]
 ) -> list[Holder]:
     """Group what is kept by dataflow and reason, the most bytes first.
 
@@ -293,9 +294,9 @@ def held_by(
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     runs: dict[tuple[str, str], set[str]] = defaultdict(set)
     for each in (each for of_run in decisions for each in of_run if not each.is_released):
-        key = (dataflow_of(each.run), each.reason)
-        sizes[key] += each.bytes
-        runs[key].add(each.run)
+        key = (dataflow_of(each.stored.run), each.reason)
+        sizes[key] += each.stored.bytes
+        runs[key].add(each.stored.run)
     holders = [Holder(*key, size, frozenset(runs[key])) for key, size in sizes.items()]
     for reason, by_dataflow in of_dataflows.items():
         holders += [Holder(name, reason, size, frozenset()) for name, size in by_dataflow.items() if size]

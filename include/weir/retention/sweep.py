@@ -17,14 +17,13 @@ from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import note_reached, reached
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import epoch_of_run, newest_dataflow_settings
-from weir.retention.archives import delete_unused_archives
 from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
+from weir.retention.sweep_others import delete_unused_archives, report_unknown_dataflows, sweep_others
 from weir.retention.sweep_queries import runs_to_sweep
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
-from weir.retention.unknown_folders import report_unknown_dataflows, sweep_unknown_folders
 from weir.retention.versions import expire_versions
 from weir.topology.ids import Epoch
 
@@ -107,7 +106,7 @@ def _sweep_dataflow(
             _note_reached(services, dataflow, epoch_of_run(run))
     if report.is_full:
         delete_unused_archives(services, dataflow, services.now() - age_limit, report)
-        sweep_unknown_folders(services, dataflow, of_runs, report)
+        sweep_others(of_runs, dataflow)
 
 
 def _keep_checkpoints(services: Services, dataflow: str, report: SweepReport) -> None:

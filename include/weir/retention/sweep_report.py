@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.retention.release import ResultRetention
+from weir.retention.deletion_rules import ReleaseDecision
 from weir.units import format_size
 
 
@@ -62,7 +62,7 @@ class SweepReport:
     runs: int = 0
     deleted: list[Swept] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
-    to_release: list[ResultRetention] = field(default_factory=list)
+    to_release: list[ReleaseDecision] = field(default_factory=list)
     expired: list[Kept] = field(default_factory=list)
     missing: list[Kept] = field(default_factory=list)
     unknown: list[Kept] = field(default_factory=list)
@@ -71,7 +71,7 @@ class SweepReport:
     @property
     def deleted_bytes(self) -> int:
         """The bytes that were deleted, or would be, including results that would be released."""
-        return sum(each.bytes for each in self.deleted) + sum(each.bytes for each in self.to_release)
+        return sum(each.bytes for each in self.deleted) + sum(each.stored.bytes for each in self.to_release)
 
     def kept_by_reason(self) -> list[tuple[str, int, int]]:
         """Return what is kept: reason, number of folders or files, and bytes; the most bytes first."""
@@ -79,7 +79,7 @@ class SweepReport:
 
     def to_release_by_reason(self) -> list[tuple[str, int, int]]:
         """Return the results that would be released: reason, number, and bytes; the most bytes first."""
-        return _by_reason((each.reason, each.bytes) for each in self.to_release)
+        return _by_reason((each.reason, each.stored.bytes) for each in self.to_release)
 
     def deleted_by_kind(self) -> list[tuple[str, int, int]]:
         """Return what was deleted: kind, number, and bytes; the most bytes first."""
@@ -88,7 +88,7 @@ class SweepReport:
     def __str__(self) -> str:
         """Return the report as one line."""
         verb = "would be deleted" if self.is_dry else "deleted"
-        to_release = sum(each.bytes for each in self.to_release)
+        to_release = sum(each.stored.bytes for each in self.to_release)
         parts = [f"{len(self.to_release)} x result to release, {format_size(to_release)}"] if self.to_release else []
         parts += [f"{count} x {kind}, {format_size(size)}" for kind, count, size in self.deleted_by_kind()]
         what = f"{self.runs} run(s) swept; {verb}: {'; '.join(parts) or 'nothing'}"

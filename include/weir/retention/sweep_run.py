@@ -1,4 +1,4 @@
-"""Sweep the folder of one run, and the manifests of a dataflow's checkpoints: delete what is not needed.
+"""Sweep the folder of one run: delete what is not needed.
 
 Invariant 4: the store is listed before the ledger is read, so that a file of a running attempt never counts as unknown.
 A file of state that is in use stays, whatever became of the attempt that wrote it; files in use are read after
@@ -8,7 +8,7 @@ manifests that they name, and these before their data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -24,9 +24,6 @@ from weir.formats.manifest import COPY_NAME, Manifest, StageCopy
 from weir.formats.paths import (
     MANIFEST,
     RUN_RECORD,
-    checkpoint_number,
-    checkpoint_path,
-    checkpoints_folder,
     epoch_folder,
     manifest_path,
     name_of,
@@ -35,8 +32,7 @@ from weir.formats.paths import (
 )
 from weir.formats.pointer import pointer_from_json
 from weir.ledger.attempts import end
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of
-from weir.ledger.database.tables import CheckpointRow, RunRow
+from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import dataflow_of
 from weir.retention.deletion_rules import (
     FolderAction,
@@ -65,8 +61,16 @@ from weir.store.errors import NotFound
 from weir.store.walk import FoundFile, files_below, folders_in
 from weir.store.worker_threads import in_parallel
 
+Fate = tuple[list[Kept] | Garbage, str] | None
+"""What becomes of a file, and why: it is deleted, or listed as kept or unknown; None if that is reported already."""
+
 _POINTERS = (MANIFEST, COPY_NAME)
 """The files that make a folder a result or a copy: they are deleted before its data."""
+
+_UNREADABLE = "it cannot be read"
+
+_NOT_AGED = (Garbage.POINTER, Garbage.CHECKPOINT)
+"""What the ledger knows to be of no use, however young it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +105,30 @@ class RunSweep:
         *,
         is_reclaiming: bool = False,
     ) -> None:
-        self._services, self._settings, self._report, self._age_limit = services, settings, report, age_limit
-        self._is_reclaiming = is_reclaiming
+        self.services, self.report = services, report
+        self._settings, self._age_limit, self._is_reclaiming = settings, age_limit, is_reclaiming
         self._would_go = {each.path for each in report.deleted} if report.is_dry else set()  # else they are not there
 
     def sweep(self, run: str) -> None:
         """Delete what is not needed of a run. Raises Retryable."""
-        if not self._report.is_dry:
+        if not self.report.is_dry:
             self._fence_silent(run)
         listed = self._list(run)
         known = self._knowledge(listed)
         self._require_known(listed, known)
-        self._sweep_pointers(listed, known)
+        self.sweep_files(((each.path, each.bytes) for each in listed.pointers), self._pointers(listed, known))
         self._compare(listed, known)
-        decisions = without_state_in_use(self._services, dataflow_of(run), folder_decisions(listed.folder, known))
+        decisions = without_state_in_use(self.services, dataflow_of(run), folder_decisions(listed.folder, known))
         gone = {each.folder.path for each in decisions if self._apply(each, known)}
         self._note_gone(listed.run, known, {each.folder.path for each in decisions} - gone)
-        self.remove_temporary([*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)])
-        self._report.unknown += [Kept(path, size, "not a file of Weir's") for path, size in listed.folder.strange]
+        loose = [*listed.folder.temporary, *((each.path, each.bytes) for each in listed.temporary)]
+        self.sweep_files([*loose, *listed.folder.strange], lambda _: (self.report.unknown, "not a file of Weir's"))
         self._tidy(listed, known)
-        self._report.runs += 1
+        self.report.runs += 1
 
     def _fence_silent(self, run: str) -> None:
         """Fence attempts that are given up, so that they cannot commit: their files are about to be deleted."""
-        services, now = self._services, self._services.now()
+        services, now = self.services, self.services.now()
         with services.ledger.transaction() as session:
             if not running_attempts(session, run, self._settings, now)[1]:
                 return
@@ -137,35 +141,43 @@ class RunSweep:
         record = f"{listed.root}/{RUN_RECORD}"
         is_due = listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange
         if is_due and self._is_expired(listed.run):
-            self.remove_file(record, self._services.store.size(record), "its run is expired", is_aged=False)
-            if not self._report.is_dry:
+            self.remove_file(record, self.services.store.size(record), "its run is expired", is_aged=False)
+            if not self.report.is_dry:
                 self._write_again(listed.run)
-        if known.is_expired and not self._report.is_dry:
-            self._services.store.prune(listed.root)
+        if known.is_expired and not self.report.is_dry:
+            self.services.store.prune(listed.root)
 
     def _is_expired(self, run: str) -> bool:
-        with self._services.ledger.transaction() as session:
+        with self.services.ledger.transaction() as session:
             return session.get_one(RunRow, run).expired_at is not None
 
     def _write_again(self, run: str) -> None:
         """Write the record again that was deleted, if an attempt has begun in the run meanwhile."""
         if self._is_expired(run):
             return
-        with self._services.ledger.transaction(dataflow_of(run)) as session:
+        with self.services.ledger.transaction(dataflow_of(run)) as session:
             session.get_one(RunRow, run).is_record_due = True
-        write_record(self._services, run)
+        write_record(self.services, run)
 
-    def remove_temporary(self, files: Iterable[tuple[str, int]]) -> None:
-        """Delete unfinished writes of killed processes, once they are old."""
+    def sweep_files(self, files: Iterable[tuple[str, int]], fate: Callable[[str], Fate]) -> None:
+        """Delete or list single files; unfinished writes of killed processes are deleted once they are old."""
         for path, size in files:
-            self.remove_file(path, size, "a write that was never finished")
+            is_temporary = TEMPORARY.fullmatch(name_of(path)) is not None
+            found = (Garbage.STRAY, "a write that was never finished") if is_temporary else fate(path)
+            if found is None:
+                continue
+            to, reason = found
+            if isinstance(to, Garbage):
+                self.remove_file(path, size, reason, to, is_aged=to not in _NOT_AGED)
+            else:
+                to.append(Kept(path, size, reason))
 
     # Store and ledger
 
     def _list(self, run: str) -> _Listed:
         dataflow, _, epoch = run.partition("@")
         root = epoch_folder(dataflow, epoch)
-        store = self._services.store
+        store = self.services.store
         folder = run_folder(root, ((each.path, each.bytes) for each in files_below(store, [root])))
         sinks = folders_in(store, sinks_folder(dataflow))
         beside = files_below(store, [pointer_folder(dataflow, sink, epoch) for sink in sinks])
@@ -175,7 +187,7 @@ class RunSweep:
 
     def _pointer(self, found: FoundFile) -> _Pointer:
         try:
-            pointer = pointer_from_json(self._services.store.read(found.path))
+            pointer = pointer_from_json(self.services.store.read(found.path))
             return _Pointer(found.path, found.bytes, tuple(each.folder for each in pointer.partitions))
         except NotFound:
             return _Pointer(found.path, 0, ())
@@ -185,13 +197,13 @@ class RunSweep:
     def _knowledge(self, listed: _Listed) -> RunKnowledge:
         copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
         has_source_copies = any(each.place is Place.SOURCE_COPY for each in listed.folder.folders)
-        with self._services.ledger.transaction() as session:
-            self._services.ledger.require_not_behind(session, dataflow_of(listed.run))
+        with self.services.ledger.transaction() as session:
+            self.services.ledger.require_not_behind(session, dataflow_of(listed.run))
             return knowledge_of(
                 session,
                 listed.run,
                 self._settings,
-                self._services.now(),
+                self.services.now(),
                 copies,
                 {each.path: each.folders or () for each in listed.pointers},
                 has_source_copies=has_source_copies,
@@ -207,20 +219,24 @@ class RunSweep:
             for each in listed.folder.folders
             if each.place is Place.RESULT and MANIFEST in each.names and each.attempt not in known.attempts
         ]
-        require_known_results(self._services, listed.run, folders)
+        require_known_results(self.services, listed.run, folders)
         unknown = [each.path for each in listed.pointers if each.path not in known.pointers]
-        require_known_versions(self._services, dataflow_of(listed.run), unknown)
+        require_known_versions(self.services, dataflow_of(listed.run), unknown)
 
-    def _sweep_pointers(self, listed: _Listed, known: RunKnowledge) -> None:
-        for each in (pointer for pointer in listed.pointers if pointer.path not in self._would_go):
-            is_live = known.pointers.get(each.path)
+    def _pointers(self, listed: _Listed, known: RunKnowledge) -> Callable[[str], Fate]:
+        readable = {each.path for each in listed.pointers if each.folders is not None}
+
+        def fate(path: str) -> Fate:
+            is_live = known.pointers.get(path)
+            if path in self._would_go:
+                return None
             if is_live is None:
-                why = "the ledger does not know this version" if each.folders is not None else "it cannot be read"
-                self._report.unknown.append(Kept(each.path, each.bytes, why))
-            elif is_live:
-                self._report.kept.append(Kept(each.path, each.bytes, "the pointer to a published version"))
-            else:
-                self.remove_file(each.path, each.bytes, "its version is expired", Garbage.POINTER, is_aged=False)
+                return self.report.unknown, "the ledger does not know this version" if path in readable else _UNREADABLE
+            if is_live:
+                return self.report.kept, "the pointer to a published version"
+            return Garbage.POINTER, "its version is expired"
+
+        return fate
 
     def _compare(self, listed: _Listed, known: RunKnowledge) -> None:
         """Report finished results without their files; those committed since the listing are listed again."""
@@ -229,9 +245,9 @@ class RunSweep:
         short = [path for path, each in finished.items() if path not in found or is_short(found[path], each.bytes)]
         if not short:
             return
-        again = files_below(self._services.store, short)
-        self._services.store_id()
-        with self._services.ledger.transaction() as session:
+        again = files_below(self.services.store, short)
+        self.services.store_id()
+        with self.services.ledger.transaction() as session:
             still = still_finished(session, listed.run, short)
         for path in sorted(still):
             names = {
@@ -241,17 +257,17 @@ class RunSweep:
             expected = finished[path].bytes
             if MANIFEST not in names or there < expected:
                 gone = f"{there} of {expected} bytes are there" + ("" if MANIFEST in names else ", and no manifest")
-                self._report.missing.append(Kept(path, expected - there, gone))
+                self.report.missing.append(Kept(path, expected - there, gone))
 
     # Folders
 
     def _note_gone(self, run: str, known: RunKnowledge, there: set[str]) -> None:
         gone = known_gone(known, there)
-        if self._report.is_dry or not gone:
+        if self.report.is_dry or not gone:
             return
-        self._services.store_id()  # on an unmounted disk everything seems deleted
-        with self._services.ledger.transaction(run.partition("@")[0]) as session:
-            note_deleted(session, run, gone, self._services.now())
+        self.services.store_id()  # on an unmounted disk everything seems deleted
+        with self.services.ledger.transaction(run.partition("@")[0]) as session:
+            note_deleted(session, run, gone, self.services.now())
 
     def _apply(self, decision: FolderDecision, known: RunKnowledge) -> bool:
         """Apply a decision; return whether the whole folder was deleted."""
@@ -259,7 +275,7 @@ class RunSweep:
         is_young = decision.is_aged and not self._is_old(decision)
         if decision.action is FolderAction.KEPT or is_young:
             why = f"{reason}; it is not old enough yet" if is_young else reason
-            self._report.kept.append(Kept(folder.path, folder.bytes, why))
+            self.report.kept.append(Kept(folder.path, folder.bytes, why))
             result = known.results.get(folder.path)
             if result is not None and result.state is PartitionState.FINISHED:
                 self._remove_strays(decision, result.bytes)
@@ -267,41 +283,41 @@ class RunSweep:
                 self._remove_other_copies(folder, known)
             return False
         is_emptied = decision.action is FolderAction.EMPTIED
-        if not self._report.is_dry:
+        if not self.report.is_dry:
             self._empty(decision) if is_emptied else self._remove(folder)
         size = folder.data_bytes if is_emptied else folder.bytes
-        self._report.deleted.append(Swept(_kind(decision, known), folder.path, size, reason))
+        self.report.deleted.append(Swept(_kind(decision, known), folder.path, size, reason))
         return not is_emptied
 
     def _is_old(self, decision: FolderDecision) -> bool:
         """Report whether a folder has not changed within the age limit."""
-        before = self._services.now() - self._age_limit
+        before = self.services.now() - self._age_limit
         if decision.since is not None and decision.since > before:
             return False
         paths = [f"{decision.folder.path}/{name}" for name, _ in decision.folder.files]
-        times = in_parallel(self._modified, paths, self._services.store.workers)
+        times = in_parallel(self._modified, paths, self.services.store.workers)
         return all(at is None or at <= before for at in times)
 
     def _modified(self, path: str) -> datetime | None:
         try:
-            return self._services.store.modified(path)
+            return self.services.store.modified(path)
         except NotFound:
             return None
 
     def _remove(self, folder: AttemptFolder) -> None:
         for name in _POINTERS:
             if name in folder.names:
-                self._services.store.delete(f"{folder.path}/{name}")
+                self.services.store.delete(f"{folder.path}/{name}")
         if folder.place is not Place.SOURCE_COPY:
-            self._services.store.delete_folder(folder.path)
+            self.services.store.delete_folder(folder.path)
             return
         for name in folder.names:  # an attempt that has begun since may write beside them
-            self._services.store.delete(f"{folder.path}/{name}")
+            self.services.store.delete(f"{folder.path}/{name}")
 
     def _empty(self, decision: FolderDecision) -> None:
         for name, _ in decision.folder.files:
             if name not in NOTES:
-                self._services.store.delete(f"{decision.folder.path}/{name}")
+                self.services.store.delete(f"{decision.folder.path}/{name}")
 
     def _remove_strays(self, decision: FolderDecision, expected: int) -> None:
         """Delete files in the folder of a finished result that its manifest does not name."""
@@ -309,7 +325,7 @@ class RunSweep:
         if not may_have_strays(folder, expected):
             return
         try:
-            manifest = from_json(Manifest, self._services.store.read(manifest_path(folder.path)))
+            manifest = from_json(Manifest, self.services.store.read(manifest_path(folder.path)))
         except (NotFound, Misconfigured):
             return  # `weir verify` reports it
         named = frozenset(file.name for file in manifest.files)
@@ -322,7 +338,7 @@ class RunSweep:
         An attempt that has ended since the listing may have described its copy before: so that is read now.
         """
         try:
-            bound = from_json(StageCopy, self._services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
+            bound = from_json(StageCopy, self.services.store.read(f"{folder.path}/{COPY_NAME}")).attempt
         except NotFound:
             bound = None
         except Misconfigured:
@@ -337,12 +353,12 @@ class RunSweep:
         at = self._modified(path)
         if at is None:
             return
-        if is_aged and at > self._services.now() - self._age_limit:
-            self._report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
+        if is_aged and at > self.services.now() - self._age_limit:
+            self.report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
             return
-        if not self._report.is_dry:
-            self._services.store.delete(path)
-        self._report.deleted.append(Swept(kind, path, size, reason))
+        if not self.report.is_dry:
+            self.services.store.delete(path)
+        self.report.deleted.append(Swept(kind, path, size, reason))
 
 
 def _is_pointer(found: FoundFile) -> bool:
@@ -386,41 +402,3 @@ def _holds(decisions: FolderDecision, in_use: frozenset[str]) -> bool:
 
 def _kept(decisions: FolderDecision) -> FolderDecision:
     return replace(decisions, action=FolderAction.KEPT, reason="state that is in use", is_aged=False)
-
-
-def sweep_checkpoints(services: Services, dataflow: str, of_runs: RunSweep, report: SweepReport) -> None:
-    """Delete the manifests of subsumed and failed checkpoints; report missing ones. Raises Retryable."""
-    folder = checkpoints_folder(dataflow)
-    try:
-        found = {f"{folder}/{name}": size for name, size in services.store.list(folder)}
-    except NotFound:
-        found = {}
-    with services.ledger.transaction() as session:
-        known = {
-            checkpoint_path(dataflow, row.number): row
-            for row in checkpoints_of(session, dataflow)
-            if not row.is_savepoint
-        }
-    for path, size in found.items():
-        if TEMPORARY.fullmatch(name_of(path)):
-            of_runs.remove_temporary([(path, size)])
-        elif path in known and _is_gone(known[path]):
-            of_runs.remove_file(path, size, "its checkpoint is not retained", Garbage.CHECKPOINT, is_aged=False)
-        elif path in known:
-            report.kept.append(Kept(path, size, "a checkpoint"))
-        elif checkpoint_number(path) is None:
-            report.unknown.append(Kept(path, size, "not a file of Weir's"))
-        else:
-            why = f"the ledger does not know this checkpoint: `weir ledger rebuild {dataflow}` takes it in"
-            report.unknown.append(Kept(path, size, why))
-    for path, row in known.items():
-        if path not in found and _is_retained(row):
-            report.missing.append(Kept(path, 0, f"the manifest of checkpoint {row.number} is not there"))
-
-
-def _is_gone(row: CheckpointRow) -> bool:
-    return row.status == CheckpointStatus.FAILED.value or row.subsumed_at is not None
-
-
-def _is_retained(row: CheckpointRow) -> bool:
-    return row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None and row.deleted_at is None

@@ -104,7 +104,7 @@ def bytes_at_rest(services: Services, dataflow: str) -> dict[str, int]:
     """Return the stored bytes of a dataflow by what keeps them: values of Keeper, CODE, and SOURCE for its copies."""
     sizes = dict.fromkeys([*(keeper.value for keeper in Keeper), CODE, SOURCE], 0)
     for result in release(services, dataflow, is_dry=True):
-        sizes[result.keeper.value] += result.bytes
+        sizes[result.keeper.value] += result.stored.bytes
     with services.ledger.transaction() as session:
         sizes[Keeper.VERSION.value] += published_bytes(session, [dataflow]).get(dataflow, 0)
         # What is released and not deleted: later checkpoints name its files.

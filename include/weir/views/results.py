@@ -41,8 +41,8 @@ _RUNNING = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 _WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)
 _STORED = (PartitionState.FINISHED.value, PartitionState.QUARANTINED.value, PartitionState.RELEASED.value)
 
-Reasons = Mapping[tuple[str, str, int, str, str], str]
-"""Why a stored result is retained, or will be released next: by run, stage, subtask, layout and attempt."""
+Reasons = Mapping[int, str]
+"""Why a stored result is retained, or will be released next, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,7 @@ def results_of(services: Services, name: str | None, stage: str | None = None, *
 
 def _kept(services: Services, runs: Iterable[str]) -> Reasons:
     told = (each for run in runs for each in release(services, dataflow_of(run), [run], is_dry=True))
-    return {
-        (each.run, each.stage, each.subtask, each.layout, each.attempt): (
-            f"goes next: {each.reason}" if each.is_released else f"kept: {each.reason}"
-        )
-        for each in told
-    }
+    return {each.stored.result: f"{'goes next' if each.is_released else 'kept'}: {each.reason}" for each in told}
 
 
 def run_results(session: Session, name: str, stage: str | None, now: datetime, kept: Reasons) -> RunResults:
@@ -261,7 +256,7 @@ class _Known:
             is_valid=self._valid.get(row.id) if row.is_current else None,
             since=row.state_at,
             reason=row.state_reason,
-            kept=self._kept.get((row.run, row.stage, row.subtask, row.layout, row.attempt)),
+            kept=self._kept.get(row.id),
             data_deleted_at=row.deleted_at,
             code=attempt.code,
             archive=attempt.archive,

@@ -40,7 +40,7 @@ def leases(world):
 def pressed(world):
     """The stages that are released where room is needed, and why others stay."""
     said = release(world.services, FLOW, [RUN], is_reclaiming=True, is_dry=True)
-    return {each.stage: each.is_released for each in said}, " ".join(each.reason for each in said)
+    return {each.stored.partition.stage: each.is_released for each in said}, " ".join(each.reason for each in said)
 
 
 def test_what_is_read_is_not_released_and_its_reader_is_named(done):

@@ -95,7 +95,7 @@ def count(world):
 
 def releases(world, services=None):
     said = release(services or world.services, FLOW, [RUN], is_reclaiming=True, is_dry=True)
-    return {each.stage: each.is_released for each in said}["joined"]
+    return {each.stored.partition.stage: each.is_released for each in said}["joined"]
 
 
 def test_a_lease_lasts_an_hour_and_is_renewed_by_an_hour(done):
@@ -187,7 +187,7 @@ def test_whoever_releases_waits_for_whoever_claims_and_sees_the_claim(own):
             claim = claimed(session, own.services, FLOW, joined(session), "me")
             said = pool.submit(release, own.services, FLOW, [RUN], is_reclaiming=True)
         lease = ReadLease(claim)
-        released = {each.stage: each.is_released for each in said.result(timeout=60)}
+        released = {each.stored.partition.stage: each.is_released for each in said.result(timeout=60)}
     lease.close()
     assert not released["joined"]
     assert released["clean"]

@@ -363,7 +363,7 @@ def test_policies_keep_nothing_where_space_is_needed(world):
     dry = sweep(world.services, "ladder", is_reclaiming=True, is_dry=True)
     report = sweep(world.services, "ladder", is_reclaiming=True)
     released = [each for each in report.deleted if each.kind is Garbage.RELEASED]
-    assert {each.bytes for each in released} == {each.bytes for each in dry.to_release} != set()
+    assert {each.bytes for each in released} == {each.stored.bytes for each in dry.to_release} != set()
     assert len(released) == len(dry.to_release)
     assert dry.deleted_bytes >= sum(each.bytes for each in released)
     assert f"{len(released)} x result to release" in str(dry)

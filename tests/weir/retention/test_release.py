@@ -112,7 +112,13 @@ def test_a_dry_release_changes_nothing(world, kept):
     (run,) = runs(world)
     before = stored(world, run)
     said = release(world.services, "ladder", [run], is_reclaiming=True, is_dry=True)
-    assert {each.stage for each in said if each.is_released} == {"clean", "weather", "joined", "totals", "routes"}
+    assert {each.stored.partition.stage for each in said if each.is_released} == {
+        "clean",
+        "weather",
+        "joined",
+        "totals",
+        "routes",
+    }
     assert delete_released(world.services, "ladder") == ()
     assert stored(world, run) == before
 

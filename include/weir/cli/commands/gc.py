@@ -61,7 +61,10 @@ def _floor(text: str | None) -> timedelta | None:
 
 def _document(report: SweepReport) -> dict[str, Any]:
     released = [
-        {name: value for name, value in plain(each).items() if name != "is_released"} for each in report.to_release
+        {"run": each.run, **plain(each.partition), "attempt": each.attempt, "bytes": each.bytes}
+        | {"keeper": decision.keeper.value, "reason": decision.reason}
+        for decision in report.to_release
+        for each in (decision.stored,)
     ]
     expired = [{"run": each.path, "bytes": each.bytes, "reason": each.reason} for each in report.expired]
     return {**plain(report), "deleted_bytes": report.deleted_bytes, "to_release": released, "expired": expired}
