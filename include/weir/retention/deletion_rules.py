@@ -456,35 +456,43 @@ def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecis
 
 
 def _decide(folder: AttemptFolder, known: RunKnowledge, newest: Set[str]) -> FolderDecision:
+    attempt, result = known.attempts.get(folder.attempt), known.results.get(folder.path)
     if folder.place is Place.SOURCE_COPY:
         return _decide_source_copy(folder, known)
-    attempt = known.attempts.get(folder.attempt)
     if attempt is not None and attempt.is_running:
-        return FolderDecision(folder, FolderAction.KEPT, "its attempt is running")
-    result = known.results.get(folder.path) if folder.place is Place.RESULT else None
-    if result is not None:
+        return _kept(folder, "its attempt is running")
+    if result is not None and folder.place is Place.RESULT:
         return _decide_result(folder, known, result)
     if folder.path in known.published:
-        return FolderDecision(folder, FolderAction.KEPT, "a published version names it")
+        return _kept(folder, "a published version names it")
     if known.is_expired:
-        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
-    return _decide_rest(folder, attempt) if attempt is None else _decide_left(folder, known, attempt, newest)
+        return _garbage(folder, "its run is expired")
+    return _decide_left(folder, known, attempt, newest)
 
 
-def _decide_left(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
-    """Decide about the other folders of an attempt that has ended: records, cached output, results without a row."""
-    if folder.place is Place.RECORD:
-        return FolderDecision(folder, FolderAction.KEPT, "the record of an attempt, kept until the run expires")
-    if folder.place is Place.COPY:
-        return _decide_copy(folder, known, attempt, newest)
-    return _decide_rest(folder, attempt)
-
-
-def _decide_rest(folder: AttemptFolder, attempt: KnownAttempt | None) -> FolderDecision:
+def _decide_left(
+    folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt | None, newest: Set[str]
+) -> FolderDecision:
+    """Decide about the other folders of attempts: records, cached output, results without a row."""
     if attempt is None:
         return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", is_aged=True)
-    reason = f"its attempt has {_ended(attempt)}, and nothing of it is kept"
-    return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
+    if folder.place is Place.RECORD:
+        return _kept(folder, "the record of an attempt, kept until the run expires")
+    if folder.place is Place.COPY:
+        return _decide_copy(folder, known, attempt, newest)
+    return _left(folder, attempt, f"its attempt has {_ended(attempt)}, and nothing of it is kept")
+
+
+def _kept(folder: AttemptFolder, why: str) -> FolderDecision:
+    return FolderDecision(folder, FolderAction.KEPT, why)
+
+
+def _garbage(folder: AttemptFolder, why: str) -> FolderDecision:
+    return FolderDecision(folder, FolderAction.GARBAGE, why)
+
+
+def _left(folder: AttemptFolder, attempt: KnownAttempt, why: str) -> FolderDecision:
+    return FolderDecision(folder, FolderAction.GARBAGE, why, is_aged=True, since=attempt.ended_at)
 
 
 def _ended(attempt: KnownAttempt) -> str:
@@ -494,12 +502,12 @@ def _ended(attempt: KnownAttempt) -> str:
 def _decide_result(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> FolderDecision:
     kept = result.reader or _why_folder_kept(folder, known, result)
     if kept is not None:
-        return FolderDecision(folder, FolderAction.KEPT, kept)
+        return _kept(folder, kept)
     if known.is_expired:
-        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
+        return _garbage(folder, "its run is expired")
     if result.state is PartitionState.RELEASED:
         return FolderDecision(folder, FolderAction.EMPTIED, f"it was released: {result.reason}")
-    return FolderDecision(folder, FolderAction.GARBAGE, f"it is superseded: {result.reason}")
+    return _garbage(folder, f"it is superseded: {result.reason}")
 
 
 def _why_folder_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownResult) -> str | None:
@@ -516,25 +524,24 @@ def _why_folder_kept(folder: AttemptFolder, known: RunKnowledge, result: KnownRe
 
 def _decide_copy(folder: AttemptFolder, known: RunKnowledge, attempt: KnownAttempt, newest: Set[str]) -> FolderDecision:
     if COPY_NAME not in folder.names:
-        reason = f"a copy that was never completed; its attempt has {_ended(attempt)}"
-        return FolderDecision(folder, FolderAction.GARBAGE, reason, is_aged=True, since=attempt.ended_at)
-    if any(_is_running_on(each, attempt) for each in known.attempts.values()):
-        return FolderDecision(folder, FolderAction.KEPT, "a running attempt may have resumed from it")
+        return _left(folder, attempt, f"a copy that was never completed; its attempt has {_ended(attempt)}")
+    of_task = (attempt.region, attempt.subtask)
+    if any(each.is_running and (each.region, each.subtask) == of_task for each in known.attempts.values()):
+        return _kept(folder, "a running attempt may have resumed from it")
     kept = known.copies.get((folder.name, folder.subtask))
     if kept is None:
-        return FolderDecision(folder, FolderAction.GARBAGE, "a copy that no attempt will resume from")
-    if folder.path not in newest:
-        return FolderDecision(folder, FolderAction.GARBAGE, "there is a newer copy")
-    return FolderDecision(folder, FolderAction.KEPT, f"a copy to resume from: {kept}")
+        return _garbage(folder, "a copy that no attempt will resume from")
+    is_newest = folder.path in newest
+    return _kept(folder, f"a copy to resume from: {kept}") if is_newest else _garbage(folder, "there is a newer copy")
 
 
 def _decide_source_copy(folder: AttemptFolder, known: RunKnowledge) -> FolderDecision:
     if any(each.is_running and str(each.subtask) == folder.subtask for each in known.attempts.values()):
-        return FolderDecision(folder, FolderAction.KEPT, "a running attempt may copy what its source has, or read it")
+        return _kept(folder, "a running attempt may copy what its source has, or read it")
     if known.is_expired:
-        return FolderDecision(folder, FolderAction.GARBAGE, "its run is expired")
+        return _garbage(folder, "its run is expired")
     if folder.attempt in known.source_copies:
-        return FolderDecision(folder, FolderAction.KEPT, "what a source has read, kept until the run expires")
+        return _kept(folder, "what a source has read, kept until the run expires")
     return FolderDecision(folder, FolderAction.GARBAGE, "its source was resolved anew", is_aged=True)
 
 
@@ -543,10 +550,6 @@ def other_copies(folder: AttemptFolder, bound: str | None, known: RunKnowledge) 
     kept = {bound, *(each for each, attempt in known.attempts.items() if attempt.is_running)}
     of_attempts = ((name, size) for name, size in folder.files if "/" in name)
     return tuple(each for each in of_attempts if each[0].partition("/")[0] not in kept)
-
-
-def _is_running_on(other: KnownAttempt, attempt: KnownAttempt) -> bool:
-    return other.is_running and (other.region, other.subtask) == (attempt.region, attempt.subtask)
 
 
 def _newest_copies(folders: Iterable[AttemptFolder], known: RunKnowledge) -> frozenset[str]:
@@ -568,12 +571,9 @@ def is_record_kept(known: RunKnowledge) -> bool:
 
 def known_gone(known: RunKnowledge, there: Set[str]) -> frozenset[str]:
     """Return folders of unused results that are not `there` any more, which the ledger has not recorded yet."""
+    superseded = {PartitionState.SUPERSEDED}
+    unused = set(PartitionState) - {PartitionState.FINISHED} if known.is_expired else superseded
+    results = known.results.items()
     return frozenset(
-        path
-        for path, result in known.results.items()
-        if not result.is_deleted and path not in there and _is_out_of_use(result, is_expired=known.is_expired)
+        path for path, each in results if not each.is_deleted and path not in there and each.state in unused
     )
-
-
-def _is_out_of_use(result: KnownResult, *, is_expired: bool) -> bool:
-    return result.state is PartitionState.SUPERSEDED or (is_expired and result.state is not PartitionState.FINISHED)

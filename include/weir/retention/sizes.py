@@ -9,11 +9,11 @@ not counted.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, case, func, or_, select
+from sqlalchemy import Select, bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Fault, Misconfigured
@@ -30,13 +30,18 @@ LATEST = 3
 _RUNS = 20
 """How many of the newest runs are searched for them: more than usually run at once."""
 
-_RELEASED = PartitionState.RELEASED.value
+_IS_RELEASED = ResultRow.state == PartitionState.RELEASED.value
 
+_OF_RESULTS = (
+    select(RunRow.dataflow, func.sum(ResultRow.bytes))
+    .join(RunRow, RunRow.id == ResultRow.run)
+    .group_by(RunRow.dataflow)
+)
 
 # Built once: building a statement costs more than executing it.
 _AT_REST = or_(
     ResultRow.state.in_((PartitionState.FINISHED.value, PartitionState.QUARANTINED.value)),
-    (ResultRow.state == _RELEASED) & ResultRow.deleted_at.is_(None),
+    _IS_RELEASED & ResultRow.deleted_at.is_(None),
     (ResultRow.state == PartitionState.LOST.value) & (ResultRow.fault == Fault.DAMAGED.value),
 )
 
@@ -114,54 +119,33 @@ def published_bytes(session: Session, names: Collection[str], without: Collectio
 
     Runs of `without` are left out.
     """
-    query = (
-        select(RunRow.dataflow, func.sum(ResultRow.bytes))
-        .join(RunRow, RunRow.id == ResultRow.run)
-        .where(RunRow.dataflow.in_(names), RunRow.released_at.is_not(None), _AT_REST, ResultRow.state != _RELEASED)
-        .where(RunRow.id.not_in(without))
-        .group_by(RunRow.dataflow)
-    )
-    return {name: int(found) for name, found in session.execute(query)}
+    is_lasting = RunRow.released_at.is_not(None) & RunRow.id.not_in(without)
+    return _sums(session, _OF_RESULTS.where(RunRow.dataflow.in_(names), is_lasting, _AT_REST, ~_IS_RELEASED))
 
 
 def suspected_bytes(session: Session, dataflow: str) -> int:
     """Return the bytes of current results in quarantine, and of damaged ones: their release is not decided about."""
-    query = (
-        select(func.sum(ResultRow.bytes))
-        .join(RunRow, RunRow.id == ResultRow.run)
-        .where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None), _AT_REST, ResultRow.is_current)
-        .where(ResultRow.state.in_((PartitionState.QUARANTINED.value, PartitionState.LOST.value)))
-    )
-    return int(session.scalar(query) or 0)
+    is_suspected = ResultRow.state.in_((PartitionState.QUARANTINED.value, PartitionState.LOST.value))
+    query = _OF_RESULTS.where(RunRow.dataflow == dataflow, RunRow.released_at.is_(None), _AT_REST, is_suspected)
+    return _sums(session, query.where(ResultRow.is_current)).get(dataflow, 0)
 
 
 def shared_state(session: Session, names: Collection[str]) -> dict[str, int]:
     """Return, by dataflow, the bytes of compactions, and of state that is in use although released."""
-    released = (
-        select(RunRow.dataflow, func.sum(ResultRow.bytes))
-        .join(RunRow, RunRow.id == ResultRow.run)
-        .where(RunRow.dataflow.in_(names), ResultRow.state == _RELEASED, ResultRow.deleted_at.is_(None))
-        .group_by(RunRow.dataflow)
-    )
-    compacted = (
-        select(CompactionRow.dataflow, func.sum(CompactionRow.written_bytes))
-        .where(CompactionRow.dataflow.in_(names))
-        .group_by(CompactionRow.dataflow)
-    )
-    found: dict[str, int] = defaultdict(int)
-    for query in (released, compacted):
-        for name, size in session.execute(query):
-            found[name] += int(size)
+    released = _OF_RESULTS.where(RunRow.dataflow.in_(names), _IS_RELEASED, ResultRow.deleted_at.is_(None))
+    compacted = select(CompactionRow.dataflow, func.sum(CompactionRow.written_bytes))
+    found = Counter(_sums(session, released))
+    found.update(_sums(session, compacted.where(CompactionRow.dataflow.in_(names)).group_by(CompactionRow.dataflow)))
     return dict(found)
 
 
 def archive_bytes(session: Session, names: Collection[str]) -> dict[str, int]:
     """Return, by dataflow, the bytes of archives of code."""
-    query = (
-        select(ArchiveRow.dataflow, func.sum(ArchiveRow.bytes))
-        .where(ArchiveRow.dataflow.in_(names))
-        .group_by(ArchiveRow.dataflow)
-    )
+    query = select(ArchiveRow.dataflow, func.sum(ArchiveRow.bytes)).where(ArchiveRow.dataflow.in_(names))
+    return _sums(session, query.group_by(ArchiveRow.dataflow))
+
+
+def _sums(session: Session, query: Select[str, int]) -> dict[str, int]:
     return {name: int(found) for name, found in session.execute(query)}
 
 

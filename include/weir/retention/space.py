@@ -38,7 +38,7 @@ from weir.retention.sizes import (
     size_estimates,
     total_of,
 )
-from weir.retention.space_limits import DiskLimit, Limit, QuotaLimit, SpaceRequest
+from weir.retention.space_limits import Limit, SpaceRequest, disk_limit, quota_limit
 from weir.store.errors import NotFound
 from weir.units import format_size
 
@@ -97,8 +97,8 @@ class StoreSpace:
         if quota is None and room is None:
             return ()
         request = _space_request(services, registered, reads)
-        limits: list[Limit] = [] if quota is None else [QuotaLimit(services, request, quota)]
-        limits += [] if room is None else [DiskLimit(services, request)]
+        limits = [] if quota is None else [quota_limit(services, request, quota)]
+        limits += [] if room is None else [disk_limit(services, request)]
         return tuple(note for limit in limits for note in _kept_within(services, limit, registered.run))
 
     def make_room_when_full(self, dataflow: str) -> str:
@@ -107,7 +107,7 @@ class StoreSpace:
         Without this a disk without a free byte would stay full: no try could even write the record of its run.
         """
         try:
-            limit = DiskLimit(self.services, SpaceRequest("", dataflow, SizeEstimate(), 0, ()))
+            limit = disk_limit(self.services, SpaceRequest("", dataflow, SizeEstimate(), 0, ()))
             if limit.short_of(0) <= 0:
                 return "there is free space again"
             reclaiming = _Reclaiming(services=self.services, limit=limit, dataflow=dataflow)

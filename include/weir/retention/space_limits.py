@@ -6,9 +6,8 @@ wrong estimate may cost results that only policies keep, never a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from weir.coordination.services import Services
 from weir.errors import DiskFull, Message, QuotaExceeded
@@ -31,160 +30,103 @@ class SpaceRequest:
     others: tuple[RunningAttempt, ...]
 
 
-class Limit(Protocol):
-    """A limit of bytes. Space is reclaimed for `most` bytes; with less than `least` an attempt is refused."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A limit of bytes. Space is reclaimed for `most` bytes; with less than `least` an attempt is refused.
 
-    @property
-    def least(self) -> int:
-        """The bytes without which an attempt is refused."""
-        ...
+    `short_of` tells how many bytes must be deleted until so many fit; 0 or less if they fit now. `refusal` makes the
+    error of what was deleted, and what holds the rest. `dataflows` are those that share it. If it `counts_files`, all
+    files count, not only results in the ledger.
+    """
 
-    @property
-    def most(self) -> int:
-        """The bytes that may be needed."""
-        ...
-
-    @property
-    def counts_files(self) -> bool:
-        """Report whether all files count, not only results in the ledger."""
-        ...
-
-    def dataflows(self) -> list[str]:
-        """Return the dataflows that share it."""
-        ...
-
-    def short_of(self, needed: int) -> int:
-        """Return how many bytes must be deleted until `needed` fit; 0 or less if they fit now."""
-        ...
-
-    def refusal(self, freed: str, held: str) -> DiskFull:
-        """Return the error to raise; `freed` describes what was deleted, `held` what holds the rest."""
-        ...
+    least: int
+    most: int
+    counts_files: bool
+    dataflows: Callable[[], list[str]]
+    short_of: Callable[[int], int]
+    refusal: Callable[[str, str], DiskFull]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskLimit:
-    """The disk of the store, of which `least_free` stays free; all dataflows of the ledger share it."""
+def disk_limit(services: Services, request: SpaceRequest) -> Limit:
+    """Return the limit of the store's disk, of which `least_free` stays free; all dataflows of the ledger share it.
 
-    services: Services
-    request: SpaceRequest
+    The results of other running attempts may be written already.
+    """
+    spare = services.retention.least_free
 
-    @property
-    def counts_files(self) -> bool:
-        """All files take space."""
-        return True
+    def room() -> FreeSpace:
+        return services.store.free_space() or FreeSpace(2**63, 2**63)
 
-    @property
-    def least(self) -> int:
-        """The attempt's own results: those of other running attempts may be written already."""
-        return self.request.own.least
-
-    @property
-    def most(self) -> int:
-        """The attempt's own results and cached output, and the results of all other running attempts."""
-        return self.request.own.most + self.request.copies + sum(each.estimate.most for each in self.request.others)
-
-    def dataflows(self) -> list[str]:
-        """Return all dataflows."""
-        with self.services.ledger.transaction() as session:
+    def names() -> list[str]:
+        with services.ledger.transaction() as session:
             return dataflows(session)
 
-    def short_of(self, needed: int) -> int:
-        """Compare with the free space of the disk."""
-        room = self._room()
-        is_no_file_left = room.free_files == 0
-        return max(needed + self.services.retention.least_free - room.free_bytes, _ONE_FILE if is_no_file_left else 0)
+    def short_of(needed: int) -> int:
+        now = room()
+        return max(needed + spare - now.free_bytes, _ONE_FILE if now.free_files == 0 else 0)
 
-    def refusal(self, freed: str, held: str) -> DiskFull:
-        """Describe how full the disk is, and of what."""
-        room, request, spare = self._room(), self.request, self.services.retention.least_free
-        return DiskFull(
-            Message(
-                "retention.disk_too_small",
-                store_url=self.services.store.url,
-                request=request.name,
-                described=_described(room),
-                wanted=_wanted(request.own),
-                limit=format_size(spare),
-                freed=freed,
-                held=held,
-                others=self._others(room),
-            )
-        )
-
-    def _others(self, room: FreeSpace) -> str:
-        with self.services.ledger.transaction() as session:
-            known = bytes_at_rest(session)
-        other = max(0, room.total_bytes - room.free_bytes - known)
-        return (
+    def refusal(freed: str, held: str) -> DiskFull:
+        now = room()
+        with services.ledger.transaction() as session:
+            other = max(0, now.total_bytes - now.free_bytes - bytes_at_rest(session))
+        others = (
             f"  {format_size(other)} of that disk are no results: files of other programs, partial files of running "
             "attempts, copies, and files of dead attempts (`weir gc --dry-run` lists those of the store)"
         )
-
-    def _room(self) -> FreeSpace:
-        return self.services.store.free_space() or FreeSpace(2**63, 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaLimit:
-    """The bytes that the results of one dataflow may have at rest."""
-
-    services: Services
-    request: SpaceRequest
-    quota: int
-
-    @property
-    def counts_files(self) -> bool:
-        """Only results count."""
-        return False
-
-    @property
-    def least(self) -> int:
-        """The attempt's own results, and those of attempts that began before: they come first."""
-        return self.request.own.least + sum(each.estimate.least for each in self._others() if each.is_earlier)
-
-    @property
-    def most(self) -> int:
-        """The attempt's own results and those of all running attempts."""
-        return self.request.own.most + sum(each.estimate.most for each in self._others())
-
-    def dataflows(self) -> list[str]:
-        """Return the dataflow of the quota."""
-        return [self.request.dataflow]
-
-    def short_of(self, needed: int) -> int:
-        """Compare with the bytes at rest by the ledger."""
-        return self._at_rest() + needed - self.quota
-
-    def refusal(self, freed: str, held: str) -> DiskFull:
-        """Describe what the dataflow keeps."""
-        request, earlier = self.request, self.least - self.request.own.least
-        others = f"running attempts that began before are to write {format_size(earlier)}, " if earlier else ""
-        return QuotaExceeded(
-            Message(
-                "retention.quota_too_small",
-                dataflow=request.dataflow,
-                quota=format_size(self.quota),
-                request=request.name,
-                wanted=_wanted(request.own),
-                others=others,
-                at_rest=format_size(self._at_rest()),
-                freed=freed,
-                held=held,
-            )
+        files = ", and no file can be added" if now.free_files == 0 else ""
+        message = Message(
+            "retention.disk_too_small",
+            store_url=services.store.url,
+            request=request.name,
+            described=f"{format_size(now.free_bytes)} of {format_size(now.total_bytes)} are free{files}",
+            wanted=_wanted(request.own),
+            limit=format_size(spare),
+            freed=freed,
+            held=held,
+            others=others,
         )
+        return DiskFull(message)
 
-    def _others(self) -> Iterable[RunningAttempt]:
-        return (each for each in self.request.others if each.dataflow == self.request.dataflow)
-
-    def _at_rest(self) -> int:
-        with self.services.ledger.transaction() as session:
-            return bytes_at_rest(session, self.request.dataflow)
+    most = request.own.most + request.copies + sum(each.estimate.most for each in request.others)
+    return Limit(
+        least=request.own.least, most=most, counts_files=True, dataflows=names, short_of=short_of, refusal=refusal
+    )
 
 
-def _described(room: FreeSpace) -> str:
-    files = ", and no file can be added" if room.free_files == 0 else ""
-    return f"{format_size(room.free_bytes)} of {format_size(room.total_bytes)} are free{files}"
+def quota_limit(services: Services, request: SpaceRequest, quota: int) -> Limit:
+    """Return the limit of the bytes that the results of a dataflow may have at rest.
+
+    Those of running attempts that began before come first.
+    """
+    others = [each for each in request.others if each.dataflow == request.dataflow]
+    earlier = sum(each.estimate.least for each in others if each.is_earlier)
+
+    def at_rest() -> int:
+        with services.ledger.transaction() as session:
+            return bytes_at_rest(session, request.dataflow)
+
+    def refusal(freed: str, held: str) -> DiskFull:
+        message = Message(
+            "retention.quota_too_small",
+            dataflow=request.dataflow,
+            quota=format_size(quota),
+            request=request.name,
+            wanted=_wanted(request.own),
+            others=f"running attempts that began before are to write {format_size(earlier)}, " if earlier else "",
+            at_rest=format_size(at_rest()),
+            freed=freed,
+            held=held,
+        )
+        return QuotaExceeded(message)
+
+    return Limit(
+        least=request.own.least + earlier,
+        most=request.own.most + sum(each.estimate.most for each in others),
+        counts_files=False,
+        dataflows=lambda: [request.dataflow],
+        short_of=lambda needed: at_rest() + needed - quota,
+        refusal=refusal,
+    )
 
 
 def _wanted(own: SizeEstimate) -> str:

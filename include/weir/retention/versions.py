@@ -7,8 +7,8 @@ is killed in between, the next one deletes the pointer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 
@@ -28,68 +28,72 @@ from weir.store.errors import NotFound
 
 _BEGUN = "its deletion had begun"
 
-
-@dataclass(frozen=True, slots=True)
-class _Expired:
-    publication: int
-    run: str
-    pointer: str
-    is_complete: bool
-    reason: str
+_Expiring = list[tuple[PublicationRow, str]]
+"""Versions and why they expire."""
 
 
-def expire_versions(
-    services: Services, dataflow: str, runs: Iterable[str] | None = None, *, is_dry: bool = False
-) -> list[Swept]:
-    """Delete the pointers to expired versions, of `runs` or of all; return them. Raises Retryable."""
-    wanted = None if runs is None else set(runs)
+def expire_versions(services: Services, dataflow: str, *, is_dry: bool = False) -> list[Swept]:
+    """Delete the pointers to expired versions; return them. Raises Retryable."""
     with services.ledger.transaction() as session:
-        found = _expired(session, services, dataflow, wanted)
-    if is_dry or not found:
-        return _swept([each for each in found if each.is_complete], _sizes(services, found))
-    gone: list[Swept] = []
-    for run in sorted({each.run for each in found}):
-        gone += _expire_of(services, dataflow, run, [each for each in found if each.run == run])
-    return gone
+        found = _expired(session, services, dataflow)
+    if is_dry:
+        sizes = _sizes(services, found)
+        return _swept([each for each in found if _is_complete(each[0])], sizes)
+    by_run = {run: list(group) for run, group in groupby(found, key=lambda each: each[0].run)}
+    return [each for run in sorted(by_run) for each in _expire_of(services, dataflow, run, by_run[run])]
 
 
-def _expire_of(services: Services, dataflow: str, run: str, found: Sequence[_Expired]) -> list[Swept]:
+def _expire_of(services: Services, dataflow: str, run: str, found: _Expiring) -> list[Swept]:
     """Delete the pointers of a run."""
     services.store_id()  # on an unmounted disk all pointers seem deleted
-    sizes = _sizes(services, found)
+    sizes, going = _sizes(services, found), _Expiring()
     with services.ledger.transaction(dataflow) as session:
-        present = [each for each in _expired(session, services, dataflow, {run}) if each.publication in sizes]
-        # Readers see a pointer that exists without a record: its publication is recorded now.
-        published = [each for each in present if not each.is_complete and sizes[each.publication] is not None]
-        going = [each for each in present if each not in published]
-        _note(session, services.now(), going, published)
-    for each in going:
-        services.store.delete(each.pointer)
+        for row, reason in _expired(session, services, dataflow, run):
+            if row.id not in sizes:
+                continue
+            if sizes[row.id] is not None and not _is_complete(row):
+                # Readers see a pointer that exists without a record: its publication is recorded now.
+                note_published(session, row, services.now())
+                continue
+            row.expiring_at = row.expiring_at or services.now()
+            going.append((row, reason))
+    for row, _ in going:
+        services.store.delete(row.pointer)
     services.store_id()  # or it was unmounted meanwhile
     with services.ledger.transaction(dataflow) as session:
-        _note_deleted(session, services.now(), going)
+        for row, _ in going:
+            gone = session.get_one(PublicationRow, row.id)
+            gone.expired_at = gone.expired_at or services.now()
+            session.get_one(RunRow, row.run).released_at = None
     return _swept(going, sizes)
 
 
-def _sizes(services: Services, found: Iterable[_Expired]) -> dict[int, int | None]:
-    return {each.publication: _size(services, each) for each in found}
+def _is_complete(row: PublicationRow) -> bool:
+    return row.published_at is not None or row.expiring_at is not None
 
 
-def _swept(going: Iterable[_Expired], sizes: Mapping[int, int | None]) -> list[Swept]:
-    return [
-        Swept(Garbage.POINTER, each.pointer, size, each.reason)
-        for each in going
-        if (size := sizes[each.publication]) is not None
-    ]
+def _sizes(services: Services, found: _Expiring) -> dict[int, int | None]:
+    """Return the sizes of pointers, by the version's number in the ledger; None for one that is not there."""
+    sizes: dict[int, int | None] = {}
+    for row, _ in found:
+        sizes[row.id] = None
+        with suppress(NotFound):
+            sizes[row.id] = services.store.size(row.pointer)
+    return sizes
 
 
-def _expired(session: Session, services: Services, dataflow: str, runs: set[str] | None) -> list[_Expired]:
+def _swept(going: _Expiring, sizes: Mapping[int, int | None]) -> list[Swept]:
+    found = ((row.pointer, sizes[row.id], reason) for row, reason in going)
+    return [Swept(Garbage.POINTER, pointer, size, reason) for pointer, size, reason in found if size is not None]
+
+
+def _expired(session: Session, services: Services, dataflow: str, run: str | None = None) -> _Expiring:
     settings = newest_dataflow_settings(session, dataflow, services.retention)
-    rows = [row for row in _candidates(session, services, dataflow, settings) if runs is None or row.run in runs]
+    rows = [row for row in _candidates(session, services, dataflow, settings) if run in (None, row.run)]
     return [
         each
-        for (run, _), group in groupby(rows, key=lambda row: (row.run, row.sink))
-        for each in _of_sink(session, services, session.get_one(RunRow, run), list(group), settings)
+        for (of_run, _), group in groupby(rows, key=lambda row: (row.run, row.sink))
+        for each in _of_sink(session, services, session.get_one(RunRow, of_run), list(group), settings)
     ]
 
 
@@ -123,43 +127,12 @@ def _may_expire(rows: Sequence[PublicationRow], before: datetime | None) -> bool
 
 def _of_sink(
     session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: RetentionSettings
-) -> list[_Expired]:
-    now = services.now()
-    why = expired(
-        [Version(row.version, row.published_at) for row in rows],
-        last_event(session, run),
-        now,
-        settings,
-        is_deleted=is_gone(run.deleted_at, settings, now),
-    )
+) -> _Expiring:
+    now, versions = services.now(), [Version(row.version, row.published_at) for row in rows]
+    is_deleted = is_gone(run.deleted_at, settings, now)
+    why = expired(versions, last_event(session, run), now, settings, is_deleted=is_deleted)
     why |= {row.version: why.get(row.version, _BEGUN) for row in rows if row.expiring_at is not None}
     newest = max((row.version for row in rows if row.published_at is not None), default=0)
     if why.get(newest, _BEGUN) is not _BEGUN and is_pending(session, run.id, rows[0].sink, newest):
         del why[newest]  # its target has still to get it
-    return [
-        _Expired(row.id, row.run, row.pointer, row.published_at is not None or row.expiring_at is not None, reason)
-        for row in rows
-        if (reason := why.get(row.version)) is not None
-    ]
-
-
-def _size(services: Services, expired: _Expired) -> int | None:
-    try:
-        return services.store.size(expired.pointer)
-    except NotFound:
-        return None
-
-
-def _note(session: Session, now: datetime, going: Iterable[_Expired], published: Iterable[_Expired]) -> None:
-    for each in going:
-        row = session.get_one(PublicationRow, each.publication)
-        row.expiring_at = row.expiring_at or now
-    for each in published:
-        note_published(session, session.get_one(PublicationRow, each.publication), now)
-
-
-def _note_deleted(session: Session, now: datetime, gone: Iterable[_Expired]) -> None:
-    for each in gone:
-        row = session.get_one(PublicationRow, each.publication)
-        row.expired_at = row.expired_at or now
-        session.get_one(RunRow, each.run).released_at = None
+    return [(row, why[row.version]) for row in rows if row.version in why]
