@@ -412,7 +412,7 @@ class KnownAttempt:
 class RunKnowledge:
     """The ledger's record of a run: results by folder, attempts by id, and folders of published versions.
 
-    `copies` says why the cached output of a stage and subtask is kept (None: it is not). In an expired run only
+    `copies` says why the cached output of a stage and subtask is kept. In an expired run only
     published results and running attempts are kept. `pointers` says of each version that was ever published, by the
     path of its pointer, whether it still is. `has_readers` says that another epoch may read its results.
     `source_copies` are the ids of the copies of the splits that are recorded.
@@ -421,7 +421,7 @@ class RunKnowledge:
     results: Mapping[str, KnownResult]
     attempts: Mapping[str, KnownAttempt]
     published: Set[str]
-    copies: Mapping[tuple[str, str], str | None]
+    copies: Mapping[tuple[str, str], str]
     pointers: Mapping[str, bool]
     is_expired: bool = False
     has_readers: bool = True

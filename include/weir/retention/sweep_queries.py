@@ -29,9 +29,10 @@ from weir.retention.deletion_rules import (
     is_given_up,
     release_decisions,
 )
+from weir.retention.folder_rules import Place, RunFolder
 from weir.retention.release_queries import published_folders, readers, run_retention
 from weir.topology.ids import AttemptId
-from weir.topology.regions import PartitionId, Topology
+from weir.topology.regions import PartitionId
 
 
 def runs_to_sweep(session: Session, dataflow: str, since: datetime | None) -> list[str]:
@@ -61,24 +62,23 @@ def knowledge_of(
     run: str,
     settings: RetentionSettings,
     now: datetime,
-    copies: Iterable[tuple[str, str]],
+    found: RunFolder,
     pointed: Mapping[str, Collection[str]],
     *,
-    has_source_copies: bool,
     is_reclaiming: bool = False,
 ) -> RunKnowledge:
-    """Return the ledger's record of a run.
+    """Return the ledger's record of a run, as far as what is `found` in its folder depends on it.
 
-    `copies` are the stages and subtasks with cached output in the store; `pointed` are the pointers in the store, by
-    path, and the folders that they name. Without `has_source_copies` in the store, the splits of sources, which may be
-    large, are not read.
+    `pointed` are the pointers in the store, by path, and the folders that they name. The splits of sources, which may
+    be large, are read only if there are copies of sources.
     """
     row = session.get_one(RunRow, run)
     expired = row.expired_at is not None  # a begin ends that
     attempts = list(session.scalars(select(AttemptRow).where(AttemptRow.run == run)))
     given_up = _given_up(session, row, settings, attempts, now)
     live = _pointers(session, run)
-    kept = {} if expired else _copies(session, row, settings, now, set(copies), is_reclaiming=is_reclaiming)
+    kept = {} if expired else _copies(session, row, settings, now, found, is_reclaiming=is_reclaiming)
+    has_source_copies = any(each.place is Place.SOURCE_COPY for each in found.folders)
     return RunKnowledge(
         results=_results(session, run, now),
         attempts={each.id: _attempt(each, is_given_up=each.id in given_up) for each in attempts},
@@ -161,38 +161,26 @@ def _copies(
     row: RunRow,
     settings: RetentionSettings,
     now: datetime,
-    found: Collection[tuple[str, str]],
+    found: RunFolder,
     *,
     is_reclaiming: bool,
-) -> Mapping[tuple[str, str], str | None]:
+) -> Mapping[tuple[str, str], str]:
     """Return why cached output is kept: like a result without consumers, until its run is over."""
-    if not found or row.pinned is None:
+    named = {(each.name, each.subtask) for each in found.folders if each.place is Place.COPY}
+    if not named or row.pinned is None:
         return {}
     facts = run_retention(session, run_by_id(session, row.id), settings, now)
-    topology = facts.state.topology
-    known = {each: _partition(topology, each) for each in found}
-    partitions = {each: partition for each, partition in known.items() if partition is not None}
+    sizes = {each.name: each.parallelism for each in facts.state.topology.dataflow.stages}
+    known = (each for each in named if each[1].isdigit() and int(each[1]) < sizes.get(each[0], 0))
+    partitions = (PartitionId(stage, int(subtask), COPY) for stage, subtask in known)
     stored = tuple(
-        StoredResult(result=-1, partition=partition, attempt="", is_current=True, bytes=0)
-        for partition in partitions.values()
+        StoredResult(result=-1, partition=partition, attempt="", is_current=True, bytes=0) for partition in partitions
     )
     decisions = release_decisions(
         replace(facts, stored=stored, pins={}, needed_later={}), settings, now, is_reclaiming=is_reclaiming
     )
-    kept = {
-        each: None if decision.is_released else decision.reason
-        for each, decision in zip(partitions, decisions, strict=True)
-    }
-    return {each: kept.get(each) for each in found}
-
-
-def _partition(topology: Topology, found: tuple[str, str]) -> PartitionId | None:
-    """Return cached output as a partition; None if this topology has no such stage or subtask."""
-    stage, subtask = found
-    sizes = {each.name: each.parallelism for each in topology.dataflow.stages}
-    if not subtask.isdigit() or int(subtask) >= sizes.get(stage, 0):
-        return None
-    return PartitionId(stage, int(subtask), COPY)
+    kept = ((each.stored.partition, each.reason) for each in decisions if not each.is_released)
+    return {(of.stage, str(of.subtask)): reason for of, reason in kept}
 
 
 def note_deleted(session: Session, run: str, folders: Collection[str], now: datetime) -> None:

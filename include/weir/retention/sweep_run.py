@@ -9,7 +9,7 @@ manifests that they name, and these before their data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from weir.coordination.evidence import require_known_results, require_known_versions
@@ -195,8 +195,6 @@ class RunSweep:
             return _Pointer(found.path, found.bytes, None)
 
     def _knowledge(self, listed: _Listed) -> RunKnowledge:
-        copies = {(each.name, each.subtask) for each in listed.folder.folders if each.place is Place.COPY}
-        has_source_copies = any(each.place is Place.SOURCE_COPY for each in listed.folder.folders)
         with self.services.ledger.transaction() as session:
             self.services.ledger.require_not_behind(session, dataflow_of(listed.run))
             return knowledge_of(
@@ -204,9 +202,8 @@ class RunSweep:
                 listed.run,
                 self._settings,
                 self.services.now(),
-                copies,
+                listed.folder,
                 {each.path: each.folders or () for each in listed.pointers},
-                has_source_copies=has_source_copies,
                 is_reclaiming=self._is_reclaiming,
             )
 
@@ -383,22 +380,18 @@ def without_state_in_use(
 ) -> tuple[FolderDecision, ...]:
     """Return the decisions, but keep folders with files of states that are in use, keyed or not. Raises Retryable."""
     decisions = tuple(decided)
-    if not any(_may_hold_state(each) for each in decisions):
+    doubtful = [
+        each for each in decisions if each.action is not FolderAction.KEPT and each.folder.place is Place.RESULT
+    ]
+    if not doubtful:
         return decisions
     with services.ledger.transaction() as session:
         if not has_kept_state(session, dataflow):
             return decisions
     in_use = live_state_files(services, dataflow)
-    return tuple(_kept(each) if _may_hold_state(each) and _holds(each, in_use) else each for each in decisions)
-
-
-def _may_hold_state(decisions: FolderDecision) -> bool:
-    return decisions.action is not FolderAction.KEPT and decisions.folder.place is Place.RESULT
-
-
-def _holds(decisions: FolderDecision, in_use: frozenset[str]) -> bool:
-    return any(f"{decisions.folder.path}/{name}" in in_use for name in decisions.folder.names)
-
-
-def _kept(decisions: FolderDecision) -> FolderDecision:
-    return replace(decisions, action=FolderAction.KEPT, reason="state that is in use", is_aged=False)
+    folders = (each.folder for each in doubtful)
+    held = {each.path for each in folders if any(f"{each.path}/{name}" in in_use for name in each.names)}
+    return tuple(
+        FolderDecision(each.folder, FolderAction.KEPT, "state that is in use") if each.folder.path in held else each
+        for each in decisions
+    )
