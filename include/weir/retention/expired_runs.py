@@ -64,41 +64,33 @@ _GONE = (PartitionState.RELEASED.value, PartitionState.SUPERSEDED.value)
 def expire_runs(services: Services, dataflow: str, settings: RetentionSettings, report: SweepReport) -> None:
     """Expire the runs of a dataflow that are old enough, or deleted in Airflow. Raises Retryable."""
     with services.ledger.transaction() as session:
-        due = runs_to_expire(session, dataflow, settings, services.now())
-    if report.is_dry:
-        in_use = {folder_of(path) for path in live_state_files(services, dataflow)} if due else set()
-        report.expired += [Kept(run, 0, why) for run, why in due if _would_expire(services, dataflow, run, in_use)]
-        return
+        due = _due(session, dataflow, settings, services.now())
+    in_use = {folder_of(path) for path in live_state_files(services, dataflow)} if due and report.is_dry else set()
     for run, reason in due:
-        release(services, dataflow, [run], is_reclaiming=True)
-        for each in delete_released(services, dataflow, [run]):
-            report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
-        report.expired += _expire(services, dataflow, run, settings, reason)
+        decided = release(services, dataflow, [run], is_reclaiming=True, is_dry=report.is_dry)
+        if report.is_dry:
+            going = {each.stored.result for each in decided if each.is_released}
+            with services.ledger.transaction() as session:
+                is_expired = not _is_needed(session, run, services.now(), going, in_use)
+        else:
+            for each in delete_released(services, dataflow, [run]):
+                report.deleted.append(Swept(Garbage.RELEASED, each.folder, each.bytes, each.reason))
+            is_expired = _expire(services, dataflow, run, settings, reason)
+        report.expired += [Kept(run, 0, reason)] if is_expired else []
 
 
-def _would_expire(services: Services, dataflow: str, run: str, in_use: Container[str]) -> bool:
-    """Report whether a run would expire if all is released that may be; later state has files in folders `in_use`."""
-    decided = release(services, dataflow, [run], is_reclaiming=True, is_dry=True)
-    going = {each.stored.result for each in decided if each.is_released}
-    with services.ledger.transaction() as session:
-        needed = _needed(session, run, services.now())
-        is_shared = any(folder in in_use for folder in session.scalars(_UNDELETED, {"run": run}))
-        is_kept = is_shared or retained_of_run(session, run) is not None
-        return not is_kept and all(row.id in going for row in needed)
-
-
-def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> list[Kept]:
+def _expire(services: Services, dataflow: str, run: str, settings: RetentionSettings, reason: str) -> bool:
     now = services.now()
     with services.ledger.transaction(dataflow) as session:
         running, _ = running_attempts(session, run, settings, now)
-        is_due = bool(runs_to_expire(session, dataflow, settings, now, run))
-        if running or not is_due or why_not_yet(session, run, now) is not None:
-            return []
-        expire(session, run, reason, now)
-    return [Kept(run, 0, reason)]
+        is_due = bool(_due(session, dataflow, settings, now, run)) and not running
+        is_expired = is_due and not _is_needed(session, run, now)
+        if is_expired:
+            _note_expired(session, run, reason, now)
+    return is_expired
 
 
-def runs_to_expire(
+def _due(
     session: Session, dataflow: str, settings: RetentionSettings, now: datetime, only: str | None = None
 ) -> list[tuple[RunId, str]]:
     """Return the runs, or `only` this one, whose manifests and records are due to expire, oldest first, and why."""
@@ -111,15 +103,17 @@ def runs_to_expire(
     return [(run, why) for run, why in found if why is not None]
 
 
-def why_not_yet(session: Session, run: str, now: datetime) -> str | None:
-    """Return why a due run cannot expire yet: its results are needed, or not deleted."""
-    needed = _needed(session, run, now)
-    if needed:
-        return f"{len(needed)} of its results are still needed"
-    if retained_of_run(session, run) is not None:
-        return "a checkpoint of it is retained"
-    pending = session.scalar(_UNDELETED.limit(1), {"run": run})
-    return "released results are not deleted yet" if pending is not None else None
+def _is_needed(
+    session: Session, run: str, now: datetime, going: Container[int] = (), in_use: Container[str] | None = None
+) -> bool:
+    """Report whether a due run cannot expire yet: a checkpoint or results of it are needed, or these are not deleted.
+
+    A dry sweep names the results that are `going`, and the folders in which later states have files.
+    """
+    if retained_of_run(session, run) is not None or any(row.id not in going for row in _needed(session, run, now)):
+        return True
+    undeleted = session.scalars(_UNDELETED, {"run": run})
+    return any(in_use is None or folder in in_use for folder in undeleted)
 
 
 def _needed(session: Session, run: str, now: datetime) -> list[ResultRow]:
@@ -131,7 +125,7 @@ def _needed(session: Session, run: str, now: datetime) -> list[ResultRow]:
     return [row for row in stored if row.is_current or row.id in readers]
 
 
-def expire(session: Session, run: str, reason: str, now: datetime) -> None:
+def _note_expired(session: Session, run: str, reason: str, now: datetime) -> None:
     """Record that a run is expired, and delete its history from the ledger."""
     row = session.get_one(RunRow, run)
     published = published_folders(session, run)
