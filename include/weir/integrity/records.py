@@ -24,6 +24,7 @@ from weir.formats.pointer import Pointer, pointer_from_json
 from weir.integrity.verification_queries import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
+from weir.retention.deletion_rules import is_silent
 from weir.store.errors import NotFound
 from weir.store.probe import probe_twice
 from weir.store.store import Store
@@ -90,7 +91,7 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
 def _is_going(session: Session, services: Services, row: PublicationRow, dataflow: str) -> bool:
     """Report whether a version is past its retention: its pointer is deleted before the ledger records it."""
     kept = newest_dataflow_settings(session, dataflow, services.retention).keep_published
-    return kept is not None and row.published_at is not None and row.published_at + kept <= services.now()
+    return row.published_at is not None and is_silent(row.published_at, kept, services.now())
 
 
 def released_inconsistencies(services: Services, runs: Collection[str]) -> tuple[Inconsistency, ...]:

@@ -48,7 +48,6 @@ class AttemptFolder:
     place: Place
     name: str
     subtask: str
-    layout: str
     attempt: str
     files: tuple[tuple[str, int], ...]
 
@@ -93,27 +92,15 @@ def run_folder(root: str, files: Iterable[tuple[str, int]]) -> RunFolder:
             by_folder.setdefault(found, []).append((path.removeprefix(f"{found}/"), size))
         else:
             strange.append((path, size))
-    folders = tuple(_attempt_folder(path, below) for path, below in sorted(by_folder.items(), key=_text))
+    in_order = sorted(by_folder.items(), key=lambda found: str(found[0]))
+    folders = tuple(_attempt_folder(path, below) for path, below in in_order)
     return RunFolder(folders, tuple(temporary), tuple(strange), has_record)
 
 
-def _text(found: tuple[AttemptPath, object]) -> str:
-    return str(found[0])
-
-
 def _attempt_folder(path: AttemptPath, files: list[tuple[str, int]]) -> AttemptFolder:
-    if isinstance(path, AttemptRecordPath):
-        place, name, layout = Place.RECORD, path.region, ""
-    else:
-        place, name, layout = _place(path), path.stage, path.layout
+    place, name = (Place.RECORD, path.region) if isinstance(path, AttemptRecordPath) else (_place(path), path.stage)
     return AttemptFolder(
-        path=str(path),
-        place=place,
-        name=name,
-        subtask=path.subtask,
-        layout=layout,
-        attempt=path.attempt,
-        files=tuple(files),
+        path=str(path), place=place, name=name, subtask=path.subtask, attempt=path.attempt, files=tuple(files)
     )
 
 

@@ -267,7 +267,6 @@ def test_a_folder_that_a_retained_checkpoint_names_is_never_swept_whatever_its_l
         place=Place.RESULT,
         name=row.stage,
         subtask=str(row.subtask),
-        layout=row.layout,
         attempt=row.attempt,
         files=files,
     )
